@@ -103,8 +103,11 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._replays: dict[Role, OptimizerReplay] = {}
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
+        self._gradients_guard = Contained(self.writer, ("gradient",))
         self._watches: dict[Role, GradientWatch] = {}
         self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
+        self._frozen: dict[tuple[Role, int], int] = {}
+        """Tensors that were trained at first and are no longer, by role and update."""
         self._norms: DeferredValues[tuple[Role, int, float]] = DeferredValues()
         """Norms of gradients by role, update and configured limit."""
         self._rollout_values: list[RolloutValues] = []
@@ -291,6 +294,10 @@ class TrainerRecord:
         if followed and role in self._watches and not self._window[role]:
             self._watches[role].begin_window()
 
+    def see_frozen(self, role: Role, tensors: int) -> None:
+        """So many tensors that were trained at first require no gradient at the update that is being made."""
+        self._frozen[role, self._updates[role]] = tensors
+
     def see_norm(self, role: Role, norm: Any, limit: float) -> None:
         """The norm of all gradients of the update that is being made, and the configured limit."""
         self._norms.add((role, self._updates[role], limit), norm.detach().float().reshape(1))
@@ -366,9 +373,10 @@ class TrainerRecord:
             replayed = replay.work_up()
             if replayed is not None:
                 self._steps.add((role, replayed[0]), replayed[1])
-        for role, watch in self._watches.items():
-            for window, numbers in watch.work_up():
-                self._gradients.add((role, window), numbers)
+        with self._gradients_guard:
+            for role, watch in self._watches.items():
+                for window, numbers in watch.work_up():
+                    self._gradients.add((role, window), numbers)
         # Before the numbers that these are written with.
         self._steps.send()
         self._gradients.send()
@@ -393,7 +401,10 @@ class TrainerRecord:
             more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
         return [
             msgspec.structs.replace(
-                values, ungraded=len(self._ungraded[source.role]), **more.get((source.role, values.index), {})
+                values,
+                ungraded=len(self._ungraded[source.role]),
+                frozen=self._frozen.pop((source.role, values.index), None),
+                **more.get((source.role, values.index), {}),
             )
             for source, numbers in self._changes.ready()
             for values in source.values(numbers)

@@ -83,6 +83,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     mean_abs_log_ratio: float | None = None
     max_abs_log_prob: float | None = None
     """The largest -log-prob of a token, in nats; None if it was not computed. Near 0 the policy is certain of every token."""
+    max_lone_advantage: float | None = None
+    """`max_abs_advantage` over samples whose completion no other sample of the rollout has; None where it is the same number, or was
+    not looked for. Gradients of equal completions with opposite advantages cancel exactly."""
     clipped: float | None = None
     """Fraction of tokens (of sequences, if `scope` is "sequence") whose gradient the clip removes."""
     scope: Literal["token", "sequence"] = "token"
@@ -115,7 +118,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     reference_intact: bool | None = None
     """Whether the reference's log-probs equal those that the rollout came with bit for bit, row by row."""
     copied: int | None = None
-    """Samples whose completion, token by token, stands earlier in their rollout; None where that was not looked at."""
+    """Samples whose completion, token by token, another sample of their rollout has; None where that was not looked at."""
     copied_nats: float | None = None
     """-log-prob of the least probable of them, in nats; 0 without one."""
     reference_gap: float | None = None

@@ -46,6 +46,7 @@ def register() -> None:
         "transformers.configuration_utils": _redirect_config,
         # Rows, where a set is on no disk of this machine.
         "datasets.load": _replace_load_dataset,
+        "datasets.arrow_dataset": _replace_select,
         # What `map` makes of the user's rows goes to the temporary folder, not beside them.
         "datasets.fingerprint": lambda module: module.disable_caching(),
         # No login, nothing uploaded.
@@ -141,6 +142,16 @@ def _load_dataset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     from rlstep_hooks.rehearse.data import load
 
     return load(wrapped, instance, args, kwargs)
+
+
+def _replace_select(module: Any) -> None:
+    wrapt.wrap_function_wrapper(module.Dataset, "select", _select)
+
+
+def _select(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from rlstep_hooks.rehearse.data import select
+
+    return select(wrapped, instance, args, kwargs)
 
 
 def _silence(owner: Any, *names: str) -> None:

@@ -38,6 +38,23 @@ def load(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return _cut_all(found, path)
 
 
+def select(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`Dataset.select`: of rows that were made or cut, those that there are, where a script names more (`select(range(50000))`)."""
+    given = [*args, kwargs.get("indices", ())][0]
+    if not (made or real_rows):
+        return wrapped(*args, **kwargs)
+    indices = list(given)
+    held = [index for index in indices if -len(instance) <= index < len(instance)]
+    if len(held) < len(indices):
+        real_rows[len(held)] = len(indices)
+        say(
+            "data",
+            f"the script selects {len(indices):,} rows: the {len(held):,} of them that there are",
+            level="replaced",
+        )
+    return wrapped(held, *args[1:], **{name: value for name, value in kwargs.items() if name != "indices"})
+
+
 def _is_local(path: str, kwargs: dict[str, Any]) -> bool:
     files = str(kwargs.get("data_files") or "")
     builder = path in ("json", "csv", "parquet", "text", "arrow", "pandas", "xml", "imagefolder")

@@ -314,8 +314,11 @@ def _not_here(part: Part) -> list[str]:
         return [f"Ray did not start in its time limit, maybe because this machine is busy: {last}"]
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
+    if part.status and last.startswith("EOFError") and not part.of("trained"):
+        return ["the script asks for something at the terminal, and a rehearsal has nobody there"]
     made = [each for each in part.of("data") if "columns" in each.values]
-    if part.status and made and not part.of("sizes") and not _OF_ANOTHER_RELEASE.search(last):
+    refused = part.of("refused") or _OF_ANOTHER_RELEASE.search(last)
+    if part.status and made and not part.of("sizes") and not refused:
         return [
             f"the script raised {last} before training, maybe on the rows that were made: give its files, --columns or --online"
         ]

@@ -43,6 +43,7 @@ def with_numbers(**values: Any) -> Script:
             "the critic's loss is that without",
         ),
         ({"backward_ratio": 2.0}, "RLS805", "for the critic"),
+        ({"gradient_gap": 1e6}, "RLS805", "values of the critic"),
         ({"mask_intact": False}, "RLS804", "the critic's loss"),
         ({"targets_intact": False}, "RLS517", "the critic's targets"),
         ({"values_intact": False}, "RLS517", "the critic's old values"),
@@ -55,7 +56,14 @@ def test_a_wrong_number_is_found_at_its_rollout(values: dict[str, Any], code: st
 
 
 def test_right_numbers_are_no_finding() -> None:
-    right = {"loss_gap": 1.0, "backward_ratio": 1.0, "mask_intact": True, "targets_intact": True, "values_intact": True}
+    right = {
+        "loss_gap": 1.0,
+        "backward_ratio": 1.0,
+        "gradient_gap": 1.0,
+        "mask_intact": True,
+        "targets_intact": True,
+        "values_intact": True,
+    }
     assert found_in(with_numbers(**right)) == []
 
 

@@ -68,6 +68,7 @@ def inspected(rollout: int, seen: Inspected) -> Script:
         (Inspected(rewards_intact=False), "RLS515"),
         (Inspected(repeats=1, signal=True), "RLS514"),
         (Inspected(reference_intact=False), "RLS411"),
+        (Inspected(copied=(3, 200.0)), "RLS519"),
     ],
 )
 def test_what_the_controller_saw_is_judged_at_its_rollout(seen: Inspected, code: str) -> None:
@@ -77,7 +78,9 @@ def test_what_the_controller_saw_is_judged_at_its_rollout(seen: Inspected, code:
 
 def test_healthy_samples_are_no_finding() -> None:
     whole = Inspected(groups_intact=True, rewards_intact=True, reference_intact=True, signal=True)
-    assert play(inspected(3, whole)) == []
+    # Short and certain answers come twice.
+    for seen in (whole, Inspected(copied=(0, 0.0)), Inspected(copied=(5, 12.0))):
+        assert play(inspected(3, seen)) == []
 
 
 def with_values(rollout: int, script: Script, **values: Any) -> Script:
@@ -94,6 +97,12 @@ def with_values(rollout: int, script: Script, **values: Any) -> Script:
 def test_advantages_of_0_are_an_error_where_rewards_differ(signal: bool | None, codes: list[str]) -> None:
     found = play(with_values(2, inspected(2, Inspected(signal=signal)), max_abs_advantage=0.0))
     assert [finding.code for finding in found if finding.severity == "error"] == codes
+
+
+@pytest.mark.parametrize(("moved", "codes"), [(5, ["RLS404"]), (0, []), (None, [])])
+def test_a_model_that_something_wrote_to_is_found_at_its_rollout(moved: int | None, codes: list[str]) -> None:
+    found = play(with_values(2, scripted_phases(RUN), model_moved=moved))
+    assert [(finding.code, finding.where.rollout) for finding in found] == [(code, 2) for code in codes]
 
 
 # Labels that are the weights themselves

@@ -15,6 +15,7 @@ from rlstep_hooks.record.events import MicroBatch, Update
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import (
+        MicroBatchValues,
         Rollout,
         RolloutValues,
         RunStarted,
@@ -162,6 +163,16 @@ def remember(table: dict[int, Value], number: int, value: Value) -> None:
     table[number] = value
     if len(table) > RECENT_UPDATES:
         del table[next(iter(table))]
+
+
+def teaches(values: MicroBatchValues) -> bool | None:
+    """Whether a micro-batch has an advantage other than 0, so that its gradient differs from 0; None if that was not observed.
+
+    A sample counts only if no other of its rollout has the same completion, where that was looked at: a policy that is certain of its
+    answers gives equal ones, and if their rewards differ all the same (a judge's noise), their gradients cancel.
+    """
+    largest = values.max_abs_advantage if values.max_lone_advantage is None else values.max_lone_advantage
+    return None if largest is None else largest > 0
 
 
 class RolloutsWithSignal:

@@ -109,7 +109,11 @@ def _around_post_init(wrapped: Any, config: Any, args: Any, kwargs: Any) -> None
     small = _small_sizes(config)
     values = {**_HOST, **_device(), **_small_settings(config, small.sizes), "output_dir": _output(real["output_dir"])}
     _set(config, real, values)
-    wrapped(*args, **kwargs)
+    try:
+        wrapped(*args, **kwargs)
+    except ValueError as error:
+        say("refused", str(error))
+        raise
     after = {name: (real[name], getattr(config, name)) for name in values if name in real}
     object.__setattr__(config, _FIELDS, after)
     object.__setattr__(config, "_rlstep_small", small)

@@ -211,7 +211,8 @@ SYSTEM = System(
         "sampler": yes(
             "the version behind each sample against the bound on its age, and in V1 against the sync before its prompt; the engine's "
             "log-probs where it gives them; with vLLM what it is given and holds after each sync",
-            "not the settings of its calls, nor what another engine, or an adapter of its own, holds",
+            "no version where hybrid_rollout lends engines; not the settings of its calls, "
+            "nor what another engine, or an adapter of its own, holds",
         ),
         "weights between updates": yes("a probe between updates"),
     },

@@ -318,6 +318,35 @@ def base_rate_of_another_run(at: int) -> None:
     during_training(at, begin, end)
 
 
+@fault(report="layers frozen in mid-run", code="RLS408", cause="require no gradient any more")
+def layer_frozen(at: int) -> None:
+    """The norms of one layer are frozen while one rollout is trained."""
+
+    def begin(trainer: Any) -> Any:
+        named = trainer.actor.model.module.named_parameters()
+        kept = [weights for name, weights in named if "layers.0" in name and "layernorm" in name]
+        for weights in kept:
+            weights.requires_grad_(False)
+        return kept
+
+    def end(trainer: Any, kept: Any) -> None:
+        for weights in kept:
+            weights.requires_grad_(True)
+
+    during_training(at, begin, end)
+
+
+@fault(report="a coefficient that somebody anneals", code="RLS801", cause="")
+def coefficient_of_another_run(at: int) -> None:
+    """The KL term has five times its weight in one rollout."""
+
+    def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        experience, coefficient, *rest = args
+        return wrapped(experience, coefficient * 5 if Now.training == at else coefficient, *rest, **kwargs)
+
+    wrap(POLICY, "ActorPPOTrainer.training_step", step)
+
+
 # Weights
 
 

@@ -206,11 +206,11 @@ def test_advantages(estimator: str, more: dict[str, Any]) -> None:
         args = arguments(estimator=estimator, samples=3, **more)
         maker = object.__new__(RemoteExperienceMaker)
         maker.strategy, maker.advantage_estimator = SimpleNamespace(args=args), estimator
-        maker.kl_ctl = SimpleNamespace(value=0.05)
+        maker.kl_ctl = SimpleNamespace(value=0.1)
         watch, given = AdvantageWatch(args), experiences(seed, 3)
         watch.before(given)
         made = maker.compute_advantages_and_returns(given)
-        found = watch.after(made, 0.05, 0)
+        found = watch.after(made, 0.1, 0)
         assert found is not None
         assert found.advantages_off is not None
         assert found.advantages_off <= 1, (seed, found)
@@ -219,6 +219,6 @@ def test_advantages(estimator: str, more: dict[str, Any]) -> None:
         made = maker.compute_advantages_and_returns(given)
         for experience in made:
             experience.advantages = -experience.advantages
-        found = watch.after(made, 0.05, 1)
+        found = watch.after(made, 0.1, 1)
         assert found is not None
         assert found.advantages_fit == "of the opposite sign"

@@ -24,7 +24,7 @@ class CopiedCompletions(Rule):
     """Completions of a rollout are copies of each other.
 
     What it checks:
-        A completion that stands in its rollout before, token by token, though the policy gives it a probability of at most
+        A completion that another sample of its rollout has, token by token, though the policy gives it a probability of at most
         exp(-30) over the square of the number of samples. Drawn one by one, no such text comes twice (5e-14 a rollout). Short and
         certain answers may: they are not counted.
 
@@ -36,7 +36,7 @@ class CopiedCompletions(Rule):
         ERROR RLS519 Completions are copies of each other · data epoch 0, rollout 1,
         update 2, micro-batch 4
           expected  completions that were drawn one by one
-          observed  3 of 4 stand in the rollout before, token by token
+          observed  3 of 4 equal another of the rollout, token by token
           why       the policy gives one of them a probability of exp(-212), so
                     chance does not repeat it
           fix       look for a seed that each request or generation gets, and for
@@ -86,7 +86,7 @@ class CopiedCompletions(Rule):
             return None
         return self.fail(
             expected="completions that were drawn one by one",
-            observed=f"{copied} of {among} stand in the rollout before, token by token",
+            observed=f"{copied} of {among} equal another of the rollout, token by token",
             where=where,
             why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",

@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.optimizer import NORM_TOLERANCE
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.judge.rules.progress import Place
+from rlstep_hooks.judge.rules.progress import Place, teaches
 from rlstep_hooks.record.events import Update, UpdateValues
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class GradientMissing(Rule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer only. An update that the clip acts on is not compared.
+        - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
+          completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
         - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
           before it.
@@ -100,7 +102,7 @@ class GradientMissing(Rule):
             return None
         window = self._window(place[1])
         window.microbatches += 1
-        window.signal = window.signal or (values.max_abs_advantage > 0 and _flows(values))
+        window.signal = window.signal or (teaches(values) is True and _flows(values))
         return self._judge(place[1])
 
     def _window(self, index: int) -> _Window:

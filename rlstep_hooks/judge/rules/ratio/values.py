@@ -8,7 +8,7 @@ from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, Progress, RolloutsWithSignal, remember
+from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, Progress, RolloutsWithSignal, remember, teaches
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
@@ -263,7 +263,8 @@ class RatioNeverMoves(Rule):
 
     Known limits:
         - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
-        - Micro-batches of a collapsed policy, which is certain of every token, are left out (TRL).
+        - Micro-batches of a collapsed policy, which is certain of every token, are left out, and rollouts in which each completion
+          with an advantage comes more than once, because gradients of equal completions can cancel (TRL).
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
         - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
           Elsewhere it is not evaluated.
@@ -302,7 +303,7 @@ class RatioNeverMoves(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at a micro-batch that is trained after an update."""
-        if values.max_abs_advantage is None or values.max_abs_advantage > 0:
+        if teaches(values) is not False:
             self._learned_from = place[0] - 1
         lag = observed_lag(event)
         if (

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.progress import RolloutsWithSignal
+from rlstep_hooks.judge.rules.progress import RolloutsWithSignal, remember, teaches
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import Rollout, RolloutValues, RunEnded, RunStarted, Update, UpdateValues
+    from rlstep_hooks.record.events import (
+        MicroBatch,
+        MicroBatchValues,
+        Rollout,
+        RolloutValues,
+        RunEnded,
+        RunStarted,
+        Update,
+        UpdateValues,
+    )
 
 
 class WeightsUnchanged(Rule):
@@ -134,6 +143,8 @@ class NothingLearned(Rule):
         """Rollouts with signal since the latest gradient."""
         self._dead: dict[int, tuple[Update, Place]] = {}
         """For each rollout since the latest gradient: its first update without one."""
+        self._teaching: dict[int, bool] = {}
+        """For each rollout whose micro-batches were measured: whether some gradient cannot have been cancelled by another."""
         self._latest_alive = -1
         self._updates = 0
         self._changed = False
@@ -142,6 +153,11 @@ class NothingLearned(Rule):
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Remember whether there is something to learn from a rollout."""
         self._signal.add(values, event, place)
+        return None
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Remember whether the gradients of a rollout can cancel."""
+        remember(self._teaching, place[0] - 1, self._teaching.get(place[0] - 1, False) or teaches(values) is not False)
         return None
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
@@ -160,12 +176,12 @@ class NothingLearned(Rule):
             return None
         if rollout > self._latest_alive:
             self._dead.setdefault(rollout, (event, place))
-        whole = [number for number in self._signal.numbers if number in self._dead and number < rollout]
+        whole = [number for number in self._without_gradient() if number < rollout]
         return self._report_no_gradient(whole) if len(whole) >= DEAD_ROLLOUTS else None
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the run as a whole."""
-        dead = [number for number in self._signal.numbers if number in self._dead]
+        dead = self._without_gradient()
         if len(dead) > 1:
             return self._report_no_gradient(dead)
         if self._changed or self._updates < 2 or not self._signal.any or self._first is None:
@@ -179,6 +195,9 @@ class NothingLearned(Rule):
             fix="compare the optimizer's parameters with the model's, and the size of an update with the precision of the weights",
             variant="change",
         )
+
+    def _without_gradient(self) -> list[int]:
+        return [number for number in self._signal.numbers if number in self._dead and self._teaching.get(number, True)]
 
     def _report_no_gradient(self, rollouts: list[int]) -> Finding | None:
         self.checks += 1
@@ -308,7 +327,8 @@ class PartNotTrained(Rule):
         Look for code that sets `requires_grad`, or that computes a part of the forward without a gradient.
 
     Known limits:
-        - Layers that are frozen from the start are looked at in verl, and only without LoRA; those that are frozen in mid-run in TRL.
+        - Layers that are frozen from the start are looked at in verl, and only without LoRA; those that are frozen in mid-run in TRL
+          and OpenRLHF.
           Tensors without a gradient are counted in verl and, one tensor, in OpenRLHF.
         - A mixture of experts may have an expert that no token reaches. That is the warning, not a fault.
 

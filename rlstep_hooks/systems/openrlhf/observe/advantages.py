@@ -154,6 +154,11 @@ class AdvantageWatch:
         masks, self._masks = self._masks, {}
         if given is None or not is_compared(rollout):
             return None
+        kl = self._args.algo.kl
+        if not getattr(
+            kl, "target", None
+        ):  # a fixed coefficient (kl_controller.py:23); one that adapts is taken as it came
+            coefficient = float(kl.init_coef)
         wrong, samples = _masks_wrong(experiences, masks)
         estimator = read_estimator(self._args)
         off, fit = None, ""

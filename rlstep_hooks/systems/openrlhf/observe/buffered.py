@@ -26,8 +26,8 @@ class Came(msgspec.Struct, frozen=True, gc=False):
     """Numbers of each kind: one for each token but the first."""
     mask: int
     """Checksum of its mask as it is put into a micro-batch."""
-    checksums: dict[str, int]
-    """By the argument of the loss: those of other numbers when they came."""
+    checksums: dict[str, set[int]]
+    """By the argument of the loss: those of other numbers when they came, of all samples that cannot be told apart from it."""
 
 
 _FOLLOWED: dict[Role, dict[str, str]] = {
@@ -46,20 +46,23 @@ class BufferedSamples:
 
     def __init__(self, role: Role) -> None:
         self._fields = _FOLLOWED[role]
-        self._came: dict[tuple[int, int], dict[str, int]] = {}
+        self._came: dict[tuple[int, int], dict[str, set[int]]] = {}
         self._collated: dict[int, list[Came]] = {}
         """The samples of each micro-batch that waits for its training, by the id of their `Experience`."""
-        self._computed: dict[int, int] = {}
-        """Checksum of what the critic computed for each sample, by that of its tokens."""
+        self._computed: dict[int, set[int]] = {}
+        """Checksums of what the critic computed for each sample, by that of its tokens."""
 
-    def computed(self, values: Mapping[int, int]) -> None:
+    def computed(self, values: Mapping[int, set[int]]) -> None:
         """The critic computed the values of a rollout: checksums by those of the tokens."""
         self._computed = dict(values)
 
     def appended(self, items: Iterable[Any]) -> None:
         """Samples came."""
         for item in items:
-            self._came[identity(item)] = {name: checksum_of(getattr(item, of)) for name, of in self._fields.items()}
+            # The same prompt may stand in two groups, with equal completions of other advantages.
+            came = self._came.setdefault(identity(item), {})
+            for name, of in self._fields.items():
+                came.setdefault(name, set()).add(checksum_of(getattr(item, of)))
 
     def collated(self, experience: Any, items: Iterable[Any]) -> None:
         """A micro-batch was put together from these."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.trainer_record import Role
 
-REMEMBERED = 1 << 16
+REMEMBERED = 1 << 18
 """Samples that came from an engine and were not trained so far, for instance because they were filtered out."""
 
 FROM_ENGINES = "from the engines to the models"
@@ -89,8 +89,10 @@ class CarriedSamples:
     def __init__(self, args: Any) -> None:
         self._use_loss = bool(args.algo.kl.use_loss)
         self._estimator = str(args.algo.kl.estimator)
-        self._from_engines: OrderedDict[int, int | None] = OrderedDict()
-        """Checksum of the engine's log-probs of each sample that it gave, by that of its tokens; None without them."""
+        self._from_engines: OrderedDict[int, set[int]] = OrderedDict()
+        """Checksums of the engine's log-probs of the samples that it gave, by that of their tokens."""
+        self._forgot = False
+        """Whether some samples that were not asked about so far are forgotten."""
         self._with_log_probs = False
         self._calls: dict[int, tuple[str, Any]] = {}
         """Group of processes that a list of answers is awaited from, by the list's id, with the list."""
@@ -107,9 +109,12 @@ class CarriedSamples:
         tokens = checksum_of(torch.tensor(response["observation_tokens"], dtype=torch.long)[:length])
         given = response.get("rollout_log_probs")
         self._with_log_probs = given is not None
-        self._from_engines[tokens] = None if given is None else checksum_of(torch.tensor(given[1:length]))
+        log_probs = self._from_engines.setdefault(tokens, set())
+        if given is not None:
+            log_probs.add(checksum_of(torch.tensor(given[1:length])))
         if len(self._from_engines) > REMEMBERED:
             self._from_engines.popitem(last=False)
+            self._forgot = True
 
     def asked(self, experiences: list[Any], rollout: int) -> Carried | None:
         """The models are about to be asked about these samples."""
@@ -117,20 +122,21 @@ class CarriedSamples:
         self._answers.clear()
         self._checksums.clear()
         compared, altered, used = 0, dict[str, int](), list[int]()
-        for experience in experiences if self._from_engines and is_compared(rollout) else ():
+        for experience in experiences if self._from_engines else ():
             for sample in samples_of(experience, "policy"):
                 key = checksum_of(sample["tokens"])
                 compared += 1
-                if key not in self._from_engines:
+                before, now = self._from_engines.get(key), sample.get("engine log-probs")
+                if before is None:
                     altered["tokens"] = altered.get("tokens", 0) + 1
                     continue
                 used.append(key)
-                before, now = self._from_engines[key], sample.get("engine log-probs")
-                if before is not None and (now is None or checksum_of(now) != before):
+                if before and (now is None or checksum_of(now) not in before):
                     altered["engine log-probs"] = altered.get("engine log-probs", 0) + 1
         for key in used:
             self._from_engines.pop(key, None)
-        if not compared:
+        forgot, self._forgot = self._forgot, False
+        if not compared or forgot or not is_compared(rollout):
             return None
         names = ("tokens", *(("engine log-probs",) if self._with_log_probs else ()))
         return Carried(way=FROM_ENGINES, rollout=rollout, compared=compared, names=names, altered=altered)

@@ -223,7 +223,9 @@ class LossMeter:
         """The tensors of the policy's loss, its formula, and whether that is the whole loss."""
         names = ("log_probs", "old_log_probs", "advantages", "rollout_log_probs")
         tensors = {name: given[name] for name in names if given.get(name) is not None}
-        settings = read_settings(self._args, self._coefficient)
+        kl = self._args.algo.kl
+        # A coefficient that adapts is taken as it came (kl_controller.py).
+        settings = read_settings(self._args, self._coefficient if getattr(kl, "target", None) else float(kl.init_coef))
         reference = getattr(self._experience, "base_action_log_probs", None)
         if settings.kl_coef and reference is not None:
             tensors["reference"] = reference
@@ -352,7 +354,7 @@ class _Arrived(msgspec.Struct):
         rows = [(row, of) for row, of in zip(self.tensors[name].float(), came, strict=True) if name in of.checksums]
         if not rows:
             return None
-        return all(checksum_of(row[: of.length]) == of.checksums[name] for row, of in rows)
+        return all(checksum_of(row[: of.length]) in of.checksums[name] for row, of in rows)
 
 
 def _as_part(given: Any, window: list[Any]) -> Any:

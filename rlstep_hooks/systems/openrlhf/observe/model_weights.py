@@ -27,12 +27,18 @@ class ModelWeights:
     """
 
     def __init__(self, parameters: Iterable[Any]) -> None:
-        self._probe = WeightProbe(parameters)
+        self._trained = [weights for weights in parameters if weights.requires_grad]
+        self._probe = WeightProbe(self._trained)
         self._left: Tensor | None = self._weights()
         self._moved: list[Tensor] = []
 
     def _weights(self) -> Tensor | None:
         return self._probe.weights() if self._probe.size else None
+
+    @property
+    def frozen(self) -> int:
+        """Tensors that were trained at first and require no gradient any more."""
+        return sum(not weights.requires_grad for weights in self._trained)
 
     def left(self) -> None:
         """An update is over."""

@@ -69,8 +69,7 @@ class OpenRlhfTrainer:
         self._probed: Any = None
         self._probing = False
         self._samples = BufferedSamples(role)
-        self._came: list[CarriedPart] = []
-        """What came of the rollout that is appended to the buffer."""
+        self._came: list[CarriedPart] = []  # of the rollout that is appended to the buffer
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
@@ -84,11 +83,9 @@ class OpenRlhfTrainer:
         """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
-        accumulation = engine.gradient_accumulation_steps()
-        scale, ranks = float(accumulation) if self._scales_seen else 0.0, mesh["dp"].size()
-        self._meter = LossMeter(
-            copy.deepcopy(args), role, ranks=ranks, accumulation=accumulation, scale=scale, guard=self._formula
-        )
+        steps, ranks = engine.gradient_accumulation_steps(), mesh["dp"].size()
+        scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
+        self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
         self._buffered = BufferedNumbers()
         self._syncs = Contained(self._record.writer, ("sampler",))
         self._settings_guard = Contained(self._record.writer, ("settings",))
@@ -233,13 +230,13 @@ class OpenRlhfTrainer:
     def valued(self, data: Any, part: slice, results: Any) -> None:
         """The critic computed values, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
         with self._formula:
-            values: dict[int, int] = {}
+            values: dict[int, set[int]] = {}
             self._masks.clear()
             parts = (data[name][part] for name in ("sequences", "attention_mask", "action_mask"))
             for sequences, attention, masks, rows in zip(*parts, results, strict=True):
                 for tokens, length, mask, row in zip(sequences, attention.sum(1).tolist(), masks, rows, strict=True):
                     key = checksum_of(tokens[:length])
-                    values[key] = checksum_of(row[: length - 1])
+                    values.setdefault(key, set()).add(checksum_of(row[: length - 1]))
                     self._masks[key] = checksum_of(mask[: length - 1].bool())
             self._samples.computed(values)
 
@@ -248,11 +245,11 @@ class OpenRlhfTrainer:
         with self._record.samples:
             experience = kwargs.get("experience", args[0] if args else None)
             items = buffer.items[-len(experience.sequences) :]
+            if self.role == "policy":
+                self._buffered.add(experience)
             self._samples.appended(items)
             if is_compared(self._generated):
                 self._came.append(part_of(sample_of(item, self.role) for item in items))
-            if self.role == "policy":
-                self._buffered.add(experience)
             if self.role == "policy" and self._deals and self._record.refreshes:
                 # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
                 self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
@@ -396,10 +393,12 @@ class OpenRlhfTrainer:
             limit = float((self._trainer.args.actor if self.role == "policy" else self._trainer.args.critic).max_norm)
             if self._norms and limit > 0:
                 self._record.see_norm(self.role, torch.stack(self._norms).square().sum().sqrt(), limit)
+        with self._record.values:
+            if self._engine.global_steps != self._steps:
+                self._model.left()
         with self._record.order:
             if self._engine.global_steps != self._steps:
                 self._steps = self._engine.global_steps
-                self._model.left()
                 scaler = self._engine.skipped_steps != skipped
                 self._record.updated(
                     self.role,
@@ -433,6 +432,7 @@ class OpenRlhfTrainer:
                         self._record.follow_gradients(self.role, watch)
             if any(weights is self._probed for weights in held):
                 self._probing = True
+                self._record.see_frozen(self.role, self._model.frozen)
                 self._record.before_step(self.role, replayed=is_compared(self._cycle))
         with self._steps_guard:
             self._settings_in_force()

@@ -14,9 +14,9 @@ from rlstep_hooks.observe.bits import bits
 if TYPE_CHECKING:
     from torch import Tensor
 
-COLUMNS = ("tokens", "advantages", "mask", "prompts", "reference", "copied", "old")
-"""What the columns are of, in their order. `copied` is 1 for a sample whose completion stands in the rollout before; `prompts`,
-`reference` and `copied` are 0 where they were not taken. `old` is left out where there are no old log-probs."""
+COLUMNS = ("tokens", "advantages", "mask", "prompts", "reference", "alike", "old")
+"""What the columns are of, in their order. `alike` is the number of samples in the rollout that have this completion, itself counted;
+`prompts` and `reference` are 0 where they were not taken. `old` is left out where there are no old log-probs."""
 
 _FACTOR = 6364136223846793005
 """Knuth's multiplier of a linear congruential generator modulo 2**64."""
@@ -35,7 +35,7 @@ class Checksums:
             part: The rollout by TRL's names.
             mask: (B, T), 1 on tokens that count.
             old: Its old log-probs, (B, T) or (B,).
-            whole: Whether to take those of prompts and reference, and to look for copies.
+            whole: Whether to take those of prompts and reference.
         """
         ids, advantages = part["completion_ids"], part["advantages"]
         tokens = self.of_tokens(ids)
@@ -47,7 +47,7 @@ class Checksums:
             self.of_tokens(mask),
             handed.get("prompts", none),
             handed.get("reference", none),
-            self._copied(ids, part["completion_mask"]) if whole else none,
+            (tokens.unsqueeze(0) == tokens.unsqueeze(1)).sum(1),
         ]
         if old is not None:
             columns.append(of_bits(old, per_token=old.dim() == 2))
@@ -70,13 +70,6 @@ class Checksums:
     def of_prompts(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(..., P) -> (...), as `of_tokens`. Padding on the left changes nothing, since places count from the end of the prompt."""
         return (ids * mask * self._factors(ids).flip(-1)).sum(-1)
-
-    def _copied(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(B,) int64: 1 where an earlier sample has the same completion."""
-        code = (
-            self.of_tokens(ids * mask) + self.of_tokens(mask) * 2
-        )  # lengths differ where the tokens behind them are 0
-        return (code.unsqueeze(0) == code.unsqueeze(1)).tril(-1).any(1).to(torch.int64)
 
     def _factors(self, ids: Tensor) -> Tensor:
         """A factor of its own for each place, all bits mixed: with plain multiples, small changes could cancel."""

@@ -131,6 +131,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             index=self.indices[place],
             tokens=int(of["tokens"]),
             max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
+            max_lone_advantage=finite(of["lone"]) if "lone" in of and of["lone"] != of["signal"] else None,
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
             max_abs_log_prob=finite(of["improbable"]) if "improbable" in of else None,
@@ -268,8 +269,8 @@ class MicroBatchMeter:
         """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = stacked_columns([held.advantages for held in group])
-        signal = (advantages.detach().float().abs() * mask).flatten(1).amax(1)
-        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal}
+        signal = (advantages.detach().float().abs() * mask).amax(2)
+        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal.amax(1)}
         copies = [held.old for held in group if held.old is not None]
         old = torch.stack(copies) if copies else None
         log_ratio: Tensor | None = None
@@ -287,9 +288,11 @@ class MicroBatchMeter:
             tokens = torch.stack([held.tokens for held in group])
             of_rollout = torch.stack(checks)
             columns |= self._differences(of_rollout, tokens, mask, advantages, old)
+            alike = of_rollout[..., COLUMNS.index("alike")] > 1
+            columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
             columns |= _handed_on(of_rollout, [held.handed for held in group])
             if group[0].entropies is not None:
-                columns |= _copies(of_rollout, new, mask)
+                columns |= _copies(alike, new, mask)
         arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
         if arrived:
             columns["backward"] = torch.stack(arrived).float()
@@ -333,9 +336,8 @@ def _handed_on(checks: Tensor, handed: list[dict[str, Tensor]]) -> dict[str, Ten
     return differ
 
 
-def _copies(checks: Tensor, new: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """How many samples of N micro-batches are copies of others of their rollout, and -log p of the least probable of them."""
-    copied = checks[..., COLUMNS.index("copied")] != 0
+def _copies(copied: Tensor, new: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """How many samples of N micro-batches are copies of others of their rollout, (N, B), and -log p of the least probable of them."""
     nats = -(new * mask).float().sum(2)
     return {"copied": copied.sum(1).float(), "copied_nats": torch.where(copied, nats, 0.0).amax(1)}
 

@@ -61,6 +61,8 @@ class RolloutHooks:
         self._rows = Rows(training, validation) if known else None
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
+        self._labelled = not _lends_engines(trainer.config)
+        """Whether the label of a sample's oldest weights is that of its oldest token."""
         self._ahead: list[Any] = []
         """Rollouts that were generated and are not trained yet."""
         self._parts: list[Any] = []
@@ -79,6 +81,8 @@ class RolloutHooks:
             v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
         """
         trainer, wrap = self._trainer, patches.wrap
+        if not self._labelled:
+            self._recorder.cannot("sampler_weights", _LENT)
         wrap(trainer, "_validate", self._around_validation)
         if v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
@@ -191,7 +195,8 @@ class RolloutHooks:
         with self._contained_queue:
             if self._queue is not None:
                 buffer = self._trainer.replay_buffer
-                self._queue.look(buffer.partitions[PARTITION])
+                if self._labelled:
+                    self._queue.look(buffer.partitions[PARTITION])
                 self._queue.take([key for key, _ in _real(result)], buffer.prompt_global_steps[PARTITION])
         self._parts.append(result)
         if len(self._parts) < self._schedule.parts_per_rollout:
@@ -209,7 +214,7 @@ class RolloutHooks:
         )
         for key, _ in real:
             self._asked.pop(prompt_of(key), None)
-        labels = counted(tag.get("min_global_steps") for _, tag in real)
+        labels = counted(tag.get("min_global_steps") for _, tag in real if self._labelled)
         sizes = tuple(len(part.tags) for part in parts)
         self._generated(
             len(real),
@@ -271,6 +276,21 @@ class RolloutHooks:
         )
         self.trained = self._rollouts
         self._rollouts += 1
+
+
+_LENT = (
+    "trainer.v1.separate_async.hybrid_rollout.enable_switch: an engine that sends a request away answers with the number of its "
+    "weights, and verl takes it for the oldest of the sample"
+)
+"""Read in verl 0.9.1: vllm_async_server.py:1030-1038, llm_server.py:307-311, and engines are added to the balancer before they get
+their weights (trainer_separate_async.py:393-415)."""
+
+
+def _lends_engines(config: Any) -> bool:
+    """Whether engines within the trainers come and go."""
+    v1 = config.trainer.get("v1") or {}
+    switch = ((v1.get("separate_async") or {}).get("hybrid_rollout") or {}).get("enable_switch", False)
+    return bool(v1.get("trainer_mode") == "separate_async" and switch)
 
 
 def _real(part: Any) -> list[tuple[str, Any]]:
