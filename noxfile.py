@@ -449,9 +449,9 @@ def detect(session: nox.Session) -> None:
 
 @nox.session
 def rehearse(session: nox.Session) -> None:
-    """`rlstep rehearse` on ten healthy and twelve broken launches of TRL, for real, with the time of each: twenty minutes."""
+    """`rlstep rehearse` on healthy and broken launches of TRL, with the time of each: ten minutes. A checkout adds TRL's own."""
     install_trl(session, NEWEST)
-    session.run("python", "-m", "tests.rehearsals.table", *session.posargs, env=OFFLINE)
+    session.run("python", "-m", "tests.rehearsals.table", "trl", *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="rehearse-verl")
@@ -459,7 +459,7 @@ def rehearse_verl(session: nox.Session) -> None:
     """`rlstep rehearse` on broken launches of verl, and on its own scripts: `-- CHECKOUT` of its repository at v0.9.0. Half an hour."""
     install_verl(session)
     session.run("pytest", "tests/rehearsals/test_verl.py", env=OFFLINE)
-    session.run("python", "-m", "tests.rehearsals.verl_table", *session.posargs, env=OFFLINE)
+    session.run("python", "-m", "tests.rehearsals.table", "verl", *session.posargs, env=OFFLINE)
 
 
 @nox.session(name="rehearse-openrlhf")
@@ -467,7 +467,7 @@ def rehearse_openrlhf(session: nox.Session) -> None:
     """The same for OpenRLHF, with real Ray, DeepSpeed and vLLM: half an hour. A checkout of OpenRLHF adds its own scripts."""
     kept = install_openrlhf(session)
     session.run("pytest", "tests/rehearsals/test_openrlhf.py", env=OFFLINE | kept)
-    session.run("python", "-m", "tests.rehearsals.openrlhf", *session.posargs, env=OFFLINE | kept)
+    session.run("python", "-m", "tests.rehearsals.table", "openrlhf", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session

@@ -195,6 +195,13 @@ def lambda_returns(estimator: Estimator, given: Rewards) -> Estimate:
     return Estimate(plain.values + given.values.double(), plain.error + _EPSILON * given.values.double().abs())
 
 
+def normalised(values: Tensor, mask: Tensor) -> Estimate:
+    """Numbers (B, T) around their mean and divided by their standard deviation over the tokens that count, without a bias."""
+    values = values.double()
+    error = _EPSILON * values.abs()
+    return _whitened(Estimate(values, error), (mask != 0).double(), full=True, unbiased=True)
+
+
 @dataclass(frozen=True)
 class Documented:
     """Advantages beside what they have to be.

@@ -108,6 +108,7 @@ class TrainerRecord:
         self._snapshots: dict[Role, GradientSnapshot] = {}
         self._sums: dict[Role, WeightSums] = {}
         self._moved: DeferredValues[tuple[Role, int]] = DeferredValues()
+        self._gradients_guard = Contained(self.writer, ("gradient",))
         self._watches: dict[Role, GradientWatch] = {}
         self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
         self._frozen: dict[tuple[Role, int], int] = {}
@@ -407,9 +408,10 @@ class TrainerRecord:
         for role, sums in self._sums.items():
             for update, moved in sums.work_up():
                 self._moved.add((role, update), moved)
-        for role, watch in self._watches.items():
-            for window, numbers in watch.work_up():
-                self._gradients.add((role, window), numbers)
+        with self._gradients_guard:
+            for role, watch in self._watches.items():
+                for window, numbers in watch.work_up():
+                    self._gradients.add((role, window), numbers)
         # Before the numbers that these are written with.
         self._moved.send()
         self._steps.send()

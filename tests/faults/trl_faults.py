@@ -927,6 +927,26 @@ def sampler_cooled_down(trainer: Any) -> None:
     after_update(trainer, 4, lambda: setattr(trainer.generation_config, "temperature", 0.3))
 
 
+@fault(
+    report="a processor of logits from another script",
+    code="RLS410",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+    cause="logits_processors 1",
+)
+def end_banned_by_a_processor(trainer: Any) -> None:
+    """From update 4 on generation gets a processor that no setting asks for: no completion ends any more."""
+    generate, end = trainer.model.generate, trainer.processing_class.eos_token_id
+
+    def banned(ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.index_fill(1, torch.tensor([end]), -torch.inf)
+
+    def generated(*args: Any, **kwargs: Any) -> Any:
+        return generate(*args, **kwargs, logits_processor=[banned])
+
+    after_update(trainer, 4, lambda: setattr(trainer.model, "generate", generated))
+
+
 # E, F: data
 
 

@@ -59,16 +59,15 @@ class Broken:
     rows: int = 200
     options: tuple[str, ...] = field(default=())
 
-    def write(self, folder: Path) -> Path:
-        """Write the script and its rows; the script's path."""
+    def write(self, folder: Path) -> list[str]:
+        """Write the script and its rows; the command."""
         lines = [
             json.dumps({"question": f"What is {n} + {n % 7}?", "answer": str(n + n % 7)}) for n in range(self.rows)
         ]
         (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
         parts = {name: getattr(self, name) for name in ("reward", "column", "trainer", "before", "settings", "more")}
-        script = folder / "train.py"
-        script.write_text(SCRIPT.format(**parts))
-        return script
+        (folder / "train.py").write_text(SCRIPT.format(**parts))
+        return ["python", "train.py"]
 
 
 HEALTHY = Broken(said="the launch trains as planned", status=0)

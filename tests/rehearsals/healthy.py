@@ -107,11 +107,15 @@ class Healthy:
 
     command: str
     script: str = ""
+    options: tuple[str, ...] = ()
+    status: int = 0
+    said: str = "the launch trains as planned"
 
-    def write(self, folder: Path) -> None:
-        """Write its script, if it has one."""
+    def write(self, folder: Path) -> list[str]:
+        """Write its script, if it has one; the command."""
         if self.script:
             (folder / "train.py").write_text(self.script)
+        return self.command.split()
 
 
 _GRPO = "trl.scripts.grpo --dataset_name trl-lib/ultrafeedback-prompt --output_dir out --model_name_or_path"

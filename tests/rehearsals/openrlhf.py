@@ -1,20 +1,16 @@
-"""The table of `nox -s rehearse-openrlhf`: launches of OpenRLHF, healthy and broken ones.
-
-    python -m tests.rehearsals.openrlhf [a checkout of OpenRLHF] [part of a name ...]
-
-With a checkout, its own `examples/scripts` that train with Ray are rehearsed too, as they stand there.
-"""
+"""Launches of OpenRLHF: healthy ones, those of its own repository, and broken ones."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.rehearsals.table import rehearsed
+from tests.rehearsals.case import Case, Published
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REWARD = """
 import torch
@@ -135,45 +131,12 @@ BROKEN: dict[str, Launch] = {
 }
 
 
-def _published(checkout: Path) -> dict[str, Path]:
-    """The scripts of a checkout that start `train_ppo_ray`, without a batch job of Slurm, which starts Ray itself."""
-    texts = {path: path.read_text() for path in sorted((checkout / "examples" / "scripts").glob("*.sh"))}
-    return {path.name: path for path, text in texts.items() if "train_ppo_ray" in text and "#SBATCH" not in text}
-
-
-def main(parts: list[str]) -> int:
-    """Print the table; the exit status."""
-    checkout = Path(parts[0]).resolve() if parts and Path(parts[0]).is_dir() else None
-    wanted = parts[1:] if checkout is not None else parts
-    failed: list[tuple[str, str]] = []
-    times: list[float] = []
-
-    def asked(name: str) -> bool:
-        return not wanted or any(part in name for part in wanted)
-
-    def row(name: str, status: int, right: bool, output: str, seconds: float) -> None:
-        if not right:
-            failed.append((name, output))
-        print(f"| {name} | {'as it should be' if right else f'status {status}'} | {seconds:.0f} |", flush=True)
-
-    print("| launch | result | seconds |\n|---|---|---|")
-    for name, launch in (HEALTHY | BROKEN).items():
-        if asked(name):
-            with tempfile.TemporaryDirectory() as folder:
-                status, output, seconds = rehearsed(launch.write(Path(folder)), Path(folder), *launch.options)
-            times += [seconds] if name in HEALTHY else []
-            row(name, status, status == launch.status and launch.said in output, output, seconds)
-    for name, script in _published(checkout).items() if checkout is not None else ():
-        if asked(name):
-            status, output, seconds = rehearsed([str(script)], checkout or Path(), "--rows", "50000")
-            times.append(seconds)
-            row(name, status, status == 0, output, seconds)
-    for name, output in failed:
-        print(f"\n{name}:\n{output[-3000:]}")
-    if times:
-        print(f"\nmedian of the healthy launches: {statistics.median(times):.0f} s")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def cases(checkout: Path | None) -> dict[str, Case]:
+    """All launches by name. A checkout's are its scripts that start `train_ppo_ray`, without Slurm's, which start Ray themselves."""
+    published = {}
+    for path in sorted((checkout / "examples" / "scripts").glob("*.sh")) if checkout is not None else ():
+        text = path.read_text()
+        if "train_ppo_ray" in text and "#SBATCH" not in text:
+            command = f"bash examples/scripts/{path.name}"
+            published[path.name] = Published(path.parents[2], command, options=("--rows", "50000"))
+    return {**HEALTHY, **published, **BROKEN}

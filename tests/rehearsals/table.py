@@ -1,6 +1,8 @@
-"""The table of `nox -s rehearse`: healthy launches are proved within their budget, and broken ones are caught.
+"""The tables of `nox -s rehearse`, `rehearse-verl` and `rehearse-openrlhf`: healthy launches are proved, and broken ones are caught.
 
-python -m tests.rehearsals.table [part of a name ...]
+    python -m tests.rehearsals.table trl|verl|openrlhf [CHECKOUT] [part of a name ...]
+
+With a checkout of the framework's repository its own scripts are rehearsed too, as they stand there.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.rehearsals.broken import BROKEN
-from tests.rehearsals.broken import HEALTHY as HEALTHY_SCRIPT
-from tests.rehearsals.healthy import HEALTHY
+if TYPE_CHECKING:
+    from tests.rehearsals.case import Case
 
 BUDGET = 120
 
@@ -27,30 +30,24 @@ def rehearsed(words: list[str], folder: Path, *options: str) -> tuple[int, str, 
     return done.returncode, done.stdout + done.stderr, time.monotonic() - began
 
 
-def main(parts: list[str]) -> int:
-    """Print both tables; the exit status."""
+def main(framework: str, parts: list[str]) -> int:
+    """Print the table; the exit status."""
+    checkout = Path(parts[0]).resolve() if parts and Path(parts[0]).is_dir() else None
+    wanted = parts[1:] if checkout is not None else parts
+    cases: dict[str, Case] = import_module(f"tests.rehearsals.{framework}").cases(checkout)
     failed, times = [], []
     print("| launch | result | seconds |\n|---|---|---|")
-    for name, launch in HEALTHY.items():
-        if parts and not any(part in name for part in parts):
+    for name, case in cases.items():
+        if wanted and not any(part in name for part in wanted):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            launch.write(Path(folder))
-            status, output, seconds = rehearsed(launch.command.split(), Path(folder))
-        times.append(seconds)
-        if status:
-            failed.append((name, output))
-        print(f"| {name} | {'proved' if not status else f'status {status}'} | {seconds:.0f} |", flush=True)
-    for name, broken in ({"healthy": HEALTHY_SCRIPT} | BROKEN).items():
-        if parts and not any(part in name for part in parts):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            broken.write(Path(folder))
-            status, output, seconds = rehearsed(["python", "train.py"], Path(folder), *broken.options)
-        right = status == broken.status and broken.said in output
+            status, output, seconds = rehearsed(case.write(Path(folder)), Path(folder), *case.options)
+        times += [seconds] if case.status == 0 else []
+        right = status == case.status and case.said in output
         if not right:
             failed.append((name, output))
-        print(f"| {name} | {'as it should be' if right else f'status {status}'} | {seconds:.0f} |", flush=True)
+        result = ("as it should be" if case.status else "proved") if right else f"status {status}"
+        print(f"| {name} | {result} | {seconds:.0f} |", flush=True)
     for name, output in failed:
         print(f"\n{name}:\n{output[-3000:]}")
     if times:
@@ -59,4 +56,4 @@ def main(parts: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.rehearsals.case import Case, Published
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -106,3 +108,13 @@ BROKEN: dict[str, Broken] = {
         said="only FSDP trains on a CPU", status=2, overrides=("actor_rollout_ref.actor.strategy=megatron",)
     ),
 }
+
+
+def cases(checkout: Path | None) -> dict[str, Case]:
+    """All launches by name."""
+    published = {
+        name: Published(checkout, f"bash {script}", options=OPTIONS)
+        for name, script in SCRIPTS.items()
+        if checkout is not None
+    }
+    return {**published, "healthy": HEALTHY, **BROKEN}

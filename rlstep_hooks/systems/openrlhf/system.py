@@ -365,11 +365,13 @@ SYSTEM = System(
     trained_releases=("0.11.2",),
     observes=(
         "rollouts with the policy version and the settings that sampled them",
-        "prompts and rewards, up to the advantages",
+        "prompts, labels and rewards, up to the advantages",
+        "what samples hold, from the engine and the models to the trainer's buffer",
         "refreshes of old log-probs",
         "micro-batches",
         "updates of policy and critic",
-        "the scale of the policy's loss",
+        "losses of policy and critic, and gradients on their way to the optimizer",
+        "settings of the controller, the trainers and their optimizers",
         "learning rate",
         "syncs, at the trainer and at the engine",
         "a checksum of the reference",
@@ -384,12 +386,17 @@ SYSTEM = System(
             "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
         ),
         "completions on the way": yes(
-            "from the engine's answer to the trainer's buffer", "asynchronous: from the controller on"
+            "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer",
+            "asynchronous: from the controller on",
         ),
-        "rewards on the way": yes("from the answer of the engine or the reward model to the advantages, by the tokens"),
+        "rewards on the way": yes(
+            "from the answer of the engine or the reward model to the advantages, by the tokens; the labels of the prompts",
+            "asynchronous: not labels",
+        ),
         "advantages": yes(
             "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
             "flash_reinforce; penalties for length, limits of rewards, the KL penalty from the log-probs, normalisation",
+            "a KL coefficient that adapts is taken as it came",
         ),
         "advantages on the way": yes(
             "from the controller to the trainer's buffer and the loss; the critic's targets too"
@@ -411,7 +418,7 @@ SYSTEM = System(
         ),
         "gradients on the way": yes(
             "from each backward pass to the flat gradient that DeepSpeed's optimizer steps with",
-            "where a role is trained by one process, without ZeRO-3 and float16",
+            "not where several processes train a role, nor with ZeRO-3, float16 or an offloaded optimizer",
         ),
         "gradient norm": yes("of the gradients that DeepSpeed's optimizer steps with", "the part of one process"),
         "optimizer step": yes(

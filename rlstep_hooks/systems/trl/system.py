@@ -22,7 +22,7 @@ from rlstep_hooks.systems.declaration import (
     program_assumed,
     text,
 )
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.links import yes
 from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
@@ -393,7 +393,7 @@ SYSTEM = System(
             "the factor that arrives at the loss",
             "not with a gradient scaler or DeepSpeed, whose factors are their own",
         ),
-        "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
+        "gradients cleared": yes("a probe before the first micro-batch of each update"),
         "gradients on the way": yes(
             "eight tensors an update, from autograd to the step",
             "not among several processes, nor with a scaler, FSDP or DeepSpeed",

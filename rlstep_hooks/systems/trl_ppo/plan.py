@@ -26,6 +26,18 @@ SETTINGS = (
     "whiten_rewards",
 )
 """Settings that the plan rests on."""
+ARITHMETIC = (
+    "gamma",
+    "lam",
+    "kl_coef",
+    "kl_estimator",
+    "missing_eos_penalty",
+    "cliprange",
+    "cliprange_value",
+    "vf_coef",
+    "temperature",
+)
+"""Settings that advantages and loss are computed with; `train` reads most of them anew for each rollout."""
 
 
 def is_trainer(trainer: Any) -> bool:

@@ -329,20 +329,31 @@ SYSTEM: System = System(
         "the logged ratio",
     ),
     links={
-        "settings in force": yes("those of the optimizer, when training begins and in compared updates"),
+        "settings in force": yes(
+            "those of the optimizer, when training begins and in compared updates; of advantages and loss, at each rollout"
+        ),
         "completions": no("they stay inside the trainer's method"),
         "completions on the way": no("they stay inside the trainer's method"),
         "rewards on the way": no(
             "PPOTrainer computes rewards, advantages and loss in one method, and hands none of them on"
         ),
-        "advantages": no("PPOTrainer computes rewards, advantages and loss in one method, and hands none of them on"),
-        "advantages on the way": no("PPOTrainer's one method keeps it inside"),
-        "mask": no("PPOTrainer's one method keeps it inside"),
-        "mask on the way": no("PPOTrainer's one method keeps it inside"),
-        "loss": no("PPOTrainer's one method keeps it inside"),
-        "backward": no("PPOTrainer's one method keeps it inside"),
-        "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
-        "gradients on the way": no("PPOTrainer backpropagates inside one method"),
+        "advantages": yes(
+            "GAE from the models' own scores, log-probs and values, KL penalty, penalties and whitening, in float64",
+            "not with adapters, whose reference is the policy, nor in a subclass with a loop of its own",
+        ),
+        "advantages on the way": yes("by the gradients of the loss"),
+        "mask": yes("the tokens that are whitened, through the stop token"),
+        "mask on the way": yes("by the gradients of the loss"),
+        "loss": yes(
+            "by the gradients that it sends to logits and values: log-probs, temperature, clips, masks, signs, coefficients",
+            "not with a gradient scaler, sharding or DeepSpeed",
+        ),
+        "backward": yes("the factor that arrives at the loss, against the accumulation"),
+        "gradients cleared": yes("a probe before the first forward of each update"),
+        "gradients on the way": yes(
+            "eight tensors in each update, from the backward passes to the step, in one process",
+            "not hooks of modules, nor of a tensor between two layers",
+        ),
         "gradient norm": no("the trainer has max_grad_norm and clips nothing"),
         "optimizer step": yes(
             "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",

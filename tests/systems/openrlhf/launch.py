@@ -79,6 +79,16 @@ def reinforce(assets: Assets, folder: Path, *, rows: int) -> dict[str, Any]:
     }
 
 
+def model_rewards(assets: Assets) -> dict[str, Any]:
+    """Flags that have rewards given by a model, with the policy's layers and a head of its own, in the place of a function."""
+    return {
+        "reward.remote_url": False,
+        "reward.model_name_or_path": assets.model,
+        "reward.num_nodes": 1,
+        "reward.num_gpus_per_node": 1,
+    }
+
+
 def command(flags: Mapping[str, Any], *, prefix: Sequence[str] = ()) -> list[str]:
     """The command line of OpenRLHF's trainer; a flag of True stands alone."""
     words: list[str] = [*prefix, sys.executable, "-m", "openrlhf.cli.train_ppo_ray"]

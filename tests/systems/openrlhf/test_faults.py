@@ -14,7 +14,7 @@ from rlstep_hooks.record.events import RunEnded
 from tests.detection.outcomes import Detected, note
 from tests.systems.openrlhf.audited import alarms, audited, shown, tail, tracked
 from tests.systems.openrlhf.faults import FAULTS, asking
-from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, reinforce
+from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, model_rewards, reinforce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,6 +34,8 @@ class Launch:
     rows: int | None = None
     """As many as all rollouts take if left out."""
     on_fail: str = "warn"
+    reward_model: bool = False
+    """Whether a model gives the rewards."""
     true_beside: frozenset[str] = frozenset()
     """Rules that warn of the launch's own settings, rightly."""
 
@@ -126,6 +128,7 @@ LAUNCHES = {
         }
         | ENGINE_LOG_PROBS,
     ),
+    "reward model": Launch(faults={"rewards_moved": 1}, rollouts=3, settings={}, reward_model=True),
     "stop": Launch(
         faults={"critic_micro_batches_dropped": 1, "targets_with_gradient": 1},
         rollouts=6,
@@ -179,6 +182,8 @@ def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFa
             made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
             rows = made.rows or 8 * made.rollouts
             flags = reinforce(assets, folder, rows=rows) | {"train.max_epochs": 2} | dict(made.settings)
+            if made.reward_model:
+                flags |= model_rewards(assets)
             flags |= tracked(folder)
             environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
             done[name] = audited(flags, folder, extensions=extensions, environment=environment)

@@ -21,10 +21,10 @@ class AdvantagesNotDocumented(ValueRule):
     What it checks:
         The advantages of each rollout, recomputed in double precision from the rewards, by the formula of the trainer's own
         settings (TRL: `scale_rewards`, `multi_objective_aggregation`, the weights of the reward functions; RLOO:
-        `normalize_advantages`, `reward_clip_range`; Stable-Baselines3: GAE and the critic's targets; a loop of one's own: the
-        estimator that it names). The tolerance is what float32 loses in a mean, a difference and a division.
-        All of the first eight rollouts are compared, later one of 29. Where they differ, other known calculations are tried,
-        and the one that gives these advantages is named.
+        `normalize_advantages`, `reward_clip_range`; PPOTrainer: scores, KL penalty, GAE and whitening; Stable-Baselines3: GAE and
+        the critic's targets; a loop of one's own: the estimator that it names). The tolerance is what float32 loses in a mean, a
+        difference and a division. All of the first eight rollouts are compared, later one of 29. Where they differ, other known
+        calculations are tried, and the one that gives these advantages is named.
 
     Why it matters:
         A wrong sign, a shift by one sample, or a group that mixes prompts trains on noise or on the opposite of the reward. Loss,
@@ -119,7 +119,7 @@ class AdvantagesAltered(Rule):
 
     Known limits:
         - verl: in the controller until the rollout was trained, and in each trainer.
-        - TRL's PPOTrainer is not compared; a loop of one's own is where it hands its advantages over.
+        - TRL's PPOTrainer is compared by the gradients of its loss (RLS801); a loop of one's own is where it hands its advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
     Sources:

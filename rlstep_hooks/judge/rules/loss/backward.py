@@ -42,7 +42,7 @@ class BackwardScale(Rule):
         factor between loss and backward.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, verl and OpenRLHF (its critic too) only; in Stable-Baselines3 it is part of RLS801.
+        - TRL, verl and OpenRLHF (its critic too) only; in Stable-Baselines3 it is part of RLS801.
         - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared.
 
     Sources:

@@ -35,7 +35,7 @@ class LossScale(ValueRule):
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
         importance weights. In OpenRLHF the critic's loss too, with its clip of values. In Stable-Baselines3 it is the gradients that
-        the loss sends to log-probs, values and entropies.
+        the loss sends to log-probs, values and entropies; in TRL's PPOTrainer those that it sends to logits and values.
         Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error.
 
     Why it matters:
@@ -284,7 +284,7 @@ class GradientsNotCleared(Rule):
         Clear gradients before the first backward of each update, and once only.
 
     Known limits:
-        - Only verl's trainers and Stable-Baselines3 show when gradients are cleared.
+        - Only verl's trainers, Stable-Baselines3 and TRL's trainers show a window before its first backward.
         - A probe reads up to 256 weights of each of up to four tensors.
 
     Sources:

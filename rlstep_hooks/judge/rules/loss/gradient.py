@@ -167,9 +167,10 @@ class GradientAltered(ValueRule):
         by value or by parameter, and for callbacks that write to `.grad`.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer in one process, Stable-Baselines3, and OpenRLHF's trainers where each is one process,
-          without ZeRO-3. Among several processes, and with a gradient scaler, FSDP or, in TRL, DeepSpeed, gradients are reduced or
-          scaled on the way.
+        - TRL's GRPOTrainer, RLOOTrainer and PPOTrainer in one process, Stable-Baselines3, and OpenRLHF's trainers where each is one
+          process, without ZeRO-3. Among several processes, and with a gradient scaler, FSDP or, in TRL, DeepSpeed, gradients are
+          reduced or scaled on the way.
+        - Hooks of modules: not PPOTrainer, nor a model that torch compiles, which leaves them out.
         - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached, changes
           gradients before they arrive.
 

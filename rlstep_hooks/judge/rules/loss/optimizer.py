@@ -137,7 +137,9 @@ class MomentsLost(Rule):
             return None
         return self.fail(
             expected="the moments that the last step left",
-            observed=f"{values.moments_lost} others among those of {values.probed} probed weights",
+            observed=f"{values.moments_lost} others among those of "
+            # The weights themselves are read around fewer updates than the moments.
+            + (f"{values.probed} probed weights" if values.probed else "the probed weights"),
             where=self.progress.where_at(place, event),
             why="the optimizer does not go on from where it was, so its steps have another size and direction",
             fix="look for an optimizer that is made anew, and for state that is loaded, reset or offloaded between updates",

@@ -18,7 +18,7 @@ class OldLogProbsAltered(Rule):
 
     What it checks:
         A checksum of each sample's old log-probs, taken when they were computed, equals the checksum at each use: bit
-        for bit, sample by sample.
+        for bit, sample by sample. In OpenRLHF the engine's log-probs too, up to the trainer's buffer.
 
     Why it matters:
         Values that were overwritten, or that moved to another sample, give a ratio between unrelated numbers.
@@ -79,7 +79,8 @@ class TokensAltered(Rule):
     What it checks:
         A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss. In TRL also one of its
         prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
-        asked for and gave.
+        asked for and gave. In OpenRLHF prompts are those of the data set, and samples have the tokens that the engine gave, up to the
+        trainer's buffer.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
@@ -190,8 +191,9 @@ class ReferenceLogProbsAltered(Rule):
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
 
     Known limits:
-        - TRL's GRPOTrainer, in releases that compute them with the rollout, in the first eight cycles of rollouts and every 29th
-          later; verl, from the reference's forward to the loss. RLOO takes them into its rewards, which RLS516 recomputes.
+        - TRL's GRPOTrainer, in releases that compute them with the rollout, and OpenRLHF from the reference's answer to the trainer's
+          buffer, and verl from the reference's forward to the loss; in the first eight cycles of rollouts and every 29th later. RLOO
+          takes them into its rewards, which RLS516 recomputes.
         - Whether the forward that gave them is right is RLS411's and RLS414's.
 
     Sources:

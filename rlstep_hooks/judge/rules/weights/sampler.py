@@ -13,16 +13,7 @@ from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
-from rlstep_hooks.record.events import (
-    UNSENT,
-    EpochEnd,
-    MicroBatch,
-    Refresh,
-    Rollout,
-    RunEnded,
-    Update,
-    WeightSync,
-)
+from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
@@ -394,7 +385,8 @@ class SampledOtherwise(Rule):
     Known limits:
         - OpenRLHF's requests and generation by transformers in TRL tell their settings. With vLLM in TRL, and in verl,
           it is not evaluated.
-        - Settings are compared, not distributions. A processor of logits of your own is not seen; RLS403 can show it.
+        - Settings are compared, not distributions. In TRL processors of logits that no setting asks for are counted, not read; with an
+          engine a processor of your own is not seen, and RLS403 can show it.
 
     Sources:
         - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied
@@ -471,10 +463,8 @@ class SyncNotAsPlanned(Rule):
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a sync that is missing, surplus, early, or of another version."""
         expected, observed = difference.expected, difference.observed
-        followed = Rollout | EpochEnd | RunEnded
-        if self.schedule.syncs == "first_and_before_updates":
-            followed |= Refresh | MicroBatch | Update
-        missing = isinstance(expected, ExpectedSync) and isinstance(observed, followed)
+        missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
+        missing = missing or difference.aspect == "left_out"
         others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
         early = isinstance(observed, WeightSync) and difference.aspect == "early"
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)

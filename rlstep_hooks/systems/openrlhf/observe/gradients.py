@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def gradients_of(named: Iterable[tuple[str, Any]], flat: Any, guard: Contained) -> GradientWatch | None:
-    """Follows the parameters whose weights a flat tensor holds; None where this process is one of several, or holds none of them.
+    """Follows the parameters whose weights a flat tensor holds; None where this process is one of several, or holds none of them on
+    the same device.
 
     Args:
         named: The model's parameters.
@@ -45,6 +46,7 @@ def gradients_of(named: Iterable[tuple[str, Any]], flat: Any, guard: Contained) 
 
 def _is_part(parameter: Any, flat: Any) -> bool:
     mapping = getattr(parameter, "_hp_mapping", None)
-    if mapping is None or mapping.hp_fragment_address.numel != parameter.numel():
+    # An optimizer that is offloaded steps on another device, and comparing would wait for this one.
+    if mapping is None or mapping.hp_fragment_address.numel != parameter.numel() or parameter.device != flat.device:
         return False
     return bool(mapping.hp_fragment.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr())

@@ -69,8 +69,7 @@ class OpenRlhfTrainer:
         self._probed: Any = None
         self._probing = False
         self._samples = BufferedSamples(role)
-        self._came: list[CarriedPart] = []
-        """What came of the rollout that is appended to the buffer."""
+        self._came: list[CarriedPart] = []  # of the rollout that is appended to the buffer
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Contained(self._record.writer, ("loss",))
@@ -394,10 +393,12 @@ class OpenRlhfTrainer:
             limit = float((self._trainer.args.actor if self.role == "policy" else self._trainer.args.critic).max_norm)
             if self._norms and limit > 0:
                 self._record.see_norm(self.role, torch.stack(self._norms).square().sum().sqrt(), limit)
+        with self._record.values:
+            if self._engine.global_steps != self._steps:
+                self._model.left()
         with self._record.order:
             if self._engine.global_steps != self._steps:
                 self._steps = self._engine.global_steps
-                self._model.left()
                 scaler = self._engine.skipped_steps != skipped
                 self._record.updated(
                     self.role,

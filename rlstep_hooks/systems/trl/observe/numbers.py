@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -191,7 +192,21 @@ class GapSource(msgspec.Struct, frozen=True):
         return [RolloutValues(index=self.index, sampler_gap_mean=mean, sampler_gap_max=finite(largest))]
 
 
-_OfRollouts = RolloutSource | LoggedRatioSource | GapSource
+class EstimateSource(msgspec.Struct, frozen=True):
+    """What two numbers mean: the distance of a rollout's advantages from the documented ones, and samples whose mask is another."""
+
+    index: int
+    fit: Callable[[], str]
+    """Names the calculation that gives them. It waits for the device, so it is called for wrong advantages only."""
+
+    def values(self, numbers: list[float]) -> list[RolloutValues]:
+        """The numbers of the rollout."""
+        off, wrong = numbers
+        fit = self.fit() if off > 1 else ""
+        return [RolloutValues(index=self.index, advantages_off=finite(off), advantages_fit=fit, masks_wrong=int(wrong))]
+
+
+_OfRollouts = RolloutSource | LoggedRatioSource | GapSource | EstimateSource
 
 
 class NormSource(msgspec.Struct, frozen=True):
@@ -315,6 +330,17 @@ class NumberCollector:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
         self._fetched.add(LoggedRatioSource(index, logged), mean)
 
+    def add_estimate(self, index: int, off: Tensor, masks_wrong: Tensor, fit: Callable[[], str]) -> None:
+        """Keep how far the advantages of a rollout are from the documented ones.
+
+        Args:
+            index: The rollout.
+            off: The distance, in units of what rounding explains.
+            masks_wrong: Samples whose mask does not count the documented tokens.
+            fit: Names which other calculation gives them.
+        """
+        self._fetched.add(EstimateSource(index, fit), torch.stack([off.float(), masks_wrong.float()]))
+
     def add_gap(self, index: int, parts: list[Tensor]) -> None:
         """Keep how far the engine's log-probs are from those of the loss.
 
@@ -379,13 +405,14 @@ class NumberCollector:
             self._fetched.add(RolloutSource(tuple(group), tuple(columns)), vector)
 
     def _emit(self, *, wait: bool = False) -> None:
-        rollouts: list[RolloutValues] = []
+        rollouts: dict[int, RolloutValues] = {}
         updates: list[UpdateValues] = []
         microbatches: list[MicroBatchValues] = []
         steps: dict[int, dict[str, Any]] = {}
         for source, numbers in self._fetched.ready(wait=wait):
             if isinstance(source, _OfRollouts):
-                rollouts += source.values(numbers)
+                for values in source.values(numbers):
+                    rollouts[values.index] = _merged(rollouts.get(values.index), values)
             elif isinstance(source, _OfSteps):  # before the other numbers of the same updates
                 for index, fields in source.values(numbers).items():
                     steps.setdefault(index, {}).update(fields)
@@ -405,11 +432,20 @@ class NumberCollector:
             self._recorder.emit(
                 Measured(
                     at=self._recorder.now(),
-                    rollouts=tuple(rollouts),
+                    rollouts=tuple(rollouts.values()),
                     microbatches=tuple(microbatches),
                     updates=tuple(updates),
                 )
             )
+
+
+def _merged(one: RolloutValues | None, other: RolloutValues) -> RolloutValues:
+    """Numbers of one rollout from two sources."""
+    if one is None:
+        return other
+    fields = msgspec.structs.asdict(other)
+    plain = msgspec.structs.asdict(RolloutValues(index=other.index))
+    return msgspec.structs.replace(one, **{name: value for name, value in fields.items() if value != plain[name]})
 
 
 def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:

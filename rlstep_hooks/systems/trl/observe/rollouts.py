@@ -17,7 +17,7 @@ from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
-from rlstep_hooks.systems.trl.observe.limits import is_compiled, own_advantages
+from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advantages
 from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import token_mask
@@ -66,7 +66,9 @@ class RolloutHooks:
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
         self._settings = LiveSettings(trainer)
-        self._sampling = SamplingWatch(trainer, recorder)
+        form = observation.form
+        own = form.read != READ or bool(own_advantages(trainer, form.read))
+        self._sampling = SamplingWatch(trainer, recorder, processors=not own)
         self._generated = GeneratedWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)

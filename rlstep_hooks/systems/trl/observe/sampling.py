@@ -40,6 +40,10 @@ ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Those that GRPOConfig and RLOOConfig name themselves."""
 
 
+PROCESSORS = "logits_processors"
+"""The name under which processors of logits are recorded that no setting asks for: how many there are."""
+
+
 class SamplingWatch:
     """Reads the settings at each call of `generate`: those in force belong to the Rollout, those configured are a fact (rule RLS410).
 
@@ -47,9 +51,19 @@ class SamplingWatch:
         trainer: Its `args` say what was configured, where they have these settings.
         recorder: Takes the facts.
         of_rollout: Whether a call of `generate` now is one for a rollout; others, such as completions for the logs, are left out.
+        processors: Whether the trainer hands `generate` no processors of logits, so that any beside those of the settings are
+            somebody else's. TRL's hand over none (0.16.1 to 1.16.0).
     """
 
-    def __init__(self, trainer: Any, recorder: Recorder, of_rollout: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        trainer: Any,
+        recorder: Recorder,
+        of_rollout: Callable[[], bool] = lambda: True,
+        *,
+        processors: bool = True,
+    ) -> None:
+        self._processors = processors
         self._trainer = trainer
         self._recorder = recorder
         self._of_rollout = of_rollout
@@ -73,6 +87,10 @@ class SamplingWatch:
         # transformers 4.51.3, 4.57.6 and 5.23.0): the result is what is in force.
         if hasattr(model, "_prepare_generation_config"):
             patches.wrap(model, "_prepare_generation_config", self._around_prepare)
+        # Where `generate` puts together what changes logits before a token is drawn: those that the settings ask for, all of
+        # transformers, and those that were handed over (4.51.3, 4.57.6 and 5.23.0).
+        if self._processors and hasattr(model, "_get_logits_processor"):
+            patches.wrap(model, "_get_logits_processor", self._around_processors)
 
     def take(self) -> tuple[dict[str, float], ...]:
         """The settings in force since the last call; those of one `generate` once, however often it was called with them."""
@@ -93,6 +111,16 @@ class SamplingWatch:
                 self._latest, self._lasting = read, not any(isinstance(value, _COLLECTIONS) for value in read)
             if self._shown not in self._used:
                 self._used.append(self._shown)
+        return result
+
+    def _around_processors(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if self._of_rollout():
+            with self._guard:
+                given = kwargs.get("logits_processor", args[4] if len(args) > 4 else None) or ()
+                count = sum(_is_foreign(one) or any(one is other for other in given) for one in result)
+                if count and (used := self._shown | {PROCESSORS: count}) not in self._used:
+                    self._used.append(used)
         return result
 
     def _read(self, configurations: tuple[Any, ...], given: dict[str, Any]) -> list[Any]:
@@ -120,7 +148,7 @@ class SamplingWatch:
         differing = [name for name in NEUTRAL if used[name] != configured[name]]
         self._shown = {name: used[name] for name in NEUTRAL if name in ARGUMENTS or name in differing}
         facts = {
-            "configured_sampling": configured,
+            "configured_sampling": configured | {PROCESSORS: 0},
             "sampling_of_model": [name for name in differing if used[name] == of_model[name]],
         }
         if facts != self._facts:
@@ -144,6 +172,11 @@ def _values_of(config: Any) -> Sequence[Any]:
 def _settings_of(config: Any) -> dict[str, float]:
     """The settings of a GenerationConfig."""
     return {name: effective(name, value) for name, value in zip(NEUTRAL, _values_of(config), strict=True)}
+
+
+def _is_foreign(processor: Any) -> bool:
+    """Whether a processor of logits is none of transformers' own."""
+    return not type(processor).__module__.startswith("transformers.")
 
 
 def effective(name: str, value: Any) -> float:

@@ -7,18 +7,55 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
+from torch import Tensor
 
+from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable
+
+    from rlstep_hooks.record.events import MicroBatchValues
 
 COLUMNS = ("tokens", "largest", "sum", "tokens_differ")
 """Real tokens, the largest and the sum of their |log ratio|, and samples that are not of the rollout."""
 
 _BASE = 6364136223846793005
 """An odd number whose powers modulo 2**64 have a long period (Knuth's multiplier)."""
+
+
+FITS = 32
+"""Roundings by which a documented loss may differ."""
+
+
+class PpoSource(MicroBatchSource, frozen=True):
+    """What a vector of one micro-batch means, with the gradients of its loss."""
+
+    like: Callable[[], str] | None = None
+    """Names its loss, if that is not the documented one."""
+
+    def _values(self, place: int, of: dict[str, float]) -> MicroBatchValues:
+        values = MicroBatchSource._values(self, place, of)
+        gap = finite(of["loss_gap"]) if "loss_gap" in of else None
+        if gap is None:
+            return values
+        like = self.like() if self.like is not None and gap > FITS else ""
+        return msgspec.structs.replace(values, loss_gap=gap, loss_ratio=finite(of["loss_ratio"]), loss_like=like)
+
+
+class Matched(msgspec.Struct, frozen=True, gc=False):
+    """The samples of a micro-batch."""
+
+    place: Tensor
+    """(B,), their places in the rollout."""
+    tokens: Tensor
+    """(B, T), their responses."""
+    new: Tensor
+    """(B, T), their current log-probs."""
+    known: Tensor
+    """One truth value: whether the rollout has all of them."""
 
 
 class RatioMeter:
@@ -35,17 +72,23 @@ class RatioMeter:
     """
 
     def __init__(self, temperature: float, pad_token: int, stop_token: int | None) -> None:
-        self._temperature = temperature + 1e-7
+        self.temperature = temperature + 1e-7
         self._pad = pad_token
         self._stop = stop_token
         self._chunks: list[tuple[Tensor, Tensor, Tensor]] = []
         self._rollout: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._ratios: list[Tensor] = []
         self._done: list[tuple[MicroBatchSource, Tensor]] = []
+        self._context = 0
+        self._open: tuple[int, dict[str, Tensor], Callable[[], str] | None] | None = None
+        """The micro-batch whose backward has not come yet, and its numbers."""
+        self.matched: Matched | None = None
+        """The samples of the latest micro-batch; None before the first of a rollout."""
 
     def begin(self) -> None:
         """Forget the samples of the rollout before."""
-        self._chunks, self._rollout, self._ratios = [], None, []
+        self._close()
+        self._chunks, self._rollout, self._ratios, self.matched = [], None, [], None
 
     def generated(self, queries: Tensor, mask: Tensor, sequences: Tensor, scores: tuple[Tensor, ...]) -> None:
         """Keep the log-probs of generated samples.
@@ -56,7 +99,8 @@ class RatioMeter:
             sequences: (B, L), prompts and responses.
             scores: T tensors (B, vocabulary): logits that the tokens were sampled from, temperature included.
         """
-        responses = sequences[:, queries.shape[1] :]
+        self._context = queries.shape[1]
+        responses = sequences[:, self._context :]
         columns = [
             score.float().gather(1, tokens.unsqueeze(1)).squeeze(1) - score.float().logsumexp(1)
             for score, tokens in zip(scores, responses.unbind(1), strict=True)
@@ -74,9 +118,8 @@ class RatioMeter:
             mask: (B, L), which of them are real.
             logits: (B, L, vocabulary), before the temperature.
         """
-        if self._rollout is None:
-            self._rollout = self._joined()
-        keys, responses, old, valid = self._rollout
+        self._close()
+        keys, responses, old, valid = self._known()
         same = _keys(ids, mask.bool()).unsqueeze(1) == keys
         found, place = same.any(1), same.to(torch.uint8).argmax(1)
         tokens = responses[place]
@@ -91,12 +134,59 @@ class RatioMeter:
         self._ratios.append(log_ratio.exp().mean())  # masked tokens count as 1, as in the trainer's own mean
         size = log_ratio.abs()
         columns = [counts.sum(), size.max(), size.sum(), (~found).sum()]
-        source = MicroBatchSource((index,), COLUMNS, "token")
-        self._done.append((source, torch.stack([column.float() for column in columns])))
+        self._open = index, dict(zip(COLUMNS, columns, strict=True)), None
+        self.matched = Matched(place, tokens, new, found.all())
+
+    def add(self, columns: dict[str, Tensor], like: Callable[[], str]) -> None:
+        """Add numbers of the latest micro-batch's loss.
+
+        Args:
+            columns: Each a tensor of one.
+            like: Names the loss, if it is not the documented one.
+        """
+        if self._open is not None:
+            index, known, _ = self._open
+            self._open = index, known | columns, like
+
+    def _close(self) -> None:
+        """The numbers of the latest micro-batch are complete."""
+        if self._open is not None:
+            index, columns, like = self._open
+            vector = torch.stack([column.float().reshape(()) for column in columns.values()])
+            self._done.append((PpoSource((index,), tuple(columns), "token", like=like), vector))
+        self._open = None
+
+    def log_probs_of(self, ids: Tensor, logits: Tensor) -> Tensor:
+        """Log-probs of the responses of some samples, as another model has them.
+
+        Args:
+            ids: (B, L), prompts and responses.
+            logits: (B, L, vocabulary), before the temperature.
+
+        Returns:
+            (B, T).
+        """
+        tokens = ids[:, self._context :]
+        width = tokens.shape[1]
+        return torch.stack(
+            [self._log_probs(row, chosen) for row, chosen in zip(logits[:, -width - 1 : -1], tokens, strict=True)]
+        )
+
+    @property
+    def rollout(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Responses, their old log-probs, and which of their tokens count, each (N, T)."""
+        _, *rest = self._known()
+        responses, old, counted = rest
+        return responses, old, counted
+
+    def _known(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if self._rollout is None:
+            self._rollout = self._joined()
+        return self._rollout
 
     def _log_probs(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """(T, vocabulary), (T,) -> (T,)."""
-        scaled = (logits / self._temperature).float()
+        scaled = (logits / self.temperature).float()
         return scaled.gather(1, tokens.unsqueeze(1)).squeeze(1) - scaled.logsumexp(1)
 
     def _joined(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -118,6 +208,7 @@ class RatioMeter:
 
     def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
         """The numbers of all micro-batches since the last call, as vectors of float32."""
+        self._close()
         done, self._done = self._done, []
         return done
 

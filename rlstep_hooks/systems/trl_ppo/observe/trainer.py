@@ -21,7 +21,8 @@ from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
-from rlstep_hooks.systems.trl_ppo.plan import SETTINGS
+from rlstep_hooks.systems.trl_ppo.observe.watch import ArithmeticWatch
+from rlstep_hooks.systems.trl_ppo.plan import ARITHMETIC, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,12 +44,23 @@ class PpoObserver(Observer):
         self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
         self._microbatch_guard = Contained(recorder, ("order", "samples"))
         self._ratio_guard = Contained(recorder, ("log_ratio",))
+        self._loss_guard = Contained(recorder, ("formula",))
+        self._window_guard = Contained(recorder, ("weights",))
         self._meter = RatioMeter(
             trainer.args.temperature, trainer.processing_class.pad_token_id, getattr(trainer, "stop_token_id", None)
         )
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
-        self._sampled_with = SamplingWatch(trainer, recorder, of_rollout=lambda: not self._sampling)
-        self._settings = {name: getattr(trainer.args, name, None) for name in SETTINGS}
+        self._arithmetic = ArithmeticWatch(
+            trainer,
+            recorder,
+            self._meter,
+            self._numbers,
+            measured=lambda: self.active and not self._sampling and self._is_measured(),
+        )
+        self._sampled_with = SamplingWatch(
+            trainer, recorder, of_rollout=lambda: not self._sampling, processors=not self._arithmetic.of_another_loop
+        )
+        self._settings = {name: getattr(trainer.args, name, None) for name in (*SETTINGS, *ARITHMETIC)}
         self._sampling = False
         self._generated = 0
         self._positions = 0
@@ -82,6 +94,7 @@ class PpoObserver(Observer):
         if trainer.ref_model is not None:
             self._handles.append(trainer.ref_model.register_forward_pre_hook(self._reference_seen))
         wrap(trainer, "null_ref_context", self._around_null_reference)
+        self._arithmetic.attach(self._patches, self._handles)
         # The forward of a micro-batch. The loop calls policy and value model together only to train.
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
         self._handles.append(model.register_forward_hook(self._after_forward, with_kwargs=True))
@@ -129,6 +142,7 @@ class PpoObserver(Observer):
         if not self._generated:
             self._rollout_is_over()
             self._meter.begin()
+            self._arithmetic.begin()
         queries, sequences = given["input_ids"], output.sequences
         self._generated += sequences.shape[0]
         self._positions += sequences.shape[0] * (sequences.shape[1] - queries.shape[1])
@@ -213,7 +227,10 @@ class PpoObserver(Observer):
         with self._microbatch_guard:
             if self._generated:
                 self._emit_rollout()
+                self._arithmetic.rollout_trained(self._rollouts)
             self._samples = int(kwargs["input_ids"].shape[0])
+        with self._window_guard:
+            self.updates.microbatch_begins()
 
     def _after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         if not self._is_measured():
@@ -222,12 +239,18 @@ class PpoObserver(Observer):
             self._meter.trained(
                 self._microbatches, kwargs["input_ids"], kwargs["attention_mask"], output[0].logits.detach()
             )
+        with self._loss_guard:
+            self._arithmetic.follow(output[0].logits, output[1])
 
     def _around_backward(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        with self._loss_guard:
+            self._arithmetic.backward_begins(args[0] if args else kwargs.get("loss"))
         result = wrapped(*args, **kwargs)
         if self.active and self._samples is not None:
             with self._microbatch_guard:
                 self._emit_microbatch(self._samples)
+        with self._loss_guard:
+            self._arithmetic.backward_is_over()
         return result
 
     def _emit_microbatch(self, samples: int) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.surprise import cap_of, surprises
+from rlstep_hooks.systems.verl.observe.samples import completion_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,28 @@ def numbers_of(
         "copied": copied,
         "copied_nats": nats,
     }
+
+
+def numbers_of_refresh(
+    data: Any, result: Any, log_probs: Sequence[Tensor], tokens: Sequence[Tensor], cap: float | None
+) -> dict[str, Any] | None:
+    """The same for the samples of a refresh; None where what it takes is not at hand.
+
+    Args:
+        data: verl's, of the samples.
+        result: What the model computed for them.
+        log_probs: Of the completions.
+        tokens: The completions.
+        cap: The cut of -log p; None where the size of the vocabulary is not known.
+    """
+    masks = rows_of(data, "response_mask")
+    if cap is None or masks is None or "entropy" not in result.keys():  # noqa: SIM118 - a TensorDict iterates over rows
+        return None
+    entropies = completion_rows(result["entropy"], [len(row) for row in tokens])
+    return numbers_of(log_probs, entropies, masks, tokens, cap)
+
+
+NO_ENTROPIES = "no entropies came with the old log-probs, or the size of the vocabulary is not known"
 
 
 def why_not_drawn(config: Any, *, own_fit: bool, v1: bool) -> str:

@@ -1,13 +1,18 @@
-"""How far the rollout engine's log-probs are from those of the trainer."""
+"""How far the log-probs of the rollout engine, or of the reference, are from those of the trainer."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.verl.observe.samples import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
 
 
 def sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:
@@ -21,3 +26,10 @@ def sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, da
     if not gaps.numel():
         return RolloutValues(index=number)
     return RolloutValues(index=number, sampler_gap_mean=float(gaps.mean()), sampler_gap_max=float(gaps.max()))
+
+
+def mean_gap(own: Sequence[Tensor], others: Sequence[Tensor], masks: Sequence[Tensor]) -> float | None:
+    """Mean |own - others| of log-probs over the tokens that count; None where there are none. Rows are without padding."""
+    rows = zip(own, others, masks, strict=True)
+    gaps = torch.cat([(mine.float() - theirs.float()).abs()[mask.bool()] for mine, theirs, mask in rows])
+    return float(gaps.mean()) if gaps.numel() else None

@@ -28,7 +28,7 @@ from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import drawn
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
-from rlstep_hooks.systems.verl.observe.engine_gap import sampler_gap
+from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
@@ -220,14 +220,8 @@ class VerlTrainer:
             # An adapter may begin with weights of its own, so the model without it need not be the first policy.
             if self.version or not alike or engine is policy or not keys or not all(key in own for key in keys):
                 return
-            gaps = [
-                (own[key].float() - row.float()).abs()[mask.bool()]
-                for key, row, mask in zip(keys, rows, masks, strict=True)
-            ]
-            joined = torch.cat(gaps)
-            if joined.numel():
-                gap = float(joined.mean())
-                self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_gap=gap)
+            gap = mean_gap([own[key] for key in keys], rows, masks)
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_gap=gap)
 
     def computed_values(self, data: Any, result: Any) -> None:
         """The critic has computed the values of a rollout."""
@@ -279,14 +273,11 @@ class VerlTrainer:
     def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
         """Add up how surprising the completions are to the policy that computed their old log-probs."""
         with self._drawn:
-            masks = rows_of(data, "response_mask")
-            if self._cap is None or masks is None or "entropy" not in result.keys():  # noqa: SIM118 - a TensorDict
-                why = "no entropies came with the old log-probs, or the size of the vocabulary is not known"
-                self._record.writer.cannot("drawn", why)
-                return
-            entropies = completion_rows(result["entropy"], [len(row) for row in tokens])
-            numbers = drawn.numbers_of(own, entropies, masks, tokens, self._cap)
-            self._rollout_values = msgspec.structs.replace(self._rollout_values, **numbers)
+            numbers = drawn.numbers_of_refresh(data, result, own, tokens, self._cap)
+            if numbers is None:
+                self._record.writer.cannot("drawn", drawn.NO_ENTROPIES)
+            else:
+                self._rollout_values = msgspec.structs.replace(self._rollout_values, **numbers)
 
     # Micro-batches
 
