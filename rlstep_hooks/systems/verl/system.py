@@ -195,7 +195,8 @@ SYSTEM = System(
         ),
         "advantages on the way": yes(
             "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch; so are "
-            "the critic's values and returns"
+            "the critic's values and returns",
+            "the critic's in the controller alone with the V1 trainer, whose workers fetch them themselves",
         ),
         "mask": yes(
             "through the first end",

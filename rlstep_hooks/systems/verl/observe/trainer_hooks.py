@@ -167,7 +167,9 @@ def _tensors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     if trainer is not None and role_of(instance.engine) == "critic":
-        trainer.sees_targets(kwargs.get("data", args[0] if args else None))
+        data = kwargs.get("data", args[0] if args else None)
+        if _are_rows(data):
+            trainer.sees_targets(data)
         return _within("critic_updates", wrapped, instance, args, kwargs)
     if trainer is not None:
         trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
@@ -188,7 +190,8 @@ def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return result
     if role_of(instance.engine) == "critic":
         result = _within("values", wrapped, instance, args, kwargs)
-        trainer.computed_values(data, result)
+        if _are_rows(data):
+            trainer.computed_values(data, result)
         return result
     if not trainer.expects_log_probs:
         return wrapped(*args, **kwargs)
@@ -202,6 +205,11 @@ def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer.refreshed(data, result, version)
     trainer.end("refresh")
     return result
+
+
+def _are_rows(data: Any) -> bool:
+    """Whether a call brings the samples themselves: to the critic V1 sends their names, and the worker fetches them within the call."""
+    return hasattr(data, "keys")
 
 
 def _is_reference(data: Any) -> bool:
