@@ -186,7 +186,8 @@ def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     data = kwargs.get("data", args[0] if args else None)
     if instance.engine_config.forward_only:
         result = wrapped(*args, **kwargs)
-        trainer.sees_reference_log_probs(data, result, instance.engine)
+        if _are_rows(data):
+            trainer.sees_reference_log_probs(data, result, instance.engine)
         return result
     if role_of(instance.engine) == "critic":
         result = _within("values", wrapped, instance, args, kwargs)
