@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 OrderedEvent = Rollout | Refresh | MicroBatch | Update | WeightSync | EpochEnd | RunEnded
 
-Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version", "early"]
-"""What differs: the event itself ("kind"), one of its numbers, or only that it came before the expected one ("early")."""
+Aspect = Literal["kind", "samples", "lag", "microbatches", "reference", "version", "early", "left_out"]
+"""What differs: the event itself ("kind"), one of its numbers, only that it came before the expected one ("early"), or only that the
+expected one, a sync, did not come before it ("left_out")."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -243,6 +244,9 @@ class Conformance:
             return []
         differences: list[Difference] = []
         missing: Difference | None = None
+        if self.schedule.syncs == "first_and_before_updates" and _lacks_sync(self._next, event):
+            differences.append(self._difference(event, "left_out"))
+            self._advance()
         if isinstance(self._next, ExpectedRefresh) and not isinstance(event, Refresh):
             missing = self._difference(event, "kind")
             self._advance()
@@ -366,6 +370,11 @@ def matcher(schedule: Schedule, start: Position) -> Conformance | ConformanceOfR
     if schedule.critic is not None and schedule.critic_order == "free" and isinstance(start, PhasePosition):
         return ConformanceOfRoles(schedule, start)
     return Conformance(schedule, start)
+
+
+def _lacks_sync(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:
+    """Whether the updates on a rollout begin without the sync that was due before them."""
+    return isinstance(expected, ExpectedSync) and isinstance(event, Refresh | MicroBatch | Update)
 
 
 def _ends_updates(expected: ExpectedEvent | None, event: OrderedEvent) -> bool:

@@ -122,7 +122,7 @@ class MissingRollout(Rule):
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a micro-batch where a rollout, or the sync of weights before it, was due."""
         due = isinstance(difference.expected, ExpectedRollout | ExpectedSync)
-        if not due or not isinstance(difference.observed, MicroBatch):
+        if not due or not isinstance(difference.observed, MicroBatch) or difference.aspect == "left_out":
             return None
         self.checks += 1
         return self.fail(

@@ -13,16 +13,7 @@ from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
-from rlstep_hooks.record.events import (
-    UNSENT,
-    EpochEnd,
-    MicroBatch,
-    Refresh,
-    Rollout,
-    RunEnded,
-    Update,
-    WeightSync,
-)
+from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
@@ -472,10 +463,8 @@ class SyncNotAsPlanned(Rule):
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a sync that is missing, surplus, early, or of another version."""
         expected, observed = difference.expected, difference.observed
-        followed = Rollout | EpochEnd | RunEnded
-        if self.schedule.syncs == "first_and_before_updates":
-            followed |= Refresh | MicroBatch | Update
-        missing = isinstance(expected, ExpectedSync) and isinstance(observed, followed)
+        missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
+        missing = missing or difference.aspect == "left_out"
         others = ExpectedMicroBatch | ExpectedUpdate | ExpectedRefresh
         early = isinstance(observed, WeightSync) and difference.aspect == "early"
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)
