@@ -17,10 +17,13 @@ from rlstep_hooks.observe.gradient_watch import GradientSource, GradientWatch
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
+from rlstep_hooks.systems.own_loop.left_over import LeftOver
 from rlstep_hooks.systems.own_loop.optimizers import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from rlstep_hooks.observe.contained import Contained
 
 
 HELD = 1024
@@ -116,6 +119,7 @@ class LoopNumbers:
         self._rewards: dict[int, int] = {}
         """Rollout -> rewards that are not those that were given for it; they go with the rollout's other numbers."""
         self._gradients: GradientWatch | None = None
+        self._left_over: LeftOver | None = None
         self._frozen: dict[int, int] = {}
         """Update -> tensors that are no longer trained."""
         self._norms: list[tuple[NormSource, Tensor]] = []
@@ -143,6 +147,17 @@ class LoopNumbers:
         """Also hand out what this finds of the policy's gradients."""
         self._gradients = gradients
 
+    def look_for_left_over(self, guard: Contained) -> None:
+        """Also look for gradients of the policy that are never cleared, where nobody says when they are."""
+        if "policy" in self._probes:
+            self._left_over = LeftOver(self._probes["policy"].probed, guard)
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for watch in (self._gradients, self._left_over):
+            if watch is not None:
+                watch.remove()
+
     def begin_window(self, role: Role, update: int, *, followed: bool) -> None:
         """Gradients have been cleared for the next update."""
         if role in self._probes:
@@ -155,18 +170,31 @@ class LoopNumbers:
         """The optimizer is about to step; gradients are final."""
         if role == "policy" and self._gradients is not None:
             self._gradients.before_step(update)
+        if role == "policy" and self._left_over is not None:
+            count = self._left_over.before_step()
+            if count is not None:
+                self._probes[role].found_left_over(count)
         if role in self._probes:
             self._probes[role].before_step()
         if role in self._replays:
             self._replays[role].before_step(compared=replayed)
 
-    def after_step(self, role: Role, update: int, learning_rate: float | Tensor) -> None:
-        """The optimizer has stepped."""
+    def after_step(self, role: Role, update: int, learning_rate: float | Tensor, *, followed: bool) -> None:
+        """The optimizer has stepped.
+
+        Args:
+            role: Whose it is.
+            update: The update.
+            learning_rate: Of the first group.
+            followed: Whether the gradients of the next one are followed.
+        """
         if role in self._probes:
             self._probes[role].after_step(update, learning_rate)
             self.held += 1
         if role in self._replays:
             self._replays[role].after_step(update)
+        if role == "policy" and self._left_over is not None and followed:
+            self._left_over.begin()
 
     def add_norm(self, update: int, norm: Tensor, limit: float) -> None:
         """The norm of all gradients of a policy's update, as its optimizer steps, and the configured limit."""

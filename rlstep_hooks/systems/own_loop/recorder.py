@@ -111,8 +111,7 @@ class LoopObserver:
     def detach(self) -> None:
         """Take them off."""
         self._steps.detach()
-        if self._gradients is not None:
-            self._gradients.remove()
+        self._numbers.remove()
 
     def follow_gradients(self, parameters: Iterable[tuple[str, Any]]) -> None:
         """Compare the gradients that the policy's optimizer uses with those that the backward passes gave.
@@ -380,6 +379,8 @@ class LoopObserver:
         if not self._numbers.probe(role, parameters):
             self._recorder.cannot("weights", f"the optimizer of the {role} holds no trainable weight")
         with self._step_guard:
+            if self._gradients is None and role == "policy":
+                self._numbers.look_for_left_over(Contained(self._recorder, ("weights",)))
             uncovered = self._numbers.replay(role, optimizer)
             if uncovered:
                 self._recorder.cannot("optimizer", uncovered)
@@ -391,7 +392,7 @@ class LoopObserver:
             rate, index = self._rates.get(role), self._updates[role]
             self._update(role, applied=True, rate=rate if isinstance(rate, float) else None)
             if rate is not None:
-                self._numbers.after_step(role, index, rate)
+                self._numbers.after_step(role, index, rate, followed=self.compares_whole)
             norm, self._norm = self._norm, None
             if norm is not None and norm[0] is not None:
                 self._numbers.add_norm(index, *norm)

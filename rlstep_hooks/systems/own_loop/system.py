@@ -50,7 +50,10 @@ SYSTEM = System(
         "mask on the way": no("the loop hands over its masks once"),
         "loss": yes("that its constants carry no gradient", "not its value: nothing says which loss it is"),
         "backward": no("nothing says by what the loop means to multiply its loss"),
-        "gradients cleared": no("nothing says when the loop clears them"),
+        "gradients cleared": yes(
+            "an update's gradients are not those of its backward passes and of the update before, added up",
+            "not with a gradient scaler, or gradients that are changed on the way",
+        ),
         "gradients on the way": no("a loop may scale or mask its gradients on purpose"),
         "gradient norm": yes("of all gradients at the step, against audit(max_grad_norm=...)", "not without it"),
         "optimizer step": yes(

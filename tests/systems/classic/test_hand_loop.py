@@ -280,6 +280,14 @@ class FrozenModel(TinyLoop):
                 parameter.copy_(before)
 
 
+class NotCleared(TinyLoop):
+    """zero_grad is left out, and the norm is clipped."""
+
+    def update(self, audit: LoopAudit) -> None:
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.05)
+        self.optimizer.step()
+
+
 @pytest.mark.parametrize(
     ("broken", "code", "rollout", "update"),
     [
@@ -296,6 +304,7 @@ class FrozenModel(TinyLoop):
         (AdvantagesWithGradient, "RLS802", 0, 0),
         (OldWithGradient, "RLS802", 0, 0),
         (FrozenModel, "RLS404", 0, 1),
+        (NotCleared, "RLS803", 0, 1),
     ],
 )
 def test_fault_is_found_at_its_place(

@@ -284,7 +284,9 @@ class GradientsNotCleared(Rule):
         Clear gradients before the first backward of each update, and once only.
 
     Known limits:
-        - Only verl's trainers, Stable-Baselines3 and TRL's trainers show a window before its first backward.
+        - verl's trainers, Stable-Baselines3 and TRL's trainers show a window before its first backward. In a loop of one's own the
+          gradients of an update are compared with what its backward passes gave and what the step before left; not with a gradient
+          scaler, nor where they are changed on the way by more than one factor.
         - A probe reads up to 256 weights of each of up to four tensors.
 
     Sources:
