@@ -490,13 +490,13 @@ class VerlTrainer:
             self._record.synced(label)
         self.write_numbers()
         self._losses.next_rollout()
+        self._value_losses.next_rollout()
 
     def write_numbers(self) -> None:
         """Write the numbers that have arrived."""
         with self._record.values:
             self._measured()
             self._record.write_numbers(self._losses_arrived)
-        self._value_losses.next_rollout()
 
     def _losses_arrived(self) -> dict[int, LossNumbers]:
         found: dict[int, LossNumbers] = {}
