@@ -247,3 +247,11 @@ def test_a_rollout_in_parts_keeps_the_old_log_probs_of_its_first_weights() -> No
     assert [event.version for event in events if isinstance(event, ExpectedRefresh)] == [0, 0, 4, 4]
     assert [event.lag for event in events if isinstance(event, ExpectedMicroBatch)] == [0, 1, 2, 3] * 2
     assert [event.version for event in events if isinstance(event, ExpectedSync)] == [0, 4, 8]
+
+
+def test_weights_may_be_synced_before_the_updates_of_each_rollout() -> None:
+    schedule = phase_plan(rollouts=2, syncs="first_and_before_updates")
+    events = [type(event).__name__.removeprefix("Expected") for event in expected_events(schedule)]
+    updates = ["Refresh", *["MicroBatch", "MicroBatch", "Update"] * 2]
+    assert events == ["Sync", "Rollout", "Sync", *updates, "Rollout", "Sync", *updates, "End"]
+    assert [event.version for event in expected_events(schedule) if isinstance(event, ExpectedSync)] == [0, 0, 2]

@@ -1,4 +1,4 @@
-"""Faults of V1's separate_async: in its queue, its bound on the age, its syncs, and its old log-probs. See `tests.systems.verl.faults`.
+"""Faults of V1's separate_async and of one_step_off_policy: queue, age, syncs, old log-probs and the weights of samples.
 
 verl imports this module in every process; `RLSTEP_TEST_SEPARATE_FAULTS=name@rollout,...` says which faults to make and when.
 """
@@ -45,13 +45,24 @@ class SeparateFault:
 
 
 FAULTS: dict[str, SeparateFault] = {}
+"""Of separate_async."""
+ONE_STEP_OFF: dict[str, SeparateFault] = {}
+"""Of one_step_off_policy."""
 
 
-def fault(*, report: str, code: str, variant: str, shows_after: int = 0, lasts: int = 0) -> Callable[..., Any]:
+def fault(
+    *,
+    report: str,
+    code: str,
+    variant: str,
+    shows_after: int = 0,
+    lasts: int = 0,
+    of: dict[str, SeparateFault] = FAULTS,
+) -> Callable[..., Any]:
     """Register a function as a fault under its own name."""
 
     def register(apply: Callable[[int], None]) -> Callable[[int], None]:
-        FAULTS[apply.__name__] = SeparateFault(report, code, apply, variant, shows_after, lasts)
+        of[apply.__name__] = SeparateFault(report, code, apply, variant, shows_after, lasts)
         return apply
 
     return register
@@ -199,6 +210,34 @@ def saved_weights_not_put_into_place(at: int) -> None:
     wrap_in_trainer(SEPARATION, "DetachActorWorker", "restore_model_from_cpu", restore)
 
 
+@fault(report="rllm#291", code="RLS405", variant="no sync", lasts=1, of=ONE_STEP_OFF)
+def sync_before_updates_left_out(at: int) -> None:
+    """The sync before the updates of a rollout does nothing, on the controller."""
+    sync_left_out(at)
+
+
+@fault(report="verl#7495", code="RLS402", variant="behind", shows_after=1, of=ONE_STEP_OFF)
+def engine_two_rollouts_behind(at: int) -> None:
+    """The sync before the updates of a rollout is made, and the engine drops it: the rollout after it comes from older weights."""
+    engine_keeps_old_weights(at)
+
+
+@fault(report="SkyRL#1870", code="RLS312", variant="all of them 1", of=ONE_STEP_OFF)
+def weights_of_a_rollout_all_one(at: int) -> None:
+    """The importance weights of a rollout are all 1."""
+    rollouts = itertools.count()
+
+    def compute(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        data, metrics = wrapped(*args, **kwargs)
+        if next(rollouts) == at:
+            data.batch["rollout_is_weights"] = data.batch["response_mask"].to(data.batch["old_log_probs"].dtype)
+        return data, metrics
+
+    if WORKER not in os.environ:
+        name, helper = "compute_rollout_correction_and_add_to_batch", "verl.trainer.ppo.rollout_corr_helper"
+        wrapt.when_imported(helper)(lambda found: wrapt.wrap_function_wrapper(found, name, compute))
+
+
 def asking(faults: dict[str, int]) -> dict[str, str]:
     """The environment that makes faults: name -> rollout."""
     return {VARIABLE: ",".join(f"{name}@{rollout}" for name, rollout in faults.items())}
@@ -208,7 +247,7 @@ def make_faults() -> None:
     """Make what the environment names, in this process."""
     for item in filter(None, os.environ.get(VARIABLE, "").split(",")):
         name, rollout = item.split("@")
-        FAULTS[name].apply(int(rollout))
+        (FAULTS | ONE_STEP_OFF)[name].apply(int(rollout))
 
 
 make_faults()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks.record.events import Generated, Phase, WeightSync
-from tests.detection.outcomes import Detected, note
-from tests.systems.verl.audited import Expected, alarms, audited, tail
+from tests.systems.verl.asynchronous import check_beside, check_described, check_named
+from tests.systems.verl.audited import Expected, audited
 from tests.systems.verl.launch import Assets, grpo, separate
 from tests.systems.verl.separate_faults import FAULTS, MODULE, asking
 
@@ -90,37 +90,13 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Audited:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", MADE)
 def test_fault_is_found_by_its_rule_within_one_rollout(name: str, faulty: Audited) -> None:
-    fault = FAULTS[name]
-    places = range(MADE[name] + fault.shows_after, MADE[name] + fault.shows_after + 2)
-    found = [f for f in alarms(faulty.report) if f.code == fault.code and fault.variant in f.observed]
-    named = [place for place in places for f in found if place in {f.where.rollout, *f.rollouts}]
-    note(
-        Detected(
-            framework="verl",
-            fault=f"separate_async: {name}",
-            report=fault.report,
-            code=fault.code,
-            found=bool(named),
-            delay=faulty.delay(fault.code, named[0]) if named else None,
-            early=0,
-        )
-    )
-    assert named, [str(finding) for finding in alarms(faulty.report)]
+    check_named(faulty, "separate_async", name, FAULTS[name], MADE[name])
 
 
 @pytest.mark.thorough
 def test_nothing_is_found_beside_the_faults_and_training_goes_on(faulty: Audited) -> None:
-    assert faulty.outcome.status == 0, tail(faulty.outcome)
-    assert faulty.report.counts.rollouts == 15
-    places = {
-        place
-        for name, at in MADE.items()
-        for place in range(at, at + FAULTS[name].shows_after + FAULTS[name].lasts + 2)
-    }
-    elsewhere = [str(f) for f in alarms(faulty.report) if f.where.rollout is not None and f.where.rollout not in places]
-    assert not elsewhere
+    check_beside(faulty, FAULTS, MADE, rollouts=15)
 
 
 def test_every_fault_is_made_and_described() -> None:
-    assert set(MADE) == set(FAULTS)
-    assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
+    check_described(FAULTS, MADE)
