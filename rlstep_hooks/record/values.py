@@ -78,7 +78,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     index: int
     tokens: int
     max_abs_advantage: float | None = None
-    """Over real tokens; None if it was not computed."""
+    """Over real tokens; None if it was not computed. In a loop of one's own, which may normalise them, their range."""
     max_abs_log_ratio: float | None = None
     mean_abs_log_ratio: float | None = None
     max_abs_log_prob: float | None = None

@@ -44,7 +44,9 @@ class LeftOver:
         self.remove()
         self._left = [_part(tensor.grad, tensor, count, stride) for tensor, count, stride in self._probed]
         self._arrived = [torch.zeros_like(left) for left in self._left]
-        self._handles = [of[0].register_hook(partial(self._arrives, place)) for place, of in enumerate(self._probed)]
+        for place, (tensor, _, _) in enumerate(self._probed):
+            if tensor.requires_grad:  # not one that was frozen since
+                self._handles.append(tensor.register_hook(partial(self._arrives, place)))
 
     def _arrives(self, place: int, gradient: Tensor) -> None:
         with self._guard:

@@ -55,6 +55,7 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 max_abs_log_ratio=finite(of["largest"]) if tokens else None,
                 mean_abs_log_ratio=finite(of["sum"] / tokens) if tokens else None,
                 old_intact=of["differing"] == 0 if "differing" in of else None,
+                max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
                 advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
                 targets_intact=of["targets_differ"] == 0 if "targets_differ" in of else None,
                 gradients_replaced=int(of["replaced"]) if "replaced" in of else None,

@@ -278,6 +278,11 @@ class LoopObserver:
                     self._see_dtype(new_logprobs)
                 refreshed = None if rows is None else self._refreshed_rows(indices, old_logprobs)
                 self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
+        if role == "policy" and advantages is not None:
+            with self._ratio_guard, torch.no_grad():
+                # Equal ones are 0 once a loss has normalised them.
+                numbers = torch.as_tensor(advantages).detach()
+                self._numbers.add_columns(index, {"signal": numbers.max() - numbers.min()})
         if role == "policy" and rows is not None and advantages is not None and self._advantages is not None:
             with self._advantage_guard, torch.no_grad():
                 known = self._advantages[torch.as_tensor(indices, device=self._advantages.device)]

@@ -288,6 +288,20 @@ class NotCleared(TinyLoop):
         self.optimizer.step()
 
 
+class ZeroedByAGuard(TinyLoop):
+    """A guard against NaN zeroes the gradients of the first update on the second rollout; momentum goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+
+    def update(self, audit: LoopAudit) -> None:
+        if self.rollouts == 2:
+            for parameter in self.model.parameters():
+                parameter.grad.mul_(0)
+        super().update(audit)
+
+
 @pytest.mark.parametrize(
     ("broken", "code", "rollout", "update"),
     [
@@ -305,6 +319,7 @@ class NotCleared(TinyLoop):
         (OldWithGradient, "RLS802", 0, 0),
         (FrozenModel, "RLS404", 0, 1),
         (NotCleared, "RLS803", 0, 1),
+        (ZeroedByAGuard, "RLS809", 1, EPOCHS * MINIBATCHES),
     ],
 )
 def test_fault_is_found_at_its_place(
@@ -873,3 +888,14 @@ def test_the_console_draws_nothing_from_the_generator_of_python() -> None:
     """Found with TRL 0.16.1: rich draws from it when it is imported, which an audit may be the first to do."""
     done = subprocess.run([sys.executable, "-c", RANDOM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_layer_that_the_loop_freezes_hides_nothing() -> None:
+    class Freezing(TinyLoop):
+        def train_minibatch(self, audit: LoopAudit, chosen: Tensor) -> None:
+            if self.rollouts == 2:
+                self.model.bias.requires_grad_(False)
+            super().train_minibatch(audit, chosen)
+
+    report = audited(Freezing())
+    assert (report.verdict, errors(report)) == ("PASS", [])

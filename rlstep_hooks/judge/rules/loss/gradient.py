@@ -62,7 +62,8 @@ class GradientMissing(Rule):
         detached.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only. An update that the clip acts on is not compared.
+        - TRL's GRPOTrainer and RLOOTrainer, Stable-Baselines3, and loops of one's own that hand over advantages and both log-probs.
+          An update that the clip acts on is not compared.
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
           completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
