@@ -377,7 +377,7 @@ def engine_truncates(at: int) -> None:
     with_sampling(at, top_p=0.7)
 
 
-@fault(report="trl#3024", code="RLS519", variant="stand in the rollout before")
+@fault(report="trl#3024", code="RLS519", variant="equal another of the rollout")
 def answers_from_a_cache(at: int) -> None:
     """A prompt that was asked before gets the answer of that time."""
     answers: dict[tuple[int, ...], Any] = {}

@@ -20,7 +20,7 @@ class BackwardScale(Rule):
     What it checks:
         The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
-        the loss method. In OpenRLHF also the gradient that arrives at each log-prob, or value of the critic, against that of the
+        the loss method. In OpenRLHF and verl also the gradient that arrives at each log-prob, or value of the critic, against that of the
         documented loss. In the first eight cycles of rollouts and every 29th later.
 
     Why it matters:
@@ -42,7 +42,7 @@ class BackwardScale(Rule):
         factor between loss and backward.
 
     Known limits:
-        - TRL, verl and OpenRLHF (its critic too) only; in Stable-Baselines3 it is part of RLS801.
+        - TRL, verl and OpenRLHF (their critics too) only; in Stable-Baselines3 it is part of RLS801.
         - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared.
 
     Sources:

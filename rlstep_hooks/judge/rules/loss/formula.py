@@ -34,8 +34,8 @@ class LossScale(ValueRule):
         the first eight cycles of rollouts and every 29th later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
-        importance weights. In OpenRLHF the critic's loss too, with its clip of values. In Stable-Baselines3 it is the gradients that
-        the loss sends to log-probs, values and entropies; in TRL's PPOTrainer those that it sends to logits and values.
+        importance weights. In OpenRLHF and verl the critic's loss too, with its clip of values. In Stable-Baselines3 it is the
+        gradients that the loss sends to log-probs, values and entropies; in TRL's PPOTrainer those that it sends to logits and values.
         Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error.
 
     Why it matters:

@@ -170,10 +170,10 @@ class GradientAltered(ValueRule):
     Known limits:
         - TRL's GRPOTrainer, RLOOTrainer and PPOTrainer in one process, Stable-Baselines3, and OpenRLHF's trainers where each is one
           process, without ZeRO-3. Among several processes, and with a gradient scaler, FSDP or, in TRL, DeepSpeed, gradients are
-          reduced or scaled on the way.
+          reduced or scaled on the way. verl: from the end of the last backward pass to the step, on the shards of one process.
         - Hooks of modules: not PPOTrainer, nor a model that torch compiles, which leaves them out.
         - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached, changes
-          gradients before they arrive.
+          gradients before they arrive. In verl and OpenRLHF RLS805 looks at those that arrive at the model's output.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change

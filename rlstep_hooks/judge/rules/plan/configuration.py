@@ -126,7 +126,8 @@ class ConfigRewritten(Rule):
         - TRL's observers compare all of this, Stable-Baselines3's what its rollouts, losses and steps use (gamma, gae_lambda, vf_coef,
           max_grad_norm, normalize_advantage, target_kl, clips, the optimizer's settings but its rate), with the beginning of
           training. OpenRLHF's controller and trainers compare their arguments with the beginning of training, and betas, epsilon,
-          decay and the limit of the gradient norm with what is configured. In other systems it is not evaluated.
+          decay and the limit of the gradient norm with what is configured; so do verl's trainers with these four. In other systems
+          it is not evaluated.
         - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is told as information.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
