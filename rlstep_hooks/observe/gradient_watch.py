@@ -47,7 +47,7 @@ class GradientWatch:
         self._guard = guard
         self._next = 0
         self._followed: list[_Followed] = []
-        self._held: list[_Window] = []
+        self._held: list[Window] = []
 
     def begin_window(self) -> None:
         """Follow some tensors through the window that begins."""
@@ -76,7 +76,7 @@ class GradientWatch:
         if followed:
             names = tuple(of.name for of in followed)
             used = [of.used() for of in followed]
-            self._held.append(_Window(update, names, tuple(tuple(of.arrived) for of in followed), tuple(used)))
+            self._held.append(Window(update, names, tuple(tuple(of.arrived) for of in followed), tuple(used)))
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -95,8 +95,9 @@ class GradientSource(msgspec.Struct, frozen=True):
 
     update: int
     names: tuple[str, ...]
-    passes: int
-    """Backward passes that reached each of them; where a tensor gets its gradient in parts, the fewest."""
+    passes: int | None
+    """Backward passes that reached each of them; where a tensor gets its gradient in parts, the fewest. None where they were not
+    counted."""
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The vector's numbers, as fields of `UpdateValues`."""
@@ -116,7 +117,7 @@ class GradientSource(msgspec.Struct, frozen=True):
         }
 
 
-class _Window(msgspec.Struct, frozen=True, gc=False):
+class Window(msgspec.Struct, frozen=True, gc=False):
     """The followed gradients of one update."""
 
     update: int

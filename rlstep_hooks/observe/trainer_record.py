@@ -13,8 +13,10 @@ import torch
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
+from rlstep_hooks.observe.weight_sums import WeightSums
 from rlstep_hooks.record.events import (
     Carried,
     ConfigChanged,
@@ -103,6 +105,9 @@ class TrainerRecord:
         self._changes: DeferredValues[UpdateSource] = DeferredValues()
         self._replays: dict[Role, OptimizerReplay] = {}
         self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
+        self._snapshots: dict[Role, GradientSnapshot] = {}
+        self._sums: dict[Role, WeightSums] = {}
+        self._moved: DeferredValues[tuple[Role, int]] = DeferredValues()
         self._gradients_guard = Contained(self.writer, ("gradient",))
         self._watches: dict[Role, GradientWatch] = {}
         self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
@@ -117,6 +122,8 @@ class TrainerRecord:
         """Micro-batch -> whether its tokens arrived unaltered."""
         self._masks: dict[int, bool] = {}
         """Micro-batch -> whether its mask arrived unaltered."""
+        self._of_reference: dict[int, bool] = {}
+        """Micro-batch -> whether its log-probs of the reference arrived unaltered."""
         self._advantages: dict[int, bool] = {}
         """Micro-batch -> whether its advantages arrived unaltered."""
         self.writer.emit(attached)
@@ -243,6 +250,11 @@ class TrainerRecord:
         if self._open is not None:
             self._advantages[self._open.index] = intact
 
+    def see_reference_log_probs(self, *, intact: bool) -> None:
+        """The reference's log-probs in the open micro-batch were compared with those that the reference computed."""
+        if self._open is not None:
+            self._of_reference[self._open.index] = intact
+
     def see_clipped(self, index: int, fraction: Any) -> None:
         """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""
         self._clipped.add(index, fraction.detach().float().reshape(1))
@@ -285,6 +297,17 @@ class TrainerRecord:
         else:
             self._replays[role] = replay
 
+    def follow(self, role: Role, parameters: Iterable[tuple[str, Any]]) -> None:
+        """Compare the gradients of these tensors, or of their local parts, between backward passes and steps, and their values between
+        updates."""
+        named = list(parameters)
+        self._snapshots[role] = GradientSnapshot(named)
+        self._sums[role] = WeightSums(tensor for _, tensor in named)
+
+    def gradients_made(self, role: Role) -> None:
+        """The backward passes of an update are done, and its gradients are to be compared."""
+        self._snapshots[role].made()
+
     def follow_gradients(self, role: Role, watch: GradientWatch) -> None:
         """Follow some gradients from the backward passes of an update to its step."""
         self._watches[role] = watch
@@ -319,6 +342,10 @@ class TrainerRecord:
 
     def before_step(self, role: Role, *, replayed: bool = False) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
+        if role in self._snapshots:
+            self._snapshots[role].before_step(self._updates[role])
+        if role in self._sums:
+            self._sums[role].before_step(self._updates[role])
         if role in self._watches:
             self._watches[role].before_step(self._updates[role])
         if role in self._replays:
@@ -327,8 +354,10 @@ class TrainerRecord:
             self._probes[role].before_step()
             self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
 
-    def after_step(self, role: Role, rate: Any) -> None:
-        """The optimizer has stepped."""
+    def after_step(self, role: Role, rate: Any, *, whole: bool = False) -> None:
+        """The optimizer has stepped. All weights that it leaves are compared with those that the next step begins with, if `whole`."""
+        if whole and role in self._sums:
+            self._sums[role].after_step()
         if role in self._probes:
             self._probes[role].after_step(self._updates[role], rate)
         if role in self._replays:
@@ -373,11 +402,18 @@ class TrainerRecord:
             replayed = replay.work_up()
             if replayed is not None:
                 self._steps.add((role, replayed[0]), replayed[1])
+        for role, snapshot in self._snapshots.items():
+            for source, compared in snapshot.work_up():
+                self._gradients.add((role, source), compared)
+        for role, sums in self._sums.items():
+            for update, moved in sums.work_up():
+                self._moved.add((role, update), moved)
         with self._gradients_guard:
             for role, watch in self._watches.items():
                 for window, numbers in watch.work_up():
                     self._gradients.add((role, window), numbers)
         # Before the numbers that these are written with.
+        self._moved.send()
         self._steps.send()
         self._gradients.send()
         self._norms.send()
@@ -394,9 +430,11 @@ class TrainerRecord:
         for (role, steps), numbers in self._steps.ready():
             for update, fields in steps.values(numbers).items():
                 more.setdefault((role, update), {}).update(fields)
-        for (role, window), numbers in self._gradients.ready():
-            for update, fields in window.values(numbers).items():
+        for (role, gradients), numbers in self._gradients.ready():
+            for update, fields in gradients.values(numbers).items():
                 more.setdefault((role, update), {}).update(fields)
+        for (role, update), (moved,) in self._moved.ready():
+            more.setdefault((role, update), {}).update(tensors_moved=int(moved))
         for (role, update, limit), (norm,) in self._norms.ready():
             more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
         return [
@@ -438,6 +476,7 @@ class TrainerRecord:
                 backward_ratio=scales.get(index, compared.get(index, none).backward),
                 advantages_intact=self._advantages.pop(index, compared.get(index, none).advantages_intact),
                 tokens_intact=self._tokens.pop(index, None),
+                reference_intact=self._of_reference.pop(index, None),
                 mask_intact=self._masks.pop(index, None),
             )
             for index, (tokens, maximum, total) in arrived
@@ -450,7 +489,7 @@ class TrainerRecord:
                 loss_gap=compared.get(index, none).gap,
                 loss_like=compared.get(index, none).like,
                 gradient_gap=compared.get(index, none).gradient_gap,
-                backward_ratio=scales.get(index),
+                backward_ratio=scales.get(index, compared.get(index, none).backward),
                 targets_intact=compared.get(index, none).targets_intact,
                 values_intact=compared.get(index, none).values_intact,
                 mask_intact=self._masks.pop(index, None),

@@ -111,6 +111,9 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Sampling settings of the engine, each combination once; empty if not observed."""
     due: int | None = None
     """Samples expected, if the data decide it; None if the plan does."""
+    all_drawn: bool | None = None
+    """Whether its counted tokens are all that were drawn for it, each from the whole distribution of the weights that sampled it; None
+    if that is not known."""
     queue: Queued | None = None
     """What became of its prompts in the queue; None if there is none, or it was not observed."""
     own_samples: int | None = None
@@ -194,6 +197,8 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     """As in `Rollout`."""
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engines, each combination once; empty if not observed."""
+    all_drawn: bool | None = None
+    """As in `Rollout`."""
     purpose: Purpose = "training"
 
 
@@ -215,6 +220,10 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     advantages_fit: str = ""
     altered: int | None = None
     """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""
+    rewards_moved: int | None = None
+    """Samples whose advantages were computed from other rewards than they have; None if that was not compared."""
+    targets_altered: int | None = None
+    """The same for the values that advantages were computed with, and the returns; None without a critic."""
     samples: int = 0
     """Samples whose masks were compared."""
     masks_wrong: int | None = None

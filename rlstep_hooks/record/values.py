@@ -158,6 +158,8 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_change: float | None = None
     moved_before: int = 0
     """Probed weights that changed between the end of the previous update and the start of this one."""
+    tensors_moved: int | None = None
+    """Tensors that changed in that time, of all that are trained; None if not all were compared."""
     left_over: int | None = None
     """Probed weights whose gradient was not 0 before the first backward of this update; None if that moment was not observed."""
     optimizer_off: float | None = None
@@ -225,6 +227,16 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_max: float | None = None
     sampler_gap_fit: str = ""
     """What gives the engine's log-probs from the trainer's own logits or log-probs; empty if nothing fits or nothing was tried."""
+    drawn_tokens: int | None = None
+    """Counted tokens whose log-probs were computed with the entropies of their positions; None if none were."""
+    surprise: float | None = None
+    """As in `MicroBatchValues`, over these tokens."""
+    surprise_squares: float | None = None
+    surprise_largest: float | None = None
+    copied: int | None = None
+    """Completions that stand before in the rollout, token by token; None if that was not compared."""
+    copied_nats: float | None = None
+    """The largest -log p of these completions; 0 without one."""
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
     reference_changed: int | None = None

@@ -99,6 +99,33 @@ def test_advantages_of_0_are_an_error_where_rewards_differ(signal: bool | None, 
     assert [finding.code for finding in found if finding.severity == "error"] == codes
 
 
+# Whether tokens were drawn from the policy, where their entropies come with old log-probs
+
+SURPRISING = {"drawn_tokens": 1024, "surprise": -717.0, "surprise_squares": 1130.0, "surprise_largest": 5.1}
+COPIED = {"copied": 3, "copied_nats": 212.0}
+
+
+def drawn(*, all_drawn: bool = True, label: int | None = None, **values: Any) -> Script:
+    def change(event: AnyEvent) -> AnyEvent:
+        return msgspec.structs.replace(event, all_drawn=all_drawn) if isinstance(event, Generated) else event
+
+    script = changed(change, with_values(2, with_facts(surprise_cap=12.2, vocabulary=512), **values))
+    return script if label is None else relabelled(2, label, script)
+
+
+@pytest.mark.parametrize(("values", "code"), [(SURPRISING, "RLS413"), (COPIED, "RLS519")])
+def test_text_that_was_not_drawn_is_found_at_its_rollout(values: dict[str, Any], code: str) -> None:
+    (finding,) = play(drawn(**values))
+    assert (finding.code, finding.severity, finding.where.rollout) == (code, "error", 2)
+
+
+@pytest.mark.parametrize("values", [SURPRISING, COPIED])
+def test_text_of_a_truncated_sampler_or_of_old_weights_is_not_tested(values: dict[str, Any]) -> None:
+    assert play(drawn(all_drawn=False, **values)) == []
+    of_old_weights = play(drawn(label=1, **values))
+    assert not {finding.code for finding in of_old_weights} & {"RLS413", "RLS519"}
+
+
 @pytest.mark.parametrize(("moved", "codes"), [(5, ["RLS404"]), (0, []), (None, [])])
 def test_a_model_that_something_wrote_to_is_found_at_its_rollout(moved: int | None, codes: list[str]) -> None:
     found = play(with_values(2, scripted_phases(RUN), model_moved=moved))

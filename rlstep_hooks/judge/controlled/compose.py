@@ -317,6 +317,7 @@ class TrainerStream:
             index=event.index,
             samples=event.samples,
             due=event.due,
+            all_drawn=event.all_drawn,
             repeated=event.repeated,
             foreign=event.foreign,
             own_samples=self._own_samples(event, after),

@@ -40,8 +40,13 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def write_model(folder: Path) -> Path:
-    """A randomly initialised Qwen2 of 0.1 million parameters and its tokenizer."""
+def write_model(folder: Path, *, sharpness: float = 1.0) -> Path:
+    """A randomly initialised Qwen2 of 0.1 million parameters and its tokenizer.
+
+    Args:
+        folder: Where to write it.
+        sharpness: Factor of its logits, whose standard deviation is 0.16: at 1 it draws nearly every token as often as any other.
+    """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = tiny_tokenizer()
@@ -61,6 +66,8 @@ def write_model(folder: Path) -> Path:
             bos_token_id=None,
         )
     )
+    with torch.no_grad():
+        model.lm_head.weight.mul_(sharpness)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

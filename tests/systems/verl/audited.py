@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.record.events import MicroBatch
 from rlstep_hooks.show.scalars import PREFIX
 from tests.detection.outcomes import Clean, note
 from tests.systems.audited import Audited, read
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from tests.systems.processes import Outcome
 
-LINKS = {"RLS516", "RLS517", "RLS605", "RLS803", "RLS805", "RLS806", "RLS807", "RLS808"}
+LINKS = {"RLS101", "RLS515", "RLS516", "RLS517", "RLS605", "RLS803", "RLS805", "RLS806", "RLS807", "RLS808", "RLS810"}
 """Rules of the links from rewards to weights that every run has."""
 
 ROOT = Path(__file__).parents[3]
@@ -106,6 +107,8 @@ class Expected:
     refreshes: int | None = None
     """As many as rollouts if left out."""
     lags: tuple[int, ...] = (0, 1)
+    not_drawn: str = ""
+    """A part of the reason for which completions are not tested against the policy's distributions."""
     masks: bool = True
     """Whether masks and advantages are compared; not where a loop of one's own makes them."""
 
@@ -128,9 +131,15 @@ class Expected:
         assert all(values.clipped is not None for values in run.report.lags)
         compared = {rule.code: rule for rule in run.report.rules if rule.code in ("RLS801", "RLS804")}
         assert (compared["RLS801"].verdict, compared["RLS801"].missed) == ("PASS", 0), compared["RLS801"].reason
-        assert compared["RLS801"].checks == counts.microbatches
+        of_critic = [event for event in run.record("rank0") if isinstance(event, MicroBatch) and event.role == "critic"]
+        assert compared["RLS801"].checks == counts.microbatches + len(of_critic)
+        drawn = {rule.code: rule for rule in run.report.rules if rule.code in ("RLS413", "RLS519")}
+        for rule in drawn.values():
+            expected = ("NOT_EVALUATED", 0) if self.not_drawn else ("PASS", self.rollouts)
+            assert (rule.verdict, rule.checks) == expected, rule.reason
+            assert self.not_drawn in rule.reason
         of_links = {rule.code: rule for rule in run.report.rules if rule.code in LINKS}
-        unseen = set() if self.masks else {"RLS516"}
+        unseen = set() if self.masks else {"RLS515", "RLS516"}
         assert {code for code, rule in of_links.items() if rule.verdict != "PASS"} == unseen, of_links
         masks = self.masks and counts.old_logprob_refreshes > 0
         assert compared["RLS804"].checks == (counts.microbatches if masks else 0)

@@ -117,11 +117,11 @@ def on_mini_batches(at: int, act: Callable[[int, Callable[[Any], Any], Any, Any]
     wrap_in_trainer(WORKERS, "TrainingWorker", "train_batch", train_batch)
 
 
-def on_training_data(at: int, alter: Callable[[Any], None]) -> None:
-    """Change the samples of a rollout before the policy trains on them."""
+def on_training_data(at: int, alter: Callable[[Any], None], role: str = "policy") -> None:
+    """Change the samples of a rollout before a role trains on them."""
 
     def train_mini_batch(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.rollout == at and trains(worker, "policy"):
+        if _Now.rollout == at and trains(worker, role):
             alter(args[0] if args else kwargs["data"])
         return wrapped(*args, **kwargs)
 
@@ -608,11 +608,11 @@ def advantages_altered_before_training(at: int) -> None:
     on_training_data(at, alter)
 
 
-def between_hooks(at: int, act: Callable[[Callable[[], Any], Any], Any]) -> None:
-    """Act around torch's own step of the policy's optimizer on a rollout: `act(step, optimizer)`."""
+def between_hooks(at: int, act: Callable[[Callable[[], Any], Any], Any], role: str = "policy") -> None:
+    """Act around torch's own step of a role's optimizer on a rollout: `act(step, optimizer)`."""
 
     def optimizer_step(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
-        if _Now.rollout != at or not trains(engine, "policy"):
+        if _Now.rollout != at or not trains(engine, role):
             return wrapped(*args, **kwargs)
         import torch
 
@@ -638,16 +638,17 @@ def between_hooks(at: int, act: Callable[[Callable[[], Any], Any], Any]) -> None
 @fault(report="weights written after the step", code="RLS806", variant="2 times the step")
 def step_twice_as_far(at: int) -> None:
     """Each step of a rollout is made twice as far."""
+    between_hooks(at, twice_as_far)
 
-    def act(step: Callable[[], Any], optimizer: Any) -> Any:
-        held = [p for group in optimizer.param_groups for p in group["params"]]
-        before = [p.detach().clone() for p in held]
-        result = step()
-        for p, old in zip(held, before, strict=True):
-            p.data.add_(p.data - old)
-        return result
 
-    between_hooks(at, act)
+def twice_as_far(step: Callable[[], Any], optimizer: Any) -> Any:
+    """Make a step, and once more what it changed."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [p.detach().clone() for p in held]
+    result = step()
+    for p, old in zip(held, before, strict=True):
+        p.data.add_(p.data - old)
+    return result
 
 
 @fault(report="an optimizer offloaded and made anew", code="RLS807", variant="others among those")
@@ -694,12 +695,12 @@ def rate_of_another_schedule(at: int) -> None:
 # Loss and mask
 
 
-def on_forward(at: int, act: Callable[[Any, Any], Any]) -> None:
+def on_forward(at: int, act: Callable[[Any, Any], Any], role: str = "policy") -> None:
     """Change what a forward of training gives on a rollout: `act(loss, output)` returns both."""
 
     def forward_step(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
-        here = _Now.rollout == at and trains(engine, "policy") and not kwargs.get("forward_only")
+        here = _Now.rollout == at and trains(engine, role) and not kwargs.get("forward_only")
         return act(*result) if here else result
 
     wrap_in_trainer(ENGINE, "FSDPEngineWithLMHead", "forward_step", forward_step)
@@ -892,5 +893,7 @@ def make_faults() -> None:
     for found, rollout in faults:
         found.apply(rollout)
 
+
+from tests.systems.verl import number_faults  # noqa: E402, F401 - registers its faults with what is defined above
 
 make_faults()

@@ -39,10 +39,10 @@ class Assets:
     validation: Path
 
     @classmethod
-    def write(cls, folder: Path, *, train_rows: int = 36, validation_rows: int = 4) -> Assets:
+    def write(cls, folder: Path, *, train_rows: int = 36, validation_rows: int = 4, sharpness: float = 1.0) -> Assets:
         """Make them in a folder."""
         return cls(
-            write_model(folder / "model"),
+            write_model(folder / "model", sharpness=sharpness),
             write_rows(folder / "train.parquet", train_rows),
             write_rows(folder / "validation.parquet", validation_rows),
         )

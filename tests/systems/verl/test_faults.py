@@ -32,6 +32,8 @@ class Launch:
     """Fault -> rollout, counted from 0."""
     settings: Mapping[str, Any]
     rows: int = 36
+    sharpness: float = 1.0
+    """Factor of the model's logits."""
     ranks: int = 1
     critic: bool = False
     on_fail: str = "warn"
@@ -89,6 +91,60 @@ LAUNCHES = {
         settings=TWO_PASSES,
         rows=192,
     ),
+    "text": Launch(
+        faults={
+            "engine_at_another_temperature": 1,
+            "engine_truncates": 3,
+            "answers_from_a_cache": 5,
+        },
+        # The engine gives no log-probs, which verl leaves out unless they are asked for: nothing else shows these.
+        settings={"data.max_response_length": 32, "actor_rollout_ref.actor.optim.lr": 1e-4},
+        rows=56,
+        sharpness=20.0,
+    ),
+    "numbers": Launch(
+        faults={
+            "reference_at_another_temperature": 0,
+            "gradient_against_the_loss": 1,
+            "gradient_of_every_second_token": 2,
+            "gradient_of_a_layer_halved": 3,
+            "limit_of_the_norm_raised": 4,
+            "betas_changed": 5,
+            "reference_log_probs_altered": 6,
+            "stale_tensor_handed_over": 7,
+            "one_tensor_written_between_updates": 9,
+            "gradients_of_some_tensors_dropped": 10,
+            "advantages_below_zero_left_out": 11,
+            "noise_in_gradients": 12,
+        },
+        settings=reference() | {"actor_rollout_ref.actor.optim.clip_grad": 0.05},
+        rows=112,
+    ),
+    "numbers of the critic": Launch(
+        faults={
+            "values_of_other_samples": 1,
+            "gradients_of_the_critic_left": 2,
+            "rate_of_the_critic_doubled": 3,
+            "step_of_the_critic_twice_as_far": 4,
+            "rewards_halved_for_the_estimator": 5,
+            "masks_without_the_end": 6,
+            "value_clip_removed": 7,
+            "returns_shifted_by_a_token": 8,
+            "returns_altered_before_training": 9,
+            "gradient_against_the_critics_loss": 10,
+            "backward_of_half_the_critics_loss": 11,
+        },
+        # With a discount the returns of neighbours differ, whatever the rewards are.
+        settings={
+            "trainer.use_v1": False,
+            "algorithm.gamma": 0.9,
+            "algorithm.lam": 0.7,
+            "critic.cliprange_value": 0.01,
+            "critic.optim.lr": 1e-3,
+        },
+        rows=104,
+        critic=True,
+    ),
     "copies": Launch(faults={"optimizer_holds_copies": 0}, settings=TWO_PASSES, rows=32),
     "reference": Launch(faults={"reference_follows_policy": 1, "layers_frozen": 0}, settings=reference(), rows=32),
     "loss": Launch(
@@ -122,7 +178,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]
     def run(name: str) -> Audited:
         if name not in done:
             made, folder = LAUNCHES[name], tmp_path_factory.mktemp(name)
-            assets = Assets.write(folder, train_rows=made.rows, validation_rows=8)
+            assets = Assets.write(folder, train_rows=made.rows, validation_rows=8, sharpness=made.sharpness)
             overrides = grpo(assets, ranks=made.ranks) | (critic(assets) if made.critic else {}) | made.settings
             if made.resumed_at:
                 overrides |= {"trainer.default_local_dir": folder / "checkpoints", "trainer.resume_mode": "auto"}
@@ -138,7 +194,8 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]
 
 def named(run: Audited, fault: Fault) -> list[int | None]:
     """Rollouts of the findings that name a fault."""
-    return [f.where.rollout for f in alarms(run.report) if f.code == fault.code and fault.variant in f.observed]
+    of_it = [f for f in alarms(run.report) if f.code == fault.code and fault.variant in f.observed]
+    return [rollout for f in of_it for rollout in (f.rollouts or (f.where.rollout,))]
 
 
 @pytest.mark.parametrize(("launch", "name"), CASES)

@@ -37,7 +37,8 @@ def found() -> list[dict[str, Any]]:
 
 def test_the_formula_gives_what_verl_computes(found: list[dict[str, Any]]) -> None:
     covered = [case for case in found if "gap" in case]
-    assert len(covered) == len(MODES) * len(AGGREGATIONS) * 2 + len(KINDS)
+    assert len(covered) == len(MODES) * len(AGGREGATIONS) * 2 + len(KINDS) + len(AGGREGATIONS) * 2
+    assert {case["followed"] for case in covered} == {True}, "gradients are compared too"
     # In roundings of float32; the order of sums explains one or two.
     assert [case for case in covered if case["gap"] > 8 or case["like"]] == []
     assert {case["clipped"] is None for case in covered if case["mode"] not in ("vanilla", "gspo")} == {True}
@@ -61,7 +62,22 @@ def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, An
         "one rank": f"not multiplied by the {RANKS} ranks",
         "backward": "",
         "nothing known": "",
+        "gradient of the opposite sign": "",
+        "half of the gradient": "",
+        "values: no clip": "that without a clip of the values",
+        "values: returns of the next token": "that of the returns of the token after",
+        "values: returns of the next sample": "that of the returns of the sample after",
+        "values: mask": "that of a mask without the last token of each completion",
+        "values: not halved": "the documented one multiplied by 2",
+        "values: gradient": "",
     }
+    (gaps,) = [{case["wrong"]: case["gradient"] for case in found if "wrong" in case}]
+    assert {name for name, gap in gaps.items() if gap is not None and gap > 32} == {
+        "gradient of the opposite sign",
+        "half of the gradient",
+        "values: gradient",
+    }
+    assert max(case["gradient"] for case in found if "gap" in case) < 16
     assert wrong["quarter"][1] == pytest.approx(0.25)
     (into_backward,) = [case["backward"] for case in found if case.get("wrong") == "backward"]
     assert into_backward == 3
@@ -132,28 +148,48 @@ def microbatch(*, reference: bool = False, weights: bool = False) -> tuple[Any, 
     return data, output
 
 
-def held(actor: Any, data: Any, output: dict[str, Any], change: Any = None, factor: float = 1.0) -> dict[str, Any]:
+def held(
+    actor: Any, data: Any, output: dict[str, Any], change: Any = None, factor: float = 1.0, *, critic: bool = False
+) -> dict[str, Any]:
     """What verl computes, against the formula."""
     from functools import partial
 
     import torch
-    from verl.workers.utils.losses import ppo_loss
+    from verl.workers.utils import losses
 
     from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
     from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 
     class Nobody:
         def cannot(self, what: str, why: str) -> None:
             raise AssertionError(why)
 
-    loss, numbers = ppo_loss(actor, dict(output), data)
-    meter = LossMeter(Contained(Nobody(), ()))
+    meter = LossMeter(CRITIC if critic else POLICY, Contained(Nobody(), ()))
     meter.next_rollout()
-    meter.begin(0, data, partial(ppo_loss, config=actor))
+    function = losses.value_loss if critic else losses.ppo_loss
+    meter.begin(0, data, partial(function, config=actor))
     assert not meter.reason
-    loss = loss.clone().requires_grad_()
+    name = "values" if critic else "log_probs"
+    leaf = output[name].values().clone().requires_grad_()
+    output = output | {name: torch.nested.nested_tensor_from_jagged(leaf, output[name].offsets())}
+    padded = losses.no_padding_2_padding
+    followed: list[Any] = []
+
+    def follow(values: Any, of: Any) -> Any:
+        result = padded(values, of)
+        if values is output[name]:
+            followed.append(result)
+            meter.follow(result)
+        return result
+
+    losses.no_padding_2_padding = follow
+    try:
+        loss, numbers = function(actor, dict(output), data)
+    finally:
+        losses.no_padding_2_padding = padded
     changed = loss if change is None else change(loss)
-    meter.end(changed, output, scaled=False)
+    meter.end(changed, {key: value.detach() for key, value in output.items()}, scaled=False)
     (changed * factor).backward()
     # Another micro-batch of the same update that was not held: the sizes of the mini-batch are those that verl says.
     meter._update.microbatches += 1
@@ -168,7 +204,9 @@ def held(actor: Any, data: Any, output: dict[str, Any], change: Any = None, fact
         "like": compared.like,
         "ratio": compared.ratio,
         "backward": compared.backward,
+        "gradient": compared.gradient_gap,
         "clipped": compared.clipped,
+        "followed": len(followed) == 1,
         "verl_clipped": clipped,
     }
 
@@ -188,7 +226,30 @@ def covered() -> list[dict[str, Any]]:
     for kind in KINDS:
         actor = config(use_kl_loss=True, kl_loss_type=kind, kl_loss_coef=0.05)
         outcomes.append({"mode": "vanilla"} | held(actor, *microbatch(reference=True)))
+    for aggregation, scale in itertools.product(AGGREGATIONS, (None, 12)):
+        critic = value_config(loss_agg_mode=aggregation, loss_scale_factor=scale)
+        outcomes.append({"mode": "values"} | held(critic, *value_microbatch(), critic=True))
     return outcomes
+
+
+def value_config(**changes: Any) -> Any:
+    from verl.workers.config import CriticConfig
+
+    return CriticConfig(**{"strategy": "fsdp2", "ppo_micro_batch_size_per_gpu": 4, "cliprange_value": 0.2} | changes)
+
+
+def value_microbatch() -> tuple[Any, dict[str, Any]]:
+    """Random data of a micro-batch and the critic's output."""
+    import torch
+
+    data, output = microbatch()
+    draw = torch.Generator().manual_seed(1)
+    for name in ("values", "returns"):
+        rows = [torch.randn(length, generator=draw) for length in LENGTHS]
+        data[name] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    of_all = output["log_probs"]
+    values = torch.randn(len(of_all.values()), generator=draw)
+    return data, {"values": torch.nested.nested_tensor_from_jagged(values, of_all.offsets())}
 
 
 def wrong() -> list[dict[str, Any]]:
@@ -229,11 +290,60 @@ def wrong() -> list[dict[str, Any]]:
     case("one rank", lambda loss: loss / RANKS)
     case("backward", factor=3.0)
     case("nothing known", lambda loss: loss * 0.8731)
+    case("gradient of the opposite sign", lambda loss: 2 * loss.detach() - loss)
+    case("half of the gradient", lambda loss: (loss + loss.detach()) / 2)
+    return outcomes + wrong_values()
+
+
+def wrong_values() -> list[dict[str, Any]]:
+    from verl.workers.utils.losses import value_loss
+
+    data, output = value_microbatch()
+    outcomes = []
+
+    def case(name: str, change: Any) -> None:
+        found = held(value_config(), data, output, change, critic=True)
+        outcomes.append({"wrong": f"values: {name}"} | _not_covered(found))
+
+    def other(altered: Any = data, **changes: Any) -> Any:
+        value = value_loss(value_config(**changes), dict(output), altered)[0]
+        return lambda loss: loss * 0 + value
+
+    def rolled(name: str, dimension: int) -> Any:
+        import torch
+
+        padded = data[name].to_padded_tensor(0.0).roll(-1, dimension)
+        changed = data.clone()
+        rows = [row[:length] for row, length in zip(padded, LENGTHS, strict=True)]
+        changed[name] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+        return changed
+
+    import torch
+
+    shorter = data.clone()
+    shorter["response_mask"] = torch.nested.as_nested_tensor(
+        [without_last_counted(row) for row in data["response_mask"].unbind()], layout=torch.jagged
+    )
+    case("no clip", other(cliprange_value=1e9))
+    case("returns of the next token", other(rolled("returns", 1)))
+    case("returns of the next sample", other(rolled("returns", 0)))
+    case("mask", other(shorter))
+    case("not halved", lambda loss: 2 * loss)
+    case("gradient", lambda loss: 2 * loss.detach() - loss)
     return outcomes
 
 
+def without_last_counted(row: Any) -> Any:
+    """A row of a mask without the last token that it counts."""
+    row = row.clone()
+    counted = row.nonzero()
+    if len(counted):
+        row[counted[-1]] = 0
+    return row
+
+
 def _not_covered(outcome: dict[str, Any]) -> dict[str, Any]:
-    return {name: outcome[name] for name in ("like", "ratio", "backward")}
+    return {name: outcome[name] for name in ("like", "ratio", "backward", "gradient")}
 
 
 def refused() -> list[dict[str, Any]]:

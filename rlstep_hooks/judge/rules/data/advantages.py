@@ -264,8 +264,8 @@ class RewardsMoved(Rule):
         Samples are told apart by their tokens. Exact. In OpenRLHF also those that a reward model gave, and the labels of the prompts,
         by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
         against the rewards that advantages are computed from, and the completions that it was asked about against those of the
-        rollout. In Stable-Baselines3 what the environment's step gave, against the buffer. In the first eight rollouts and later one
-        of 29.
+        rollout. In Stable-Baselines3 what the environment's step gave, against the buffer. In verl the rewards that the estimator got
+        against those that its samples have once they are trained. In the first eight rollouts and later one of 29.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -283,8 +283,9 @@ class RewardsMoved(Rule):
         Look for code that reorders, pads or filters samples and their rewards separately.
 
     Known limits:
-        - Only OpenRLHF's controller, TRL's trainers and Stable-Baselines3 show samples with their rewards at both places. TRL: not
-          reward models, and not functions that are coroutines. Stable-Baselines3: not a buffer class of somebody's.
+        - Only OpenRLHF's and verl's controllers, TRL's trainers and Stable-Baselines3 show samples with their rewards at both places.
+          TRL: not reward models, and not functions that are coroutines. Stable-Baselines3: not a buffer class of somebody's. verl: from
+          the sample's record on, not what the reward function returned.
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
 
     Sources:
@@ -317,6 +318,14 @@ class RewardsMoved(Rule):
             return None
         self.checks += 1
         return self._report(self.progress.where_at(place, event)) if values.rewards_moved else None
+
+    def rewarded(self, event: Rewarded) -> Finding | None:
+        """Look at the comparison that a controller made once the rollout was trained."""
+        if event.rewards_moved is None:
+            return None
+        self.checks += 1
+        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
+        return self._report(where) if event.rewards_moved else None
 
     def _report(self, where: Where) -> Finding | None:
         return self.fail(

@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding, Where
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 PROVED = 30.0
 """Nats beyond which a text is not drawn twice by chance, besides twice the logarithm of the number of samples.
@@ -48,8 +48,8 @@ class CopiedCompletions(Rule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, in the first eight cycles and every 29th
-          later; OpenRLHF's controller, at every rollout. Not where sampling is truncated on purpose, with tools or environments, with
-          dropout, or with a replay buffer.
+          later; verl's synchronous trainers, when old log-probs are computed; OpenRLHF's controller, at every rollout. Not where
+          sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
         - Copies on other processes are not seen.
 
     Sources:
@@ -73,12 +73,22 @@ class CopiedCompletions(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the copies of a micro-batch that the policy which sampled it trains on."""
-        if values.copied is None or values.copied_nats is None or event.sampled_version != event.policy_version:
+        return None if event.sampled_version != event.policy_version else self._look(values, event, place)
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Look at the copies of a rollout that the policy which sampled it computes old log-probs of."""
+        as_sampled = event.all_drawn and event.sampler_version == event.policy_version
+        return self._look(values, event, place) if as_sampled else None
+
+    def _look(
+        self, values: MicroBatchValues | RolloutValues, event: MicroBatch | Rollout, place: Place
+    ) -> Finding | None:
+        if values.copied is None or values.copied_nats is None:
             return None
         self.checks += 1
         if not values.copied:
             return None
-        return self._report(values.copied, event.samples, values.copied_nats, self.progress.where_at(place, event))
+        return self._report(values.copied, _samples(event), values.copied_nats, self.progress.where_at(place, event))
 
     def _report(self, copied: int, among: int, nats: float, where: Where) -> Finding | None:
         samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
@@ -91,3 +101,9 @@ class CopiedCompletions(Rule):
             why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
         )
+
+
+def _samples(event: MicroBatch | Rollout) -> int:
+    """Samples among which copies were looked for."""
+    own = getattr(event, "own_samples", None)
+    return event.samples if own is None else int(own)

@@ -96,8 +96,8 @@ class AdvantagesAltered(Rule):
     What it checks:
         A checksum of each sample's advantages, taken when the rollout returned them, equals the checksum in the loss: bit for
         bit, sample by sample; in a loop of one's own up to their mean and a positive factor, since it may normalise them. In
-        Stable-Baselines3 and OpenRLHF the critic's targets too, and in OpenRLHF its old values. Not for trainers with a loss of their
-        own, which may change advantages on purpose.
+        Stable-Baselines3, OpenRLHF and verl the critic's targets too, and in the last two its old values. Not for trainers with a loss
+        of their own, which may change advantages on purpose.
 
     Why it matters:
         Advantages that were overwritten, or that moved to another sample on the way, train on the opposite of what the rewards
@@ -163,7 +163,8 @@ class AdvantagesAltered(Rule):
             return None
         self.checks += 1
         where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
-        return self._altered(where) if event.altered else None
+        found = self._altered(where) if event.altered else None
+        return (self._altered(where, "the critic's targets") or found) if event.targets_altered else found
 
     def carried(self, event: Carried) -> Finding | None:
         """Look at what was carried through a controlled run."""

@@ -192,7 +192,8 @@ class ReferenceLogProbsAltered(Rule):
 
     Known limits:
         - TRL's GRPOTrainer, in releases that compute them with the rollout, and OpenRLHF from the reference's answer to the trainer's
-          buffer; in the first eight cycles of rollouts and every 29th later. RLOO takes them into its rewards, which RLS516 recomputes.
+          buffer, and verl from the reference's forward to the loss; in the first eight cycles of rollouts and every 29th later. RLOO
+          takes them into its rewards, which RLS516 recomputes.
         - Whether the forward that gave them is right is RLS411's and RLS414's.
 
     Sources:

@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place, Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 MARGIN = {"float32": 0.005, "reduced": 0.02}
 """Nats a token that numerical differences between sampler and trainer explain. Logits that are off by random 0.1, as those of bf16
@@ -27,7 +27,8 @@ class NotDrawnFromPolicy(Rule):
         For a token drawn from the policy, -log p minus the entropy of its position has mean 0, whatever came before. The sum over
         the tokens of each rollout, and of the run, at the first update that trains them, is compared with a bound that holds at
         all times with a probability of a false alarm below 1e-6 for the whole run. It needs no log-probs of the sampler. Micro-batches
-        of the first eight cycles of rollouts and every 29th later are added up.
+        of the first eight cycles of rollouts and every 29th later are added up. In verl the entropies are those that are computed with
+        old log-probs, so that it is the rollout that is judged, whatever its updates do.
 
     Why it matters:
         Text of another temperature, of a truncated distribution, of another template or of another model is trained as if the
@@ -52,8 +53,10 @@ class NotDrawnFromPolicy(Rule):
         - A temperature of 0.9 shows within a few thousand tokens. Small random differences of logits do not: their effect is of second
           order. Weights that are stale by a few updates stay unseen; RLS402, RLS403 and RLS412 look for those.
         - Less than 0.005 nats a token in float32 and 0.02 in reduced precision count as rounding.
-        - TRL from 0.20 on, whose loss computes entropies. Not where sampling is truncated or penalised on purpose, with tools or
-          environments, with dropout, or where completions are left out by what they contain.
+        - TRL from 0.20 on, whose loss computes entropies, and verl's synchronous trainers. Not where sampling is truncated or penalised
+          on purpose, with tools or environments, with dropout, or where completions are left out by what they contain.
+        - verl: not with bypass_mode, which computes no entropies; not with filter_groups, over_sample_rate or trainers that run ahead,
+          where what a completion contains decides whether it is trained; not with agent loops of several turns or full_determinism.
         - The temperature and the top-p that are named are estimates from two moments. Other causes can have the same effect.
 
     Sources:
@@ -77,17 +80,27 @@ class NotDrawnFromPolicy(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Add the tokens of a micro-batch that the policy which sampled them trains on for the first time."""
+        if values.surprise is None or event.sampled_version != event.policy_version or not self._are_new(event):
+            return None
+        return self._add(values, values.tokens, event, place)
+
+    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+        """Add the tokens of a rollout whose entropies came with its old log-probs, at the version that sampled it."""
+        if not values.drawn_tokens or not event.all_drawn or event.sampler_version != event.policy_version:
+            return None
+        return self._add(values, values.drawn_tokens, event, place)
+
+    def _add(
+        self, values: MicroBatchValues | RolloutValues, tokens: int, event: MicroBatch | Rollout, place: Place
+    ) -> Finding | None:
         facts = self.progress.started.facts
         if values.surprise is None or values.surprise_squares is None or "surprise_cap" not in facts:
-            return None
-        if event.sampled_version != event.policy_version or not self._are_new(event):
             return None
         if self._test is None:
             margin = MARGIN["reduced" if facts.get("sampled_by_engine") else self.progress.precision]
             self._test = DrawnTest(cap=facts["surprise_cap"], vocabulary=facts["vocabulary"], margin=margin)
         self.checks += 1
-        largest = values.surprise_largest or 0.0
-        surprise = Surprise(values.tokens, values.surprise, values.surprise_squares, largest)
+        surprise = Surprise(tokens, values.surprise, values.surprise_squares, values.surprise_largest or 0.0)
         proved = self._test.add(place[0], surprise)
         if proved is None:
             return None

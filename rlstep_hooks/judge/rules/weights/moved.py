@@ -39,7 +39,7 @@ class WeightsMovedBetweenUpdates(Rule):
 
     Known limits:
         - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
-          seen.
+          seen, but in verl, where all weights are compared in the first eight cycles of rollouts and every 58th later.
         - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
           before it; torch's counters of writes are read at every update.
         - What is written and written back between two updates is seen in TRL only, and not what goes through `.data`, which torch
@@ -64,6 +64,14 @@ class WeightsMovedBetweenUpdates(Rule):
         if event.index == 0 or self.progress.updates < 2:
             return None
         self.checks += 1
+        if not values.moved_before and values.tensors_moved:
+            return self.fail(
+                expected="the weights that the last update left",
+                observed=f"{values.tensors_moved} tensors have other values",
+                where=self.progress.where_at(place, event),
+                why="something other than the optimizer wrote into the policy",
+                fix="look for callbacks and engines that write into the model's parameters",
+            )
         if not values.moved_before:
             return self._written(event, self.progress.where_at(place, event)) if event.written else None
         return self.fail(

@@ -163,8 +163,8 @@ class ReferenceNotThePolicy(ValueRule):
         path, not from the model in memory.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer and in a run that begins at update 0: later
-          the policy has moved on.
+        - verl, in the first rollout of a run; TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer. Only in runs
+          that begin at update 0: later the policy has moved on.
         - With adapters the reference may be the base model, and with dropout both forwards differ: then it is not compared.
 
     Sources:
@@ -186,8 +186,8 @@ class ReferenceNotThePolicy(ValueRule):
         return self._compare(values.reference_gap, self.progress.where_at(place, event))
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
-        """Look at the distance in a rollout whose rewards take it."""
-        if values.reference_gap is None:
+        """Look at the distance in a rollout whose rewards take it, or whose reference a controller asked for."""
+        if values.reference_gap is None or event.policy_version:
             return None
         return self._compare(values.reference_gap, self.progress.where_at(place, event))
 

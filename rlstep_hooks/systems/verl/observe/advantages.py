@@ -65,12 +65,18 @@ def _name(algorithm: Any) -> str:
     return str(getattr(algorithm.adv_estimator, "value", algorithm.adv_estimator))
 
 
+TARGETS = ("values", "returns")
+"""What the critic's loss takes of the controller (workers/utils/losses.py 0.9.1:206)."""
+
+
 class Compared(msgspec.Struct, frozen=True):
     """What was found; fields as in `Rewarded`."""
 
     advantages_off: float | None = None
     advantages_fit: str = ""
     altered: int | None = None
+    rewards_moved: int | None = None
+    targets_altered: int | None = None
     samples: int = 0
     masks_wrong: int | None = None
 
@@ -93,8 +99,8 @@ class AdvantageWatch:
         """Rollouts that were taken."""
         self._found: tuple[float | None, str] = None, ""
         """Of the rollout that is trained, of all its parts so far."""
-        self._computed: dict[str, Tensor] | None = None
-        """Advantages of its samples by name, as they were computed."""
+        self._computed: dict[str, dict[str, Tensor]] | None = None
+        """Of its samples by name: advantages as they were computed, the rewards they were computed from, values and returns."""
 
     def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
         """Advantages were computed, of a rollout or of one part of it.
@@ -108,7 +114,14 @@ class AdvantageWatch:
         if not is_compared(self._rollouts) or batch["response_mask"].numel() > LARGEST:
             return
         names = map(str, keys or range(len(data)))
-        self._computed = (self._computed or {}) | dict(zip(names, batch["advantages"].clone(), strict=True))
+        # A KL penalty is subtracted from scores; without one they are what the estimator gets.
+        scores = "token_level_scores" if self._algorithm.use_kl_in_reward else "token_level_rewards"
+        fields = {"advantages": "advantages", "rm_scores": scores}
+        if "values" in batch.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
+            fields |= {name: name for name in TARGETS}
+        rows_of = {name: batch[field].clone() for name, field in fields.items()}
+        computed = {name: {of: rows[place] for of, rows in rows_of.items()} for place, name in enumerate(names)}
+        self._computed = (self._computed or {}) | computed
         if isinstance(estimator, str):
             return
         rows = list(range(len(data)))
@@ -154,6 +167,8 @@ class AdvantageWatch:
         advantages: Sequence[Tensor],
         responses: Sequence[Tensor] | None,
         masks: Sequence[Tensor],
+        targets: Sequence[Sequence[Tensor]] = (),
+        rewards: Sequence[Tensor] | None = None,
     ) -> Compared:
         """What was found of the rollout, now that it was trained. Rows are without padding.
 
@@ -162,18 +177,36 @@ class AdvantageWatch:
             advantages: That it was trained with.
             responses: Tokens; None where masks are not compared.
             masks: Of the completions.
+            targets: Rows of each of `TARGETS` that the critic was trained with; empty without one.
+            rewards: Rows of the rewards that its samples have, without a penalty; None where they are not at hand.
         """
         (off, fit), self._found = self._found, (None, "")
         computed, self._computed = self._computed, None
         self._rollouts += 1
-        altered = None
-        if computed is not None:
-            rows = ((computed[name], row) for name, row in zip(names, advantages, strict=True))
-            altered = sum(not bool((before[: len(row)] == row).all()) for before, row in rows)
-        if computed is None or responses is None or not self._ends:
-            return Compared(off, fit, altered)
+        if computed is None:
+            return Compared(off, fit)
+        before = [computed[name] for name in names]
+        altered = _differing(before, {"advantages": advantages})
+        moved = None if rewards is None else _differing(before, {"rm_scores": rewards})
+        with_critic = len(targets) == len(TARGETS) and all(name in of for of in before for name in TARGETS)
+        of_critic = _differing(before, dict(zip(TARGETS, targets, strict=True))) if with_critic else None
+        if responses is None or not self._ends:
+            return Compared(off, fit, altered, moved, of_critic)
         wrong = sum(_mask_wrong(tokens, mask, self._ends) for tokens, mask in zip(responses, masks, strict=True))
-        return Compared(off, fit, altered, len(masks), wrong)
+        return Compared(off, fit, altered, moved, of_critic, len(masks), wrong)
+
+
+def _differing(before: Sequence[dict[str, Tensor]], now: dict[str, Sequence[Tensor]]) -> int:
+    """How many samples have other rows now, which are without padding, than before.
+
+    Args:
+        before: Rows of each sample by name.
+        now: Rows by name, in the order of the samples.
+    """
+    return sum(
+        any(not bool((of[name][: len(rows[place])] == rows[place]).all()) for name, rows in now.items())
+        for place, of in enumerate(before)
+    )
 
 
 def _mask_wrong(tokens: Tensor, mask: Tensor, ends: list[int]) -> bool:

@@ -71,7 +71,9 @@ class VerlController:
         session.take_off(self._patches.restore)
         with session.beginning():
             if not self._record.cannot_follow(reason) and self.schedule is not None:
-                self._rollouts = RolloutHooks(trainer, self.schedule, self._recorder, resumed=updates > 0)
+                self._rollouts = RolloutHooks(
+                    trainer, self.schedule, self._recorder, resumed=updates > 0, own_fit=own_fit, v1=self._v1
+                )
                 self._attach()
 
     def _begin(self, updates: int, *, own_fit: bool) -> Recorder:
@@ -106,7 +108,7 @@ class VerlController:
             wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
         workers = trainer.checkpoint_manager.actor_wg
         wrap(workers, "update_weights", after(lambda *_: self._record.called.append("sync")))
-        self._rollouts.place(self._patches, v1=self._v1)
+        self._rollouts.place(self._patches)
         RewardHooks(trainer, self._rollouts, self._recorder).place(self._patches, v1=self._v1)
 
     def _has_separate_engines(self) -> bool:

@@ -20,7 +20,7 @@ def facts_of(engine: Any) -> dict[str, Any]:
     """What the judge needs to know of the policy: the precision of its forward, and whether dropout is active in it."""
     compute = str(getattr(engine, "_autocast_dtype", "unknown")).removeprefix("torch.")
     active = sum(1 for module in engine.module.modules() if isinstance(module, torch.nn.Dropout) and module.p > 0)
-    facts = {"compute_dtype": compute, "dropout_modules": active} | _rate_facts(engine)
+    facts = {"compute_dtype": compute, "dropout_modules": active} | rate_facts(engine, "lr_schedule")
     # Nothing but LoRA freezes weights in this engine (workers/engine/fsdp 0.9.1; freeze_vision_tower is read elsewhere).
     if not engine.model_config.lora_rank and not hasattr(engine.module, "peft_config"):
         matrices = {name: p for name, p in engine.module.named_parameters() if p.dim() > 1 and _IN_A_LAYER.search(name)}
@@ -29,8 +29,13 @@ def facts_of(engine: Any) -> dict[str, Any]:
     return facts
 
 
-def _rate_facts(engine: Any) -> dict[str, Any]:
-    """The configured schedule of the learning rate, as rule RLS605 reads it (workers/engine/fsdp 0.9.1 `_build_lr_scheduler`)."""
+def rate_facts(engine: Any, fact: str) -> dict[str, Any]:
+    """The configured schedule of the learning rate, as rule RLS605 reads it (workers/engine/fsdp 0.9.1 `_build_lr_scheduler`).
+
+    Args:
+        engine: verl's.
+        fact: Its name.
+    """
     own, scheduler = engine.optimizer_config, getattr(engine, "lr_scheduler", None)
     kinds = {"constant": "constant_with_warmup", "cosine": "cosine_with_min_lr"}
     kind = kinds.get(str(getattr(own, "lr_scheduler_type", "")))
@@ -40,7 +45,7 @@ def _rate_facts(engine: Any) -> dict[str, Any]:
         return {}
     ticks, warmup = int(own.total_training_steps), int(own.lr_warmup_steps)
     return {
-        "lr_schedule": {
+        fact: {
             "kind": kind,
             "base": float(own.lr),
             "horizon": ticks,

@@ -7,7 +7,7 @@ Source: docs/algo/ppo.md and docs/algo/grpo.md of verl, and of 0.9.1 `workers/ut
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+EDGE = 1e-5
+"""A ratio this near to its limit may be on either side of it."""
 
 LOG_RATIO_LIMIT = 20.0
 """Log ratios are cut here before they are exponentiated (core_algos.py 0.9.1:1334)."""
@@ -43,6 +46,8 @@ class LossSettings:
     kl_coef: float
     """0 without a KL term."""
     kl_type: str
+    kl_gradient: str
+    """The estimate that gives the gradient: a "+" behind the name of another takes that of k2 (core_algos.py 0.9.1:2203)."""
     tau_positive: float
     tau_negative: float
     dro_beta: float | None
@@ -95,6 +100,7 @@ def read_settings(config: Any) -> LossSettings | str:
     if aggregation not in AGGREGATIONS:
         return f"no documented formula is known here for actor.loss_agg_mode={aggregation}"
     low, high = config.clip_ratio_low, config.clip_ratio_high
+    kl_type = str(config.kl_loss_type)
     return LossSettings(
         mode=mode,
         aggregation=aggregation,
@@ -104,7 +110,8 @@ def read_settings(config: Any) -> LossSettings | str:
         scale_factor=config.loss_scale_factor,
         entropy_coeff=float(config.entropy_coeff),
         kl_coef=float(config.kl_loss_coef) if config.use_kl_loss else 0.0,
-        kl_type=str(config.kl_loss_type).removesuffix("+"),
+        kl_type=kl_type.removesuffix("+"),
+        kl_gradient="k2" if kl_type.endswith("+") else kl_type,
         tau_positive=float(config.tau_pos),
         tau_negative=float(config.tau_neg),
         dro_beta=config.policy_loss.dro_beta,
@@ -115,9 +122,46 @@ def documented_loss(settings: LossSettings, given: LossInputs) -> tuple[float, f
     """The loss by its formula, and what one rounding of each of its terms amounts to."""
     value = rounding = 0.0
     for weight, terms, roundings, how in _terms(settings, given):
-        value += weight * aggregated(terms, how, given)
-        rounding += abs(weight * aggregated(roundings, how, given))
+        value += weight * float(aggregated(terms, how, given))
+        rounding += abs(weight * float(aggregated(roundings, how, given)))
     return value, rounding
+
+
+def documented_gradient(settings: LossSettings, given: LossInputs) -> tuple[Tensor, Tensor, float]:
+    """The gradient of the loss at the log-probs by its formula, without the entropy's, which flows another way.
+
+    Returns:
+        (B, T); where it is certain, because no ratio is so near to a limit that rounding decides; one rounding of it.
+    """
+    with torch.enable_grad():
+        log_probs = given.log_probs.clone().requires_grad_()
+        followed = replace(given, log_probs=log_probs, entropies=None)
+        terms = list(_terms(replace(settings, kl_type=settings.kl_gradient), followed))
+        total = torch.stack([weight * aggregated(of, how, given) for weight, of, _, how in terms]).sum()
+        (gradient,) = torch.autograd.grad(total, log_probs)
+    ratio = torch.ones_like(given.mask) if settings.mode == "gpg" else log_ratios(settings, given).exp()
+    certain = given.mask > 0
+    for limit in (1 - settings.clip_low, 1 + settings.clip_high, settings.clip_c):
+        certain = certain & ((ratio - limit).abs() > EDGE)
+    sizes = given.advantages.abs() * ratio.clamp(min=1.0) * (1 + (settings.dro_beta or 0.0))
+    if settings.mode == "cispo" or settings.mode == "sapo":
+        sizes = sizes * (1 + max(settings.tau_positive, settings.tau_negative))
+    if given.weights is not None:
+        sizes = sizes * given.weights.abs()
+    if given.reference is not None:
+        distance = (given.reference - given.log_probs).clamp(max=LOG_RATIO_LIMIT)
+        sizes = sizes + settings.kl_coef * (2 + distance.abs() + distance.exp())
+    shares = _shares(terms[0][3], given)
+    epsilon = max(given.epsilons.policy, given.epsilons.kl)
+    return gradient, certain, epsilon * float((sizes * shares * given.mask).max())
+
+
+def _shares(settings: LossSettings, given: LossInputs) -> Tensor:
+    """(B, T), by how much each token's loss counts."""
+    with torch.enable_grad():
+        ones = torch.ones_like(given.mask).requires_grad_()
+        (shares,) = torch.autograd.grad(aggregated(ones, settings, given), ones)
+    return shares.abs()
 
 
 def _terms(settings: LossSettings, given: LossInputs) -> Iterator[tuple[float, Tensor, Tensor, LossSettings]]:
@@ -143,7 +187,9 @@ def log_ratios(settings: LossSettings, given: LossInputs) -> Tensor:
     if settings.mode == "gspo":
         lengths = given.mask.sum(-1, keepdim=True).clamp(min=1)
         of_sequence = (difference * given.mask).sum(-1, keepdim=True) / lengths
-        return of_sequence.clamp(max=10.0).expand_as(difference)
+        # Of the value of the sequence's and the gradient of the token's (core_algos.py 0.9.1:1589).
+        of_token = given.log_probs - given.log_probs.detach()
+        return (of_sequence.detach() + of_token).clamp(max=10.0)
     return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
@@ -158,7 +204,7 @@ def token_losses(settings: LossSettings, given: LossInputs) -> Tensor:
     ratio = log_ratios(settings, given).exp()
     bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     if mode == "cispo":
-        return -bounded * advantages * given.log_probs
+        return -bounded.detach() * advantages * given.log_probs
     if mode == "sapo":
         tau = torch.where(advantages > 0, settings.tau_positive, settings.tau_negative)
         return -torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages
@@ -194,20 +240,52 @@ def kl_estimate(log_probs: Tensor, reference: Tensor, kind: str) -> Tensor:
     return (backwards.exp() - backwards - 1).clamp(-10, 10)
 
 
-def aggregated(terms: Tensor, settings: LossSettings, given: LossInputs) -> float:
+class Aggregation(Protocol):
+    """How terms are brought to one number."""
+
+    @property
+    def aggregation(self) -> str:
+        """verl's `loss_agg_mode`."""
+
+    @property
+    def scale_factor(self) -> float | None:
+        """Divisor of seq-mean-token-sum-norm; None for the width of the mask."""
+
+
+class Counts(Protocol):
+    """What terms are divided by; as in `LossInputs`."""
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T), 1 on tokens that count."""
+
+    @property
+    def ranks(self) -> int:
+        """Trainers."""
+
+    @property
+    def tokens(self) -> float | None:
+        """Of the mini-batch."""
+
+    @property
+    def samples(self) -> float | None:
+        """Of the mini-batch."""
+
+
+def aggregated(terms: Tensor, settings: Aggregation, given: Counts) -> Tensor:
     """Numbers (B, T) brought to one by `loss_agg_mode`, as a part of the mini-batch over all ranks (core_algos.py 0.9.1:1140)."""
     mask, mode = given.mask, settings.aggregation
     masked = torch.where(mask > 0, terms, 0.0)
     if mode == "token-sum":
-        return float(masked.sum()) * given.ranks
+        return masked.sum() * given.ranks
     if mode == "token-mean":
-        return float(masked.sum()) / _count(given.tokens, mask) * given.ranks
+        return masked.sum() / _count(given.tokens, mask) * given.ranks
     of_samples = masked.sum(-1)
     if mode == "seq-mean-token-mean":
         of_samples = of_samples / (mask.sum(-1) + 1e-8)
-    total = float(of_samples.sum()) / _count(given.samples, mask.any(-1)) * given.ranks
+    total = of_samples.sum() / _count(given.samples, mask.any(-1)) * given.ranks
     if mode == "seq-mean-token-sum-norm":
-        total /= settings.scale_factor or mask.shape[-1]
+        total = total / (settings.scale_factor or mask.shape[-1])
     return total
 
 

@@ -1,11 +1,12 @@
 """Compares the losses of a trainer with their documented formula, once what they were computed from has arrived on the CPU.
 
-Advantages, masks and old log-probs are taken from a micro-batch before verl moves it to its device. The log-probs of the forward, its
-entropies and its loss come from there with the other numbers of a rollout; nothing waits for them.
+What the controller sent is taken from a micro-batch before verl moves it to its device. The model's output and the loss come from
+there with the other numbers of a rollout; nothing waits for them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +17,61 @@ from torch import Tensor
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.trainer_record import LossNumbers
-from rlstep_hooks.systems.verl.observe.loss import (
-    Epsilons,
-    LossInputs,
-    LossSettings,
-    alternatives,
-    clipped_fraction,
-    documented_loss,
-    read_settings,
-)
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlstep_hooks.observe.contained import Contained
 
 HELD_TOKENS = 1 << 20
-"""Tokens of a rollout whose log-probs are held until they are sent; micro-batches beyond are not compared."""
+"""Tokens of a rollout whose outputs are held until they are sent; micro-batches beyond are not compared."""
 
-FITS = 32
-"""Roundings within which a loss is the documented one, or one of those it is mistaken for."""
 
-_FIELDS = ("old_log_probs", "advantages", "response_mask", "ref_log_prob", "rollout_is_weights")
+@dataclass(frozen=True)
+class Arrived:
+    """What a loss was computed from."""
+
+    columns: list[Tensor]
+    """Outputs of the model, each (B, T) float64, 0 outside the completions."""
+    given: dict[str, Tensor]
+    """(B, T) by name, what the controller sent."""
+    dtypes: tuple[torch.dtype, ...]
+    """Of the outputs."""
+    ranks: int
+    tokens: float | None
+    """Tokens of the mini-batch over all ranks, None for those of the micro-batch."""
+    samples: float | None
+    """Samples of the mini-batch over all ranks, None for those of the micro-batch."""
+    gradient: Tensor | None
+    """(B, T) float64, the gradient that arrived at the first of the outputs; None if it was not followed."""
+
+    @property
+    def fields(self) -> dict[str, Tensor]:
+        """What the controller sent, in float64."""
+        return {name: field.double() for name, field in self.given.items()}
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T), 1 on tokens that count."""
+        return self.given["response_mask"].bool().double()
+
+
+@dataclass(frozen=True)
+class LossKind:
+    """One of verl's losses."""
+
+    whose: str
+    function: str
+    """Its name in `verl.workers.utils.losses`."""
+    fields: tuple[str, ...]
+    """What it takes of what the controller sent."""
+    outputs: tuple[str, ...]
+    """What it takes of the model's output, where that is there; the first always is."""
+    read: Callable[[Any], Any]
+    """The settings of a live configuration, or a text: why its loss has no formula here."""
+    compare: Callable[[Any, Arrived, float, int], tuple[LossNumbers, float | None]]
+    """A loss, and the micro-batches of its update, against the formula with these settings; the fraction that a clip acts on."""
 
 
 class _Update:
@@ -51,7 +86,7 @@ class _Held(msgspec.Struct):
 
     index: int
     update: _Update
-    settings: LossSettings
+    settings: Any
     fields: dict[str, Tensor]
     """(B, T) by name, 0 outside the completions."""
     ends: list[int]
@@ -63,22 +98,24 @@ class _Held(msgspec.Struct):
     ranks: int
     tokens: float | None
     samples: float | None
-    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32)
-    """Of log-probs and of entropies."""
+    dtypes: tuple[torch.dtype, ...] = ()
+    """Of the model's outputs."""
 
 
 class LossMeter:
-    """Compares the policy's losses of one trainer.
+    """Compares the losses of one role of one trainer.
 
     Args:
+        kind: Which losses.
         guard: What is entered where torch calls back.
     """
 
-    def __init__(self, guard: Contained) -> None:
+    def __init__(self, kind: LossKind, guard: Contained) -> None:
+        self._kind = kind
         self._guard = guard
         self.reason = ""
         """Why losses are not compared, where they are not."""
-        self._settings: LossSettings | None = None
+        self._settings: Any = None
         self._rollout = -1
         """The rollout that is trained, counted from 0: each follows a sync."""
         self._tokens = 0
@@ -87,6 +124,7 @@ class LossMeter:
         self._held: _Held | None = None
         self._arriving: DeferredValues[_Held] = DeferredValues()
         self._factors: DeferredValues[int] = DeferredValues()
+        self._gradients: DeferredValues[int] = DeferredValues()
 
     @property
     def looks(self) -> bool:
@@ -104,7 +142,7 @@ class LossMeter:
         self._tokens = 0
 
     def next_update(self) -> None:
-        """The policy was updated, or its update left out."""
+        """The model was updated, or its update left out."""
         self._update = _Update()
 
     def begin(self, index: int, data: Any, loss_function: Any) -> None:
@@ -125,7 +163,7 @@ class LossMeter:
             index=index,
             update=self._update,
             settings=settings,
-            fields={name: _padded(data[name], lengths) for name in _FIELDS if name in data.keys()},  # noqa: SIM118 - a TensorDict
+            fields={name: _padded(data[name], lengths) for name in self._kind.fields if name in data.keys()},  # noqa: SIM118 - a TensorDict
             ends=ends.tolist(),
             lengths=lengths,
             loss_tokens=float(_values(data["loss_mask"]).sum()),
@@ -134,18 +172,21 @@ class LossMeter:
             samples=_plain(data, "global_batch_size"),
         )
 
-    def _read_settings(self, loss_function: Any) -> LossSettings | None:
+    def _read_settings(self, loss_function: Any) -> Any:
         """The settings when training began. What somebody changes in them later is not what was configured."""
         if self._settings is None and not self.reason:
             from verl.workers.utils import losses
 
             function, given = getattr(loss_function, "func", loss_function), getattr(loss_function, "keywords", {})
-            ours = function is losses.ppo_loss or getattr(function, "__module__", "") == losses.__name__
+            ours = (
+                function is getattr(losses, self._kind.function)
+                or getattr(function, "__module__", "") == losses.__name__
+            )
             if not ours or "config" not in given:
                 name = getattr(function, "__qualname__", type(function).__qualname__)
-                self.reason = f"the policy's loss is {name}, which is not verl's ppo_loss"
+                self.reason = f"{self._kind.whose} loss is {name}, which is not verl's {self._kind.function}"
                 return None
-            found = read_settings(given["config"])
+            found = self._kind.read(given["config"])
             if isinstance(found, str):
                 self.reason = found
             else:
@@ -163,15 +204,21 @@ class LossMeter:
         held, self._held = self._held, None
         if held is None:
             return
-        log_probs, entropies = _values(output["log_probs"]), output.get("entropy")
-        parts = [loss.detach().reshape(1), log_probs]
-        if entropies is not None:
-            parts.append(_values(entropies))
-        held.dtypes = log_probs.dtype, parts[-1].dtype
-        self._arriving.add(held, torch.cat([part.detach().float() for part in parts]))
+        columns = [_values(output[name]) for name in self._kind.outputs if output.get(name) is not None]
+        held.dtypes = tuple(column.dtype for column in columns)
+        self._arriving.add(held, torch.cat([part.detach().float() for part in (loss.reshape(1), *columns)]))
         if loss.requires_grad and not scaled:
             # The gradient that arrives at the loss is what it is multiplied by on its way into the backward: 1.
             loss.register_hook(partial(self._multiplied, held.index))
+
+    def follow(self, output: Tensor) -> None:
+        """The loss is about to be computed from this output of the model, (B, T): look at the gradient that arrives there."""
+        if self._held is not None and output.requires_grad:
+            output.register_hook(partial(self._arrives, self._held.index))
+
+    def _arrives(self, index: int, gradient: Tensor) -> None:
+        with self._guard:
+            self._gradients.add(index, gradient.detach().float().flatten())
 
     def _multiplied(self, index: int, factor: Tensor) -> None:
         with self._guard:
@@ -180,6 +227,7 @@ class LossMeter:
     def send(self) -> None:
         """Start fetching what is on the device."""
         self._factors.send()
+        self._gradients.send()
         self._arriving.send()
 
     def arrived(self) -> dict[int, LossNumbers]:
@@ -188,47 +236,28 @@ class LossMeter:
         updates: dict[_Update, list[_Held]] = {}
         for held, _ in arrived:
             updates.setdefault(held.update, []).append(held)
-        numbers = {}
+        factors: dict[int, float] = {}
+        for index, (multiplied,) in self._factors.ready():
+            factors[index] = factors.get(index, 0.0) + multiplied
+        numbers = {index: LossNumbers(backward=finite(total)) for index, total in factors.items()}
+        gradients = dict(self._gradients.tensors())
         for held, values in arrived:
             others, count = updates[held.update], held.update.microbatches
-            given = _inputs(held, values.double(), others if len(others) == count else None)
-            numbers[held.index] = compared(held.settings, given, float(values[0]), count)
-        for index, (factor,) in self._factors.ready():
-            known = numbers.get(index, LossNumbers())
-            numbers[index] = msgspec.structs.replace(known, backward=finite((known.backward or 0.0) + factor))
+            followed, factor = gradients.get(held.index), factors.get(held.index)
+            # What multiplies the loss afterwards is told apart from its own gradient.
+            followed = None if followed is None or not factor else followed / factor
+            given = _inputs(held, values.double(), others if len(others) == count else None, followed)
+            found, clipped = self._kind.compare(held.settings, given, float(values[0]), count)
+            backward = None if factor is None else finite(factor)
+            numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward=backward)
         return numbers
-
-
-def compared(settings: LossSettings, given: LossInputs, loss: float, microbatches: int) -> LossNumbers:
-    """A loss against its formula.
-
-    Args:
-        settings: Of the formula.
-        given: What it is computed from.
-        loss: What the trainer computed.
-        microbatches: Of the update.
-    """
-    expected, rounding = documented_loss(settings, given)
-    rounding = max(rounding, torch.finfo(torch.float32).tiny)
-    gap = abs(loss - expected) / rounding
-    like = ""
-    if gap > FITS:
-        other = alternatives(settings, given, microbatches)
-        like = next((words for words, value in other if abs(loss - value) <= FITS * rounding), "")
-    cancels = abs(expected) <= 100 * FITS * rounding
-    return LossNumbers(
-        ratio=None if cancels else finite(loss / expected),
-        gap=finite(gap),
-        like=like,
-        clipped=_finite(clipped_fraction(settings, given)),
-    )
 
 
 def _finite(number: float | None) -> float | None:
     return None if number is None else finite(number)
 
 
-def _inputs(held: _Held, values: Tensor, update: list[_Held] | None) -> LossInputs:
+def _inputs(held: _Held, values: Tensor, update: list[_Held] | None, gradient: Tensor | None) -> Arrived:
     """What the formula takes.
 
     Args:
@@ -236,44 +265,30 @@ def _inputs(held: _Held, values: Tensor, update: list[_Held] | None) -> LossInpu
         values: What arrived of it.
         update: All micro-batches of its update, where they are known: then the sizes of the mini-batch are counted anew. Tokens of
             other ranks are known to verl alone.
+        gradient: What arrived at the first output, in a row.
     """
-    parts = values[1:].split(held.ends[-1])
-    columns = [_rows(part, held) for part in parts]
-    fields = {name: field.double() for name, field in held.fields.items()}
-    tokens, samples = held.tokens, held.samples
+    tokens, samples, mask = held.tokens, held.samples, held.fields["response_mask"]
     if update is not None:
         if tokens is not None and held.ranks == 1:
             tokens = sum(other.loss_tokens for other in update)
         if samples is not None:
             samples = float(sum(len(other.lengths) for other in update) * held.ranks)
-    dtype, of_entropy = held.dtypes
-    reference = held.fields.get("ref_log_prob")
-    return LossInputs(
-        log_probs=columns[0],
-        old=fields["old_log_probs"],
-        advantages=fields["advantages"],
-        mask=fields["response_mask"].bool().double(),
-        reference=fields.get("ref_log_prob"),
-        weights=fields.get("rollout_is_weights"),
-        entropies=columns[1] if len(columns) > 1 else None,
-        epsilons=Epsilons(
-            policy=_epsilon(dtype, held.fields["old_log_probs"].dtype),
-            kl=_epsilon(dtype, dtype if reference is None else reference.dtype),
-            entropy=_epsilon(of_entropy, of_entropy),
-        ),
+    return Arrived(
+        columns=[_rows(part, held) for part in values[1:].split(held.ends[-1])],
+        given=held.fields,
+        dtypes=held.dtypes,
         ranks=held.ranks,
         tokens=tokens,
         samples=samples,
+        gradient=None
+        if gradient is None or gradient.numel() != mask.numel()
+        else gradient.double().reshape(mask.shape),
     )
-
-
-def _epsilon(one: torch.dtype, other: torch.dtype) -> float:
-    return float(torch.finfo(torch.promote_types(one, other)).eps)
 
 
 def _rows(values: Tensor, held: _Held) -> Tensor:
     """(B, T): of numbers for all tokens those of the completions, each shifted onto its token (workers/utils/padding.py 0.9.1:139)."""
-    rows = torch.zeros_like(held.fields["advantages"], dtype=torch.float64)
+    rows = torch.zeros(held.fields["response_mask"].shape, dtype=torch.float64)
     for place, (end, length) in enumerate(zip(held.ends, held.lengths, strict=True)):
         rows[place, :length] = values[end - length - 1 : end - 1]
     return rows

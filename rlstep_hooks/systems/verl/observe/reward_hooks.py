@@ -10,7 +10,7 @@ import msgspec
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
-from rlstep_hooks.systems.verl.observe.advantages import AdvantageWatch
+from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
 from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.verl.observe.rollout_hooks import RolloutHooks
 
-_REWARDED = ("prompts", "responses", "rm_scores", "token_level_rewards", "advantages", "response_mask")
+_REWARDED = ("prompts", "responses", "rm_scores", "token_level_rewards", "advantages", "response_mask", *TARGETS)
 """What the advantages of a rollout are compared by. V0 holds rewards per token in any case."""
 
 
@@ -95,7 +95,15 @@ class RewardHooks:
     def _after_data_metrics(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         with self._contained:
             batch = kwargs.get("batch", args[0] if args else None)
-            fields = {name: list(batch.batch[name]) for name in _REWARDED if name in batch.batch.keys()}  # noqa: SIM118
+            lengths = batch.batch["attention_mask"][:, batch.batch["prompts"].shape[1] :].sum(1).tolist()
+            fields = {
+                name: [
+                    row if name == "prompts" else row[:length]
+                    for row, length in zip(batch.batch[name], lengths, strict=True)
+                ]
+                for name in _REWARDED
+                if name in batch.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+            }
             rows = list(range(len(batch)))
             self._rewarded(
                 [str(uid) for uid in batch.non_tensor_batch["uid"]], fields, rows, [str(row) for row in rows]
@@ -116,9 +124,13 @@ class RewardHooks:
         found = compare_groups(samples, str(self._trainer.config.algorithm.adv_estimator))
         event = Rewarded(at=self._recorder.now(), rollout=self._rollouts.trained, **msgspec.structs.asdict(found))
         with self._compared:
-            # Rows of V1 end with their completions; V0 pads them.
-            tokens = chosen.get("responses") if self._v1 and not self._rollouts.several_turns else None
-            compared = self._watch.take(names, chosen["advantages"], tokens, chosen["response_mask"])
+            # A loop of one's own on V0 makes the masks too.
+            follows = not self._rollouts.several_turns and (self._v1 or not self._rollouts.own_fit)
+            tokens = chosen.get("responses") if follows else None
+            targets = [chosen[name] for name in TARGETS if name in chosen]
+            targets = targets if len(targets) == len(TARGETS) else []
+            masks, scores = chosen["response_mask"], chosen.get("rm_scores")
+            compared = self._watch.take(names, chosen["advantages"], tokens, masks, targets, scores)
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
         with self._weighed:
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(self._correction.take()))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe.drawn import SEVERAL_TURNS, why_not_drawn
 from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
@@ -19,6 +20,8 @@ from rlstep_hooks.systems.verl.plan import is_one_step_off, own_agent_loop
 SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
@@ -32,9 +35,13 @@ class RolloutHooks:
         schedule: Its plan.
         recorder: Where events go.
         resumed: Whether updates were made before, in the run that it goes on with.
+        own_fit: Whether the trainer has a loop of its own.
+        v1: Whether it is one of `verl.trainer.ppo.v1`.
     """
 
-    def __init__(self, trainer: Any, schedule: Schedule, recorder: Recorder, *, resumed: bool) -> None:
+    def __init__(
+        self, trainer: Any, schedule: Schedule, recorder: Recorder, *, resumed: bool, own_fit: bool, v1: bool
+    ) -> None:
         self.validating = False
         self.trained = -1
         """Index of the latest rollout that went into training."""
@@ -43,6 +50,8 @@ class RolloutHooks:
         agent = trainer.config.actor_rollout_ref.rollout.get("agent") or {}
         self.several_turns = agent.get("default_agent_loop", SINGLE_TURN) != SINGLE_TURN
         """Whether completions may consist of several turns."""
+        self._greedy = False
+        """Whether the data asked for completions that are not sampled (`__do_sample__`, agent_loop_tq.py 0.9.1:114)."""
         self._trainer = trainer
         self._schedule = schedule
         self._recorder = recorder
@@ -72,19 +81,24 @@ class RolloutHooks:
         self._contained = Contained(recorder, ("order",))
         self._contained_queue = Contained(recorder, ("queue",))
         self._contained_rows = Contained(recorder, ("rows",))
+        self._v1 = v1
+        self.own_fit = own_fit
+        self._not_drawn = why_not_drawn(trainer.config, own_fit=own_fit, v1=v1)
+        """Why completions need not be drawn from the policy's distribution; empty where they are to be."""
+        if self._not_drawn:
+            recorder.cannot("drawn", self._not_drawn)
 
-    def place(self, patches: Patches, *, v1: bool) -> None:
+    def place(self, patches: Patches) -> None:
         """Put the hooks on the trainer.
 
         Args:
             patches: What takes them off again.
-            v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
         """
         trainer, wrap = self._trainer, patches.wrap
         if not self._labelled:
             self._recorder.cannot("sampler_weights", _LENT)
         wrap(trainer, "_validate", self._around_validation)
-        if v1:
+        if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
             wrap(trainer, "_balance_batch", self._contained.after(self._generated_v1))
             wrap(trainer, "_submit_batch_to_rollout", self._contained.after(self._prompts_submitted))
@@ -148,10 +162,15 @@ class RolloutHooks:
         asked, loops = names_of(args[0], "__rollout_n__"), names_of(args[0], "agent_name")
         if asked is not None:
             self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
-        self.own_loop = self.own_loop or not set(loops or ()) <= set(SHIPPED_AGENT_LOOPS)
-        self.several_turns = self.several_turns or self.own_loop or not set(loops or ()) <= {SINGLE_TURN}
+        self._see_loops(loops or ())
+        self._greedy = self._greedy or not all(flag == "True" for flag in names_of(args[0], "__do_sample__") or ())
         with self._contained_rows:
             self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
+
+    def _see_loops(self, names: Iterable[str]) -> None:
+        """The agent loops that the data name for samples (`agent_name`)."""
+        self.own_loop = self.own_loop or not set(names) <= set(SHIPPED_AGENT_LOOPS)
+        self.several_turns = self.several_turns or self.own_loop or not set(names) <= {SINGLE_TURN}
 
     def _around_gen_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         with self._contained:
@@ -165,6 +184,8 @@ class RolloutHooks:
                 self._fetched += 1
                 batch = kwargs.get("batch", args[0] if args else None)
                 fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
+                loops = batch.non_tensor_batch.get("agent_name")
+                self._see_loops(() if loops is None else [str(name) for name in loops])
                 # A resumed run may begin within a pass.
                 passes = -(-self._fetched // len(trainer.train_dataloader)) + self._resumed
                 self._rows_submitted(fields, passes)
@@ -259,6 +280,7 @@ class RolloutHooks:
         parts: tuple[int, ...] = (),
     ) -> None:
         repeated, foreign = (None, None) if self._rows is None else self._rows.take()
+        all_drawn = self._are_all_drawn(samples)
         self._recorder.emit(
             Generated(
                 at=self._recorder.now(),
@@ -270,12 +292,25 @@ class RolloutHooks:
                 repeated=repeated,
                 foreign=foreign,
                 labels=labels,
+                all_drawn=all_drawn,
                 parts=parts,
                 queue=None if self._queue is None else self._queue.since(),
             )
         )
         self.trained = self._rollouts
         self._rollouts += 1
+
+    def _are_all_drawn(self, samples: int) -> bool:
+        """Whether the samples of a rollout are all that were drawn for it, from the whole distribution, in one turn."""
+        if not self._not_drawn and self.several_turns:
+            self._not_drawn = SEVERAL_TURNS
+            self._recorder.cannot("drawn", self._not_drawn)
+        if not self._not_drawn and self._greedy:
+            self._not_drawn = "the data ask for completions that are not sampled (__do_sample__)"
+            self._recorder.cannot("drawn", self._not_drawn)
+        # Sessions that failed gave no sample, and a long completion fails sooner than a short one.
+        planned = self._schedule.prompts_per_rollout * self._schedule.samples_per_prompt
+        return not self._not_drawn and samples >= planned
 
 
 _LENT = (

@@ -94,6 +94,7 @@ def facts_of(trainer: Any, schedule: Schedule | None, *, updates: int, own_fit: 
         "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
         "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
         "attach_hint": ATTACH_HINT,
+        "compares_settings": True,
         "evaluation_only": evaluates_only(trainer.config),
         "masks_change": own_fit or _rejects(trainer.config.algorithm),
     }

@@ -20,22 +20,30 @@ from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
-from rlstep_hooks.observe.shards import local_shards
+from rlstep_hooks.observe.shards import LocalShard, local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
-from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
+from rlstep_hooks.record.events import NOT_FINITE, Attached, ConfigChanged, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
+from rlstep_hooks.systems.verl.observe import drawn
+from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
-from rlstep_hooks.systems.verl.observe.engines import facts_of, role_of
+from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
+from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
+from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
+from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.trainer_record import LossNumbers, Role
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.systems.verl.observe.samples import Key
 
+
+_SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "critic"}
+"""Of verl's configuration."""
 
 _UNWRAPPED = re.compile(r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.")
 """What FSDP, activation checkpointing and torch.compile add to names (utils/model.py 0.9.1 `convert_weight_keys`)."""
@@ -75,13 +83,29 @@ class VerlTrainer:
         self._loaded_from: dict[Role, str] = {}
         self._begun = False
         self._rollout_values = RolloutValues(index=NO_REFRESH)
-        self._masks: dict[Key, int] = {}
-        """Checksums of the masks at the refresh."""
-        self._advantages: dict[Key, int] = {}
-        """Checksums of the advantages when they came to this process."""
+        self._masks = Carried()
+        """Those of the refresh."""
+        self._advantages = Carried()
+        """As they came to this process."""
+        self._targets = Carried()
+        """The critic's returns as they came to this process."""
+        self._values = Carried()
+        """The critic's values as it computed them."""
+        self._reference = Carried()
+        """The reference's log-probs as it computed them."""
+        self._of_critic_intact: dict[int, tuple[bool | None, bool | None]] = {}
+        """Of the critic's micro-batches whether returns and old values were those."""
+        self._own_log_probs: dict[Key, Any] = {}
+        """The policy's, of the latest refresh before the first update."""
+        self._settings: dict[Role, SettingsInForce] = {}
         self._formula = Contained(self._record.writer, ("formula",))
+        self._drawn = Contained(self._record.writer, ("drawn",))
+        self._cap: float | None = None
+        """The cut of -log p where completions are tested against the policy's distributions; None where they are not."""
         self._replay_guard = Contained(self._record.writer, ("optimizer",))
-        self._losses = LossMeter(self._formula)
+        self._of_critic = Contained(self._record.writer, ("critic_loss",))
+        self._losses = LossMeter(POLICY, self._formula)
+        self._value_losses = LossMeter(CRITIC, self._of_critic)
         self._delivery = Contained(self._record.writer, ("delivery",))
         self._own: dict[str, Any] = {}
         """The policy's tensors by the names under which they are handed over, while a sync goes on."""
@@ -123,8 +147,16 @@ class VerlTrainer:
             self._record.probe(role, local_shards(p for p in parameters if p.requires_grad))
             with self._replay_guard:
                 self._record.replay(role, optimizer)
+            with self._replay_guard:
+                self._settings[role] = SettingsInForce(engine, f"{_SECTIONS[role]}.optim")
+            names = engine.module.named_parameters()
+            self._record.follow(role, [(_UNWRAPPED.sub("", name), LocalShard(p)) for name, p in names])
+            facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
+                facts |= drawn.facts_of_vocabulary(engine)
+                self._cap = facts.get("surprise_cap")
+            if facts:
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
         with self._record.checkpoints:
             self._engines[role] = engine, state_of(engine, self._record.weights(role))
@@ -166,6 +198,40 @@ class VerlTrainer:
             number = self._record.calls("refresh") - 1 if self._fresh else NO_REFRESH
             self._record.see_reference(number, local_shards(worker.ref.engine.module.parameters()))
 
+    def sees_reference_log_probs(self, data: Any, result: Any, engine: Any) -> None:
+        """Remember the reference's log-probs, and how far they are from the policy's while it is what training began with.
+
+        Args:
+            data: verl's, of the samples.
+            result: What the reference computed.
+            engine: The reference's.
+        """
+        with self._record.samples:
+            self._reference.forget()
+            tokens, keys, masks = rows_of(data, "responses"), keys_of(data), rows_of(data, "response_mask")
+            given = result is not None and "log_probs" in result.keys()  # noqa: SIM118 - a TensorDict iterates over rows
+            if not self._losses.looks or not given or tokens is None or masks is None:
+                return
+            rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
+            self._reference.keep(keys, rows)
+            own, self._own_log_probs = self._own_log_probs, {}
+            policy = self._engines["policy"][0]
+            alike = getattr(engine, "_autocast_dtype", None) == getattr(policy, "_autocast_dtype", None)
+            # An adapter may begin with weights of its own, so the model without it need not be the first policy.
+            if self.version or not alike or engine is policy or not keys or not all(key in own for key in keys):
+                return
+            gap = mean_gap([own[key] for key in keys], rows, masks)
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_gap=gap)
+
+    def computed_values(self, data: Any, result: Any) -> None:
+        """The critic has computed the values of a rollout."""
+        with self._record.samples:
+            tokens = rows_of(data, "responses") if self._value_losses.looks else None
+            rows = None
+            if tokens is not None and result is not None:
+                rows = completion_rows(result["values"], [len(row) for row in tokens])
+            self._values.keep(keys_of(data) if rows is not None else None, rows)
+
     def begin(self, name: PhaseName) -> None:
         """A call of the controller begins."""
         with self._record.order:
@@ -193,13 +259,25 @@ class VerlTrainer:
             for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
                 refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
             masks = rows_of(data, "response_mask") if self._losses.looks else None
-            self._masks = {key: checksum_of(row.bool()) for key, row in zip(keys or (), masks or (), strict=False)}
+            self._masks.keep(keys, None if masks is None else [row.bool() for row in masks])
             positions = sum(len(row) for row in tokens) if tokens is not None else 0
             self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
                 self._record.writer.cannot("samples", "the data do not say which samples they hold")
                 return
-            self._rollout_values = _sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
+            self._rollout_values = sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
+            if own is not None and self._losses.looks:
+                self._see_drawn(data, result, own, tokens)
+                self._own_log_probs = {} if self.version else dict(zip(keys, own, strict=True))
+
+    def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
+        """Add up how surprising the completions are to the policy that computed their old log-probs."""
+        with self._drawn:
+            numbers = drawn.numbers_of_refresh(data, result, own, tokens, self._cap)
+            if numbers is None:
+                self._record.writer.cannot("drawn", drawn.NO_ENTROPIES)
+            else:
+                self._rollout_values = msgspec.structs.replace(self._rollout_values, **numbers)
 
     # Micro-batches
 
@@ -212,10 +290,13 @@ class VerlTrainer:
                 largest = float(values.abs().max()) if values.numel() else 0.0
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
                 rows, keys = rows_of(data, "advantages"), keys_of(data)
-                if self._losses.looks and rows is not None and keys is not None:
-                    self._advantages = {key: checksum_of(row) for key, row in zip(keys, rows, strict=True)}
-                else:
-                    self._advantages = {}
+                self._advantages.keep(keys, rows if self._losses.looks else None)
+
+    def sees_targets(self, data: Any) -> None:
+        """The critic is about to train on these samples."""
+        with self._record.samples:
+            looks = self._value_losses.looks
+            self._targets.keep(keys_of(data) if looks else None, rows_of(data, "returns"))
 
     def before_microbatch(self, data: Any, role: Role, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
@@ -235,47 +316,64 @@ class VerlTrainer:
                     None if keys is None else [key[:2] for key in keys],
                 )
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
-            if role == "policy" and self._fresh and self._losses.looks:
-                self._compare_masks(data, keys)
             if role == "policy" and self._losses.looks:
-                self._compare_advantages(data, keys)
-        with self._formula:
+                self._compare_carried(data, keys)
+            if role == "critic" and self._value_losses.looks:
+                self._compare_targets(data)
+        meter, guard, topic = self._meter(role)
+        with guard:
             index = self._record.open_index
-            if role == "policy" and index is not None:
-                self._losses.begin(index, data, loss_function)
-            if self._losses.reason:
-                self._record.writer.cannot("formula", self._losses.reason)
+            if index is not None:
+                meter.begin(index, data, loss_function)
+            if meter.reason:
+                self._record.writer.cannot(topic, meter.reason)
 
-    def _compare_masks(self, data: Any, keys: list[Key] | None) -> None:
-        """Compare the masks of a micro-batch with those of the refresh, for the samples that are known."""
-        masks = rows_of(data, "response_mask")
-        known = [
-            (self._masks[key], row) for key, row in zip(keys or (), masks or (), strict=False) if key in self._masks
-        ]
-        if known:
-            self._record.see_mask(intact=all(mask == checksum_of(row.bool()) for mask, row in known))
+    def _meter(self, role: Role) -> tuple[LossMeter, Contained, str]:
+        """What compares the losses of a role, where it is entered, and its topic."""
+        if role == "critic":
+            return self._value_losses, self._of_critic, "critic_loss"
+        return self._losses, self._formula, "formula"
 
-    def _compare_advantages(self, data: Any, keys: list[Key] | None) -> None:
-        """Compare the advantages of a micro-batch with those that came to this process, for the samples that are known."""
-        rows = rows_of(data, "advantages")
-        known = [
-            (self._advantages[key], row)
-            for key, row in zip(keys or (), rows or (), strict=False)
-            if key in self._advantages
-        ]
-        if known:
-            self._record.see_advantages(intact=all(before == checksum_of(row) for before, row in known))
+    def _compare_carried(self, data: Any, keys: list[Key] | None) -> None:
+        """Compare what a micro-batch of the policy gets with what was computed for its samples, where they are known."""
+        masks = rows_of(data, "response_mask") if self._fresh else None
+        intact = self._masks.intact(keys, None if masks is None else [row.bool() for row in masks])
+        if intact is not None:
+            self._record.see_mask(intact=intact)
+        intact = self._advantages.intact(keys, rows_of(data, "advantages"))
+        if intact is not None:
+            self._record.see_advantages(intact=intact)
+        intact = self._reference.intact(keys, rows_of(data, "ref_log_prob"))
+        if intact is not None:
+            self._record.see_reference_log_probs(intact=intact)
+
+    def _compare_targets(self, data: Any) -> None:
+        """The same for a micro-batch of the critic."""
+        index, keys = self._record.open_index, keys_of(data)
+        if index is not None and not self._value_losses.reason:
+            targets = self._targets.intact(keys, rows_of(data, "returns"))
+            self._of_critic_intact[index] = targets, self._values.intact(keys, rows_of(data, "values"))
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
         with self._record.values:
             self._record.see_log_probs(arguments["log_prob"], arguments["old_log_prob"], arguments["response_mask"])
+        with self._formula:
+            self._losses.follow(arguments["log_prob"])
+
+    def sees_values(self, values: Any, mask: Any) -> None:
+        """The critic's loss is about to be computed from these values of the micro-batch, on the device, padded to one length."""
+        with self._of_critic:
+            if self._value_losses.looks:
+                self._record.see_values(mask)
+            self._value_losses.follow(values)
 
     def after_microbatch(self, engine: Any, result: Any) -> None:
         """The forward is done and its loss known; the backward follows."""
-        with self._formula:
+        meter, guard, _ = self._meter(role_of(engine))
+        with guard:
             loss, output = result
-            self._losses.end(loss, output["model_output"], scaled=getattr(engine, "scaler", None) is not None)
+            meter.end(loss, output["model_output"], scaled=getattr(engine, "scaler", None) is not None)
         with self._record.order:
             self._record.close_microbatch()
 
@@ -285,12 +383,18 @@ class VerlTrainer:
         """verl is about to step its optimizer, or to leave the step out."""
         self._stepped, self._in_step = False, True
 
+    def gradients_made(self, engine: Any) -> None:
+        """The forward and backward passes of an update are done."""
+        with self._record.values:
+            if self._losses.looks_at_all and getattr(engine, "scaler", None) is None:
+                self._record.gradients_made(role_of(engine))
+
     def after_update(self, engine: Any, norm: Any) -> None:
         """verl is done with an optimizer step, made or left out."""
         self._in_step = False
+        self._meter(role_of(engine))[0].next_update()
         if role_of(engine) == "policy":
             self._in_place = None
-            self._losses.next_update()
         with self._record.order:
             finite = not isinstance(norm, float) or math.isfinite(norm)
             scaler = getattr(engine, "scaler", None) is not None
@@ -308,8 +412,11 @@ class VerlTrainer:
         with self._record.values:
             self._record.before_step(role, replayed=self._losses.looks)
         with self._replay_guard:
-            engine = self._engines[role][0]
-            limit = float(engine.optimizer_config.clip_grad or 0.0)
+            settings = self._settings[role]
+            limit = settings.limit
+            for name, before, now in settings.changes():
+                writer = self._record.writer
+                writer.emit(ConfigChanged(at=writer.now(), name=name, before=before, after=now, since="configuration"))
             norm = norm_of_gradients(optimizer) if limit > 0 and self._losses.looks_at_all else None
             if norm is not None:
                 self._record.see_norm(role, norm, limit)
@@ -320,7 +427,7 @@ class VerlTrainer:
         role = self._optimizers[id(optimizer)]
         rate = optimizer.param_groups[0]["lr"]
         with self._record.values:
-            self._record.after_step(role, rate)
+            self._record.after_step(role, rate, whole=self._losses.looks_at_all)
         if self._in_step:
             return
         with self._record.order:  # a step that verl's engine did not ask for
@@ -332,6 +439,8 @@ class VerlTrainer:
         """Start fetching what the device has: verl synchronises with it during the sync that follows."""
         with self._formula:
             self._losses.send()
+        with self._of_critic:
+            self._value_losses.send()
         with self._record.values:
             self._record.send_numbers()
 
@@ -381,6 +490,7 @@ class VerlTrainer:
             self._record.synced(label)
         self.write_numbers()
         self._losses.next_rollout()
+        self._value_losses.next_rollout()
 
     def write_numbers(self) -> None:
         """Write the numbers that have arrived."""
@@ -389,9 +499,14 @@ class VerlTrainer:
             self._record.write_numbers(self._losses_arrived)
 
     def _losses_arrived(self) -> dict[int, LossNumbers]:
+        found: dict[int, LossNumbers] = {}
         with self._formula:
-            return self._losses.arrived()
-        return {}
+            found = self._losses.arrived()
+        with self._of_critic:
+            for index, numbers in self._value_losses.arrived().items():
+                targets, values = self._of_critic_intact.pop(index, (None, None))
+                found[index] = msgspec.structs.replace(numbers, targets_intact=targets, values_intact=values)
+        return found
 
     def _measured(self) -> None:
         """The numbers of a rollout are complete; without a refresh of its own the controller's record says which it is."""
@@ -402,16 +517,3 @@ class VerlTrainer:
 
 NO_REFRESH = -1
 """Number of a refresh that was not made (bypass mode)."""
-
-
-def _sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:
-    """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens."""
-    masks = rows_of(data, "response_mask")
-    if own is None or engine is None or masks is None:
-        return RolloutValues(index=number)
-    pairs = [(theirs[: len(mine)], mask[: len(mine)]) for mine, theirs, mask in zip(own, engine, masks, strict=True)]
-    theirs, mask = (torch.cat(rows) for rows in zip(*pairs, strict=True))
-    gaps = (torch.cat(own).float() - theirs.float()).abs()[mask.bool()]
-    if not gaps.numel():
-        return RolloutValues(index=number)
-    return RolloutValues(index=number, sampler_gap_mean=float(gaps.mean()), sampler_gap_max=float(gaps.max()))

@@ -41,10 +41,14 @@ def place_hooks(patches: Patches, module: Any) -> None:
     # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
     patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
     patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
+    # transformer_impl.py:715: all micro-batches of one update, forward and backward; what it leaves is what the step comes to.
+    patches.wrap(transformer_impl.FSDPEngine, "forward_backward_batch", _passes)
     # transformer_impl.py:977: the tensors of a sync, whichever way they take to the engines; also called where nothing is synced.
     patches.wrap(transformer_impl.FSDPEngine, "get_per_tensor_param", _tensors)
     # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
     patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
+    # losses.py:224: the critic's loss of a micro-batch, looked up at each use, gets the values of its forward by name.
+    patches.wrap(losses, "compute_value_loss", _value_loss)
 
 
 def place_saving_hooks(patches: Patches, module: Any) -> None:
@@ -163,6 +167,9 @@ def _tensors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     if trainer is not None and role_of(instance.engine) == "critic":
+        data = kwargs.get("data", args[0] if args else None)
+        if _are_rows(data):
+            trainer.sees_targets(data)
         return _within("critic_updates", wrapped, instance, args, kwargs)
     if trainer is not None:
         trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
@@ -174,21 +181,36 @@ def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
-    if trainer is None or instance.engine_config.forward_only:
+    if trainer is None:
         return wrapped(*args, **kwargs)
     data = kwargs.get("data", args[0] if args else None)
+    if instance.engine_config.forward_only:
+        result = wrapped(*args, **kwargs)
+        if _are_rows(data):
+            trainer.sees_reference_log_probs(data, result, instance.engine)
+        return result
     if role_of(instance.engine) == "critic":
-        return _within("values", wrapped, instance, args, kwargs)
+        result = _within("values", wrapped, instance, args, kwargs)
+        if _are_rows(data):
+            trainer.computed_values(data, result)
+        return result
     if not trainer.expects_log_probs:
         return wrapped(*args, **kwargs)
     if _is_reference(data):
-        return _within("reference", wrapped, instance, args, kwargs)
+        result = _within("reference", wrapped, instance, args, kwargs)
+        trainer.sees_reference_log_probs(data, result, instance.engine)
+        return result
     trainer.begin("refresh")
     version = trainer.version_in_place
     result = wrapped(*args, **kwargs)
     trainer.refreshed(data, result, version)
     trainer.end("refresh")
     return result
+
+
+def _are_rows(data: Any) -> bool:
+    """Whether a call brings the samples themselves: to the critic V1 sends their names, and the worker fetches them within the call."""
+    return hasattr(data, "keys")
 
 
 def _is_reference(data: Any) -> bool:
@@ -209,6 +231,13 @@ def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 _FORWARD = ("micro_batch", "loss_function")
+
+
+def _passes(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _trainer is not None and not kwargs.get("forward_only", args[2] if len(args) > 2 else False):
+        _trainer.gradients_made(instance)
+    return result
 
 
 def _optimizer_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -232,3 +261,10 @@ def _policy_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return loss(*loss_args, **loss_kwargs)
 
     return measured
+
+
+def _value_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is not None and "vpreds" in kwargs and "response_mask" in kwargs:
+        trainer.sees_values(kwargs["vpreds"], kwargs["response_mask"])
+    return wrapped(*args, **kwargs)

@@ -1,0 +1,51 @@
+"""Whether any weight of a model changed between two updates: a sum of the bits of each tensor.
+
+A probe reads a few weights of a few tensors at every update. These sums read all of them, in some cycles alone, and stay on the device.
+Sums of integers do not depend on the order in which they are added.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.bits import bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class WeightSums:
+    """Compares all weights of a role.
+
+    Args:
+        parameters: The trained tensors, or their local parts.
+    """
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        self._parameters = [p for p in parameters if p.requires_grad and p.numel() and p.is_floating_point()]
+        self._left: Tensor | None = None
+        """The sums right after an update; None where they were not taken."""
+        self._held: list[tuple[int, Tensor]] = []
+
+    def after_step(self) -> None:
+        """An update was made; the weights that it leaves are those that the next one should begin with."""
+        self._left = self._sums()
+
+    def before_step(self, update: int) -> None:
+        """The optimizer is about to step."""
+        left, self._left = self._left, None
+        now = None if left is None else self._sums()
+        if left is not None and now is not None and now.device == left.device:
+            self._held.append((update, (now != left).sum().float().reshape(1)))
+
+    def _sums(self) -> Tensor | None:
+        sums = [bits(p.detach()).sum(dtype=torch.int64) for p in self._parameters]
+        return torch.stack(sums) if len({of.device for of in sums}) == 1 else None
+
+    def work_up(self) -> list[tuple[int, Tensor]]:
+        """Of each update since the last call how many tensors had changed before it, (1,) float32."""
+        held, self._held = self._held, []
+        return held

@@ -1,0 +1,110 @@
+"""What a trainer process keeps of its samples, its gradients and its optimizer, without a launch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
+from rlstep_hooks.observe.weight_sums import WeightSums
+from rlstep_hooks.systems.verl.observe.carried import Carried
+from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
+
+KEYS = [("a", "0", 1), ("b", "0", 2)]
+ROWS = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
+
+
+def test_rows_of_known_samples_are_compared_bit_for_bit() -> None:
+    carried = Carried()
+    assert carried.intact(KEYS, ROWS) is None, "nothing was kept"
+    carried.keep(KEYS, ROWS)
+    assert carried.intact(KEYS[1:], ROWS[1:]) is True
+    assert carried.intact(KEYS, ROWS[::-1]) is False
+    assert carried.intact([("c", "0", 3)], ROWS[:1]) is None, "an unknown sample"
+    assert carried.intact(KEYS, None) is None
+    carried.keep(KEYS, None)
+    assert carried.intact(KEYS, ROWS) is None
+
+
+def model() -> list[tuple[str, torch.nn.Parameter]]:
+    torch.manual_seed(0)
+    parameters = [(f"layer.{place}", torch.nn.Parameter(torch.randn(5, 3))) for place in range(3)]
+    for _, p in parameters:
+        p.grad = torch.randn(5, 3)
+    return parameters
+
+
+def of_update(change: Any) -> dict[str, Any]:
+    parameters = model()
+    watch = GradientSnapshot(parameters)
+    watch.made()
+    change(dict(parameters))
+    watch.before_step(7)
+    ((source, numbers),) = watch.work_up()
+    (fields,) = source.values(numbers.tolist()).values()
+    return fields
+
+
+def test_a_clip_of_all_gradients_is_no_difference() -> None:
+    fields = of_update(lambda of: [p.grad.mul_(0.25) for p in of.values()])
+    assert fields["gradient_off"] < 1
+    assert abs(fields["gradient_factor"] - 0.25) < 1e-6
+    assert fields["gradient_passes"] is None
+
+
+def test_one_tensor_that_is_scaled_or_dropped_is_named() -> None:
+    halved = of_update(lambda of: of["layer.1"].grad.mul_(0.5))
+    assert halved["gradient_off"] > 100
+    assert halved["gradient_tensor"] == "layer.1"
+    assert abs(halved["gradient_tensor_factor"] - 0.5) < 1e-6
+
+    def drop(of: dict[str, Any]) -> None:
+        of["layer.2"].grad = None
+
+    dropped = of_update(drop)
+    assert (dropped["gradient_tensor"], dropped["gradient_tensor_factor"]) == ("layer.2", 0.0)
+
+
+def engine(**config: Any) -> Any:
+    settings = {
+        "clip_grad": 1.0,
+        "weight_decay": 0.01,
+        "betas": [0.9, 0.999],
+        "override_optimizer_config": None,
+    } | config
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], weight_decay=0.01, betas=(0.9, 0.999))
+    return SimpleNamespace(optimizer=optimizer, optimizer_config=SimpleNamespace(**settings))
+
+
+def test_an_optimizer_as_configured_has_no_changes() -> None:
+    assert list(SettingsInForce(engine(), "critic.optim").changes()) == []
+    given = engine(betas=[0.5, 0.6], override_optimizer_config={"betas": [0.9, 0.999], "eps": 1e-8})
+    assert list(SettingsInForce(given, "critic.optim").changes()) == [], "what overrides the others counts"
+
+
+def test_settings_that_change_are_told_once() -> None:
+    followed = engine()
+    watch = SettingsInForce(followed, "critic.optim")
+    followed.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+    followed.optimizer_config.clip_grad = 100.0
+    assert list(watch.changes()) == [
+        ("critic.optim.clip_grad", 1.0, 100.0),
+        ("critic.optim.betas", (0.9, 0.999), (0.5, 0.9)),
+    ]
+    assert list(watch.changes()) == []
+    assert watch.limit == 1.0
+
+
+def test_a_write_to_any_tensor_between_updates_is_counted() -> None:
+    parameters = [p for _, p in model()]
+    sums = WeightSums(parameters)
+    sums.before_step(0)
+    sums.after_step()
+    sums.before_step(1)
+    sums.after_step()
+    parameters[2].data.mul_(0.99)
+    sums.before_step(2)
+    sums.before_step(3)
+    assert [(update, float(moved)) for update, moved in sums.work_up()] == [(1, 0.0), (2, 1.0)]
