@@ -44,6 +44,8 @@ PROVOKED_ELSEWHERE = {
     "RLS508": "rewards beside advantages are looked at in verl's faults (tests/systems/verl)",
     "RLS513": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
+    "RLS312": "of asynchronous training; in verl's faults (tests/systems/verl)",
+    "RLS520": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS901": "needs several processes",
     "RLS902": "needs several processes",
 }
