@@ -16,6 +16,13 @@ def sizes(prompts: int, group: int, minibatch: int, critic: int | None = None) -
     return Sizes(prompts=prompts, group=group, minibatch=minibatch, critic=critic)
 
 
+def test_a_rollout_in_parts_is_filled_up_part_by_part() -> None:
+    real = Sizes(prompts=64, group=4, minibatch=16, critic=12, parts=4)
+    assert (real.part, real.filled) == (192, 768)
+    small = shrink(real, seconds=5, passes=1).sizes
+    assert (small.parts, small.prompts // small.minibatch) == (4, 4)
+
+
 @pytest.mark.parametrize(
     "real",
     [sizes(1024, 8, 256), sizes(512, 16, 32), sizes(1024, 1, 256, 256), sizes(96, 5, 24, 48), sizes(64, 5, 64)],

@@ -31,7 +31,7 @@ def _environment(rehearsal: Rehearsal) -> dict[str, str]:
         **ENVIRONMENT,
         "HYDRA_FULL_ERROR": "1",
         "OMP_NUM_THREADS": "1",  # there are a dozen processes
-        "CUDA_VISIBLE_DEVICES": "0",  # Ray refuses a logical GPU where this is empty
+        "CUDA_VISIBLE_DEVICES": "0,1",  # Ray refuses more logical GPUs than are named here
         **ray_variables(rehearsal.folder),
         "RAY_DEDUP_LOGS": "0",
     }

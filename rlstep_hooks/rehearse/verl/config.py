@@ -18,7 +18,7 @@ from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse.messages import CannotRehearseError, said, say, settings
 from rlstep_hooks.rehearse.models import place_of
-from rlstep_hooks.rehearse.verl.host import HOST, LEFT_OUT, RESPONSE, impossible
+from rlstep_hooks.rehearse.verl.host import HOST, LEFT_OUT, RESPONSE, SEPARATE, impossible, is_separate
 from rlstep_hooks.rehearse.verl.rate import look_at_rate
 from rlstep_hooks.rehearse.verl.rows import Taken, take
 from rlstep_hooks.rehearse.verl.sizes import Shrunk, Sizes, pieces, shrink
@@ -137,6 +137,7 @@ def _sizes(config: Any) -> Sizes:
         minibatch=int(config.actor_rollout_ref.actor.ppo_mini_batch_size),
         critic=int(config.critic.ppo_mini_batch_size) if critic else None,
         fetched=int(config.data.gen_batch_size) if config.data.get("gen_batch_size") else None,
+        parts=int(config.trainer.v1.separate_async.parameter_sync_step) if is_separate(config) else 1,
     )
 
 
@@ -218,7 +219,7 @@ def _settings(config: Any, real: Any, sizes: Sizes, small: Sizes, taken: Taken) 
             say("left out", text, level="replaced")
             put(name, value)
     variables = OmegaConf.select(real, "ray_kwargs.ray_init.runtime_env.env_vars", default=None)
-    for name, value in HOST.items():
+    for name, value in (HOST | SEPARATE if is_separate(real) else HOST).items():
         put(name, value)
     if variables is not None:
         put("ray_kwargs.ray_init.runtime_env", {"env_vars": {key: str(value) for key, value in variables.items()}})
@@ -261,7 +262,7 @@ def _microbatches(real: Any, sizes: Sizes, small: Sizes, tokens: int) -> dict[st
     longest = int(real.data.max_prompt_length) + int(real.data.max_response_length)
     updates = (sizes.minibatch * sizes.group, small.minibatch * small.group)
     critic = ((sizes.critic or 0) * sizes.group, (small.critic or 0) * small.group)
-    whole = (sizes.filled, small.filled)
+    whole = (sizes.part, small.part)
     values: dict[str, Any] = {}
     for section, size, budget, (many, few) in (
         (_ACTOR, "ppo_micro_batch_size", "ppo_max_token_len_per_gpu", updates),

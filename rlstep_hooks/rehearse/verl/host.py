@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
+from rlstep_hooks.rehearse.verl.cpu.engine import BACKEND, ENGINE
 
 RESPONSE = 16
 """Tokens of a completion."""
@@ -83,6 +83,16 @@ HOST: dict[str, Any] = {
 }
 """Name of a setting -> its value here; one whose section a release does not have is left out."""
 
+SEPARATE: dict[str, Any] = {
+    "actor_rollout_ref.rollout.nnodes": 1,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 1,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": BACKEND,
+    "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs": {},
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": None,
+    "ray_kwargs.ray_init": HOST["ray_kwargs.ray_init"] | {"num_gpus": 2},
+}
+"""The same for engines in processes of their own."""
+
 LEFT_OUT: dict[str, tuple[Any, str]] = {
     "algorithm.filter_groups.enable": (
         False,
@@ -97,6 +107,18 @@ LEFT_OUT: dict[str, tuple[Any, str]] = {
 
 _SERVED = re.compile(r"search|sandbox|retriev|browser|mcp", re.IGNORECASE)
 """In the names of tools that ask a server."""
+
+
+def is_separate(config: Any) -> bool:
+    """Whether engines in processes of their own generate.
+
+    Args:
+        config: verl's live configuration.
+    """
+    from omegaconf import OmegaConf
+
+    mode = OmegaConf.select(config, "trainer.v1.trainer_mode", default=None)
+    return bool(OmegaConf.select(config, "trainer.use_v1", default=False)) and mode == "separate_async"
 
 
 def impossible(config: Any) -> str:
@@ -114,8 +136,8 @@ def impossible(config: Any) -> str:
     if strategy not in (None, "fsdp", "fsdp2"):
         return f"actor.strategy={strategy} needs GPUs; only FSDP trains on a CPU"
     mode = value("trainer.v1.trainer_mode") or "sync"
-    if value("trainer.use_v1") and mode not in ("sync", "colocate_async"):
-        return f"trainer.v1.trainer_mode={mode} keeps the engine on other GPUs than the trainer"
+    if value("trainer.use_v1") and mode not in ("sync", "colocate_async", "separate_async"):
+        return f"trainer.v1.trainer_mode={mode} is a trainer of somebody's own"
     if value("reward.reward_model.enable"):
         return "reward.reward_model is served by an engine that needs a GPU"
     if value("distillation.enabled"):

@@ -29,6 +29,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """`critic.ppo_mini_batch_size`, in prompts; None without a critic."""
     fetched: int | None = None
     """`data.gen_batch_size`: prompts that the loader gives at once; None for all of a rollout."""
+    parts: int = 1
+    """Parts in which a rollout is trained: `parameter_sync_step` of separate_async."""
 
     @property
     def samples(self) -> int:
@@ -36,10 +38,15 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         return self.prompts * self.group
 
     @property
-    def filled(self) -> int:
-        """Samples of a rollout with those that a V1 trainer fills it up with (trainer_base.py:1589-1606, 0.9.1)."""
+    def part(self) -> int:
+        """Samples of one part with those that a V1 trainer fills it up with (trainer_base.py:1589-1606, 0.9.1)."""
         multiple = math.lcm(self.minibatch * self.group, (self.critic or 1) * self.group if self.critic else 1)
-        return -(-self.samples // multiple) * multiple
+        return -(-self.samples // self.parts // multiple) * multiple
+
+    @property
+    def filled(self) -> int:
+        """The same of a rollout."""
+        return self.part * self.parts
 
 
 class Shrunk(msgspec.Struct, frozen=True):
@@ -82,6 +89,7 @@ def _smaller(real: Sizes) -> Iterator[Sizes]:
                 minibatch=real.minibatch // factor,
                 critic=real.critic // factor if real.critic else None,
                 fetched=real.fetched // factor if real.fetched else None,
+                parts=real.parts,
             )
             if small.prompts >= 2 or real.prompts < 2 or (real.group > 1 and small.prompts * group >= 4):
                 yield small
