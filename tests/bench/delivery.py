@@ -72,7 +72,9 @@ def main() -> None:
             own[name].copy_(tensor)
         watch.end(0)
 
-    print(f"{len(own)} tensors, {sum(t.numel() for t in own.values()) / 1e6:.0f} M parameters in bfloat16, {PAIRS} pairs")
+    print(
+        f"{len(own)} tensors, {sum(t.numel() for t in own.values()) / 1e6:.0f} M parameters in bfloat16, {PAIRS} pairs"
+    )
     compare(plain, proved, len(own))
 
 
