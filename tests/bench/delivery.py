@@ -16,6 +16,8 @@ from rlstep_hooks.observe.delivery import WHOLE_SYNCS, same_names
 from rlstep_hooks.observe.sync_watch import SyncWatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlstep_hooks.record.events import AnyEvent
 
 PAIRS = 24
@@ -70,6 +72,14 @@ def main() -> None:
             own[name].copy_(tensor)
         watch.end(0)
 
+    print(
+        f"{len(own)} tensors, {sum(t.numel() for t in own.values()) / 1e6:.0f} M parameters in bfloat16, {PAIRS} pairs"
+    )
+    compare(plain, proved, len(own))
+
+
+def compare(plain: Callable[[], None], proved: Callable[[], None], tensors: int) -> None:
+    """Time syncs with and without the proof in turn, and print both and the share."""
     for _ in range(WHOLE_SYNCS):
         plain()
         proved()
@@ -84,10 +94,6 @@ def main() -> None:
         with_it - without for with_it, without in zip(seconds["proved"], seconds["plain"], strict=True)
     )
     alone = statistics.median(seconds["plain"])
-    tensors = len(own)
-    print(
-        f"{tensors} tensors, {sum(t.numel() for t in own.values()) / 1e6:.0f} M parameters in bfloat16, {PAIRS} pairs"
-    )
     print(
         f"a sync {alone * 1e3:.1f} ms; the proof {extra * 1e3:.2f} ms ({extra / tensors * 1e6:.1f} us a tensor), {extra / alone:.2%}"
     )
