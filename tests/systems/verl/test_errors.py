@@ -89,10 +89,6 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.Captu
 
 CASES = {
     "actor_rollout_ref.actor.strategy=megatron": {"actor_rollout_ref.actor.strategy": "megatron"},
-    "trainer.v1.trainer_mode=separate_async": {
-        "trainer.v1.trainer_mode": "separate_async",
-        "trainer.v1.separate_async.parameter_sync_step": 2,
-    },
     "rollout.agent.agent_loop_manager_class": {
         "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": "mine.Manager"
     },
