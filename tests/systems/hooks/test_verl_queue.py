@@ -48,6 +48,16 @@ def test_what_is_wrong_is_counted(taken: list[str], there: str, found: Queued) -
     assert queue.since() == Queued(waiting=found.waiting), "each once"
 
 
+def test_a_prompt_of_which_no_sample_came_is_dropped_and_not_lost() -> None:
+    queue = followed()
+    queue.choose(["a", "b"])
+    queue.take(samples("a"), set("abcd"))
+    assert queue.since() == Queued(waiting=2, dropped=(("no sample came of it", 1),))
+    queue.choose(["c", "d"])
+    queue.take(samples("c", "d"), set("cd"))
+    assert queue.since() == Queued()
+
+
 def test_a_prompt_that_was_taken_before_is_known() -> None:
     queue = followed()
     queue.take(samples("a"), set("abcd"))

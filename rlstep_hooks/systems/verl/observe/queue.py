@@ -36,6 +36,8 @@ class Queue:
         self._looked: set[str] = set()
         """Samples in the queue whose weights were looked at."""
         self._behind = 0
+        self._chosen: set[str] = set()
+        """Prompts that were chosen for training since samples were taken last."""
         self._lost: set[str] = set()
         self._dropped: Counter[str] = Counter()
 
@@ -56,6 +58,10 @@ class Queue:
         for prompt in set(prompts) & self._under_way:
             self._under_way.discard(prompt)
             self._dropped["more than a rollout needed"] += 1
+
+    def choose(self, prompts: Iterable[str]) -> None:
+        """Prompts are chosen for training, with all samples that came of them."""
+        self._chosen.update(prompts)
 
     def look(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
         """Look at the weights behind the samples in the queue, by key and tag: old ones are then seen before they are taken."""
@@ -81,7 +87,11 @@ class Queue:
             else:
                 prompts.add(prompt)
             seen.add(key)
-        self._under_way -= prompts
+        empty = (self._chosen & self._under_way) - prompts
+        if empty:
+            self._dropped["no sample came of it"] += len(empty)
+        self._under_way -= prompts | empty
+        self._chosen = set()
         for prompt in prompts:
             self._taken[prompt] = None
             if len(self._taken) > REMEMBERED:

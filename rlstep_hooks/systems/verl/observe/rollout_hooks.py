@@ -133,6 +133,8 @@ class RolloutHooks:
             # (replay_buffer.py:336-373 and :257-274). The first calls the second before it returns.
             patches.wrap(trainer.replay_buffer, "_evict_terminal_groups", self._around_eviction)
             patches.wrap(trainer.replay_buffer, "_clear_groups", inside(lambda _, args: _cleared(queue, *args)))
+            # Verified in 0.9.1 V1: what is trained next, prompts of which no sample came among them (replay_buffer.py:394-406).
+            patches.wrap(trainer.replay_buffer, "_materialize_batch", inside(lambda _, args: _chosen(queue, *args[:2])))
 
     def _around_eviction(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
         with self._contained_queue:
@@ -331,6 +333,11 @@ def _lends_engines(config: Any) -> bool:
 def _real(part: Any) -> list[tuple[str, Any]]:
     """Keys and tags of the samples that verl's replay buffer gave, without padding."""
     return [(key, tag) for key, tag in zip(part.keys, part.tags, strict=True) if not tag.get("is_padding", False)]
+
+
+def _chosen(queue: Queue, partition: str, prompts: list[str]) -> None:
+    if partition == PARTITION:
+        queue.choose(prompts)
 
 
 def _cleared(queue: Queue, partition: str, prompts: set[str]) -> None:
