@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.alternative_losses import fitting_gradients
 from rlstep_hooks.systems.sb3.observe.pure import is_own, is_pure, schedule_of
 
 if TYPE_CHECKING:
@@ -145,12 +146,7 @@ class MiniBatch:
 
     def like(self) -> str:
         """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss."""
-        observed = self.observed()
-        for name, (documented, rounding) in self._others():
-            # A factor of the whole loss multiplies its rounding too.
-            if bool(((observed - documented).abs() <= 64 * rounding).all()):
-                return name
-        return ""
+        return fitting_gradients(self.observed(), self._others())
 
     def _others(self) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
         settings, own = self.settings, self.documented

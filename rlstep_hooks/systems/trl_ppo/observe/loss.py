@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.systems.trl_ppo.observe.rollout import Settings
+    from rlstep_hooks.observe.alternative_losses import fitting_gradients
+from rlstep_hooks.systems.trl_ppo.observe.rollout import Settings
 
 EDGE = 1e-5
 """A ratio or value this near to its limit may be on either side of it."""
@@ -133,11 +134,7 @@ class FollowedLoss:
 
     def like(self) -> str:
         """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss."""
-        observed = self.observed()
-        for name, (documented, rounding) in self._others():
-            if bool(((observed - documented).abs() <= 64 * rounding).all()):
-                return name
-        return ""
+        return fitting_gradients(self.observed(), self._others())
 
     def _others(self) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
         settings, own, of = self.settings, self.documented, self.inputs
