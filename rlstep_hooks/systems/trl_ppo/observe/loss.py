@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlstep_hooks.observe.alternative_losses import fitting_gradients
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.alternative_losses import fitting_gradients
-from rlstep_hooks.systems.trl_ppo.observe.rollout import Settings
+    from rlstep_hooks.systems.trl_ppo.observe.rollout import Settings
 
 EDGE = 1e-5
 """A ratio or value this near to its limit may be on either side of it."""
