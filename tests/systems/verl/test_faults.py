@@ -97,8 +97,9 @@ LAUNCHES = {
             "engine_truncates": 3,
             "answers_from_a_cache": 5,
         },
-        # The engine gives no log-probs, which verl leaves out unless they are asked for: nothing else shows these.
-        settings={"data.max_response_length": 32, "actor_rollout_ref.actor.optim.lr": 1e-4},
+        # The engine gives no log-probs, which verl leaves out unless they are asked for: nothing else shows these. The text is drawn
+        # without a seed, so that it has to be long: with 64 tokens of a completion the evidence is twice the bound.
+        settings={"data.max_response_length": 64, "actor_rollout_ref.actor.optim.lr": 1e-4},
         rows=56,
         sharpness=20.0,
     ),
