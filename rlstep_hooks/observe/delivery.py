@@ -1,7 +1,9 @@
 """A few elements of the weights that are brought to an engine: of the policy, of what is handed over, and of what the engine holds.
 
-Both sides choose the same elements of a tensor by its name alone, so that they need not talk to each other. A sync reads 8 elements of
-an eighth of the tensors, by turns; the first two syncs read all tensors. Nothing waits for the device.
+Both sides choose the same elements of a tensor by its name alone, so that they need not talk to each other. The first two syncs read 8
+elements of every tensor. A later sync counts all tensors by their names, and reads 32 elements of a few of them, by turns: of an eighth
+of a small model's, of a 32nd from 256 tensors on. So a sync looks at some 290 elements of a model with 290 tensors either way, and what
+costs time is the number of tensors. Nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ELEMENTS = 8
-"""Elements that are read of a tensor."""
+"""Elements that are read of a tensor in a sync that reads all tensors."""
 
-TURNS = 8
-"""A tensor's turn comes once in this many syncs."""
+MORE_ELEMENTS = 32
+"""Elements that are read of a tensor in a sync that reads a few. The first of them are those of a sync that reads all."""
+
+FEWEST_TURNS, MOST_TURNS = 8, 32
+"""A tensor's turn comes once in this many syncs: the first for models with few tensors, the second for those with many."""
 
 WHOLE_SYNCS = 2
 """The first syncs, which read all tensors: a fault that is there from the start is found at once."""
@@ -31,21 +36,51 @@ CHOSEN = 16_384
 """Tensors whose elements are remembered; more than any model has but those with thousands of experts."""
 
 
-def is_due(name: str, number: int) -> bool:
-    """Whether a tensor is read in this sync."""
-    return number < WHOLE_SYNCS or _turn(name) == number % TURNS
+def turns_of(tensors: int) -> int:
+    """In how many syncs each tensor of a model is read once: 8, 16 from 128 tensors on, 32 from 256 on.
+
+    A power of two, so that of two sides that counted different numbers of tensors one reads a part of what the other reads.
+    """
+    turns = FEWEST_TURNS
+    while turns < MOST_TURNS and tensors >= 16 * turns:
+        turns *= 2
+    return turns
+
+
+class Turn:
+    """What one sync reads.
+
+    Args:
+        number: Of the sync, from 0.
+        tensors: Tensors of the sync before it.
+    """
+
+    def __init__(self, number: int, tensors: int) -> None:
+        whole = number < WHOLE_SYNCS
+        self.elements = ELEMENTS if whole else MORE_ELEMENTS
+        """Elements that are read of a tensor."""
+        self._last = 0 if whole else turns_of(tensors) - 1
+        self._now = number & self._last
+
+    def takes(self, name: str) -> bool:
+        """Whether it is the turn of a tensor of this name."""
+        return _turn(name) & self._last == self._now
+
+    def reads(self, name: str, tensor: Any) -> bool:
+        """Whether a tensor is read."""
+        return _turn(name) & self._last == self._now and tensor.is_floating_point() and tensor.numel() > 0
 
 
 @lru_cache(CHOSEN)
 def _turn(name: str) -> int:
-    return zlib.crc32(name.encode()) % TURNS
+    return zlib.crc32(name.encode())
 
 
 @lru_cache(CHOSEN)
-def elements_of(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Which elements of a tensor are read, as places in the flat tensor."""
+def elements_of(name: str, shape: tuple[int, ...], elements: int = ELEMENTS) -> tuple[int, ...]:
+    """Which elements of a tensor are read, as places in the flat tensor. Fewer elements are the first ones of more."""
     size = prod(shape)
-    return tuple(sorted({zlib.crc32(b"%d:" % i + name.encode()) % size for i in range(ELEMENTS)}))
+    return tuple(dict.fromkeys(zlib.crc32(b"%d:" % i + name.encode()) % size for i in range(elements)))
 
 
 class Reader:
@@ -53,31 +88,32 @@ class Reader:
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[tuple[Any, ...], Any]] = {}
-        """Of a tensor: shape, row and device for which its places are, and these, as a tensor on the device."""
+        """Of a tensor: shape, row, elements and device for which its places are, and these, as a tensor on the device."""
 
-    def read(self, name: str, tensor: Any, shape: tuple[int, ...] | None = None, row: int = 0) -> Any:
+    def read(self, name: str, tensor: Any, elements: int, shape: tuple[int, ...] | None = None, row: int = 0) -> Any:
         """The chosen elements of a tensor.
 
         Args:
             name: Its name in the policy.
             tensor: It, or a larger one that holds it.
+            elements: How many are read, if it has so many.
             shape: Its shape, if `tensor` is a larger one.
             row: The row of `tensor` at which it begins.
         """
-        valid = tensor.shape if shape is None else shape, row, tensor.device
+        valid = tensor.shape if shape is None else shape, row, elements, tensor.device
         known = self._places.get(name)
         if known is None or known[0] != valid:
             if len(self._places) >= CHOSEN:
                 self._places.clear()
-            known = self._places[name] = valid, _on_device(name, tuple(valid[0]), row, tensor.device)
+            known = self._places[name] = valid, _on_device(name, *valid)
         return tensor.detach().take(known[1])
 
 
-def _on_device(name: str, shape: tuple[int, ...], row: int, device: Any) -> Any:
+def _on_device(name: str, shape: tuple[int, ...], row: int, elements: int, device: Any) -> Any:
     import torch
 
     before = row * prod(shape[1:])
-    places = [before + place for place in elements_of(name, shape)]
+    places = [before + place for place in elements_of(name, tuple(shape), elements)]
     return torch.tensor(places, dtype=torch.int64).to(device, non_blocking=True)
 
 
@@ -140,6 +176,7 @@ class SentWatch:
         self._readings = Readings()
         self._number = -1
         self._names: set[str] = set()
+        self._turn = Turn(0, 0)
         self._waiting: list[tuple[int, int, int | None, int]] = []
         """Syncs whose elements have not arrived: number, policy version, tensors of the policy, tensors handed over."""
 
@@ -151,17 +188,26 @@ class SentWatch:
     def begin(self) -> None:
         """A sync begins."""
         self._number += 1
+        self._turn = Turn(self._number, len(self._names))
         self._names = set()
 
+    @property
+    def seen(self) -> int:
+        """Different tensors that were handed over in this sync so far."""
+        return len(self._names)
+
     def see(self, name: str, tensor: Any) -> None:
-        """A tensor is handed over under a name."""
-        self._names.add(name)
-        if not is_due(name, self._number) or not tensor.is_floating_point() or not tensor.numel():
+        """A tensor is handed over under a name. Some trainers go through their tensors once more, for their shapes."""
+        if name in self._names:
             return
-        sent = self._reader.read(name, tensor)
+        self._names.add(name)
+        if not self._turn.reads(name, tensor):
+            return
+        elements = self._turn.elements
+        sent = self._reader.read(name, tensor, elements)
         own = self._own(name)
         if own is not None and own.data_ptr() != tensor.data_ptr() and own.shape == tensor.shape:
-            self._readings.add(self._number, "policy", name, own, self._own_reader.read(name, own))
+            self._readings.add(self._number, "policy", name, own, self._own_reader.read(name, own, elements))
             self._readings.add(self._number, "sent", name, tensor, sent)
         else:
             self._readings.add(self._number, "policy", name, tensor, sent)
@@ -229,34 +275,50 @@ class HeldWatch:
         """Numbers the readings, because a look after a wake-up is no sync."""
         self._names: dict[str, tuple[int, ...]] = {}
         """What arrived in the sync that goes on, with its shape."""
+        self._ahead: set[str] = set()
+        """What was read before this sync began."""
+        self._turn = Turn(0, 0)
         self._latest: dict[str, tuple[int, ...]] = {}
-        """What was read after the latest sync."""
+        """What is read in the sync that goes on, or was after the latest, with its shape."""
         self._waiting: list[tuple[int, int, int, bool]] = []
         self.open = False
         """Whether a sync goes on."""
 
-    def begin(self, number: int | None = None) -> None:
-        """A sync begins; its number where it is known."""
+    def begin(self, number: int | None = None, *, ahead: bool = False) -> None:
+        """A sync begins.
+
+        Args:
+            number: Its number, where it is known.
+            ahead: Read now what the engine holds, because it takes its tensors away while it loads: of the tensors of the sync before,
+                whose names are known.
+        """
         self._number = self._number + 1 if number is None else number
-        self._names = {}
+        self._turn = Turn(self._number, len(self._names))
+        known, self._names, self._latest, self._ahead = self._names, {}, {}, set()
         self._looks += 1
         self.open = True
+        for name, shape in known.items() if ahead else ():
+            if self._turn.takes(name):
+                self._ahead.add(name)
+                self._read("before", name, shape)
 
     def see(self, name: str, tensor: Any) -> None:
         """A tensor arrives and is not loaded yet."""
         if not self.open:
             self.begin()
-        first = name not in self._names
-        self._names[name] = tuple(tensor.shape)
-        if first and is_due(name, self._number) and tensor.is_floating_point() and tensor.numel():
-            self._read("before", name, tuple(tensor.shape))
+        if name in self._names:
+            return
+        shape = self._names[name] = tuple(tensor.shape)
+        if self._turn.reads(name, tensor):
+            self._latest[name] = shape
+            if name not in self._ahead:
+                self._read("before", name, shape)
 
     def end(self) -> None:
         """All tensors of the sync are loaded."""
         if not self.open:
             return
         self.open = False
-        self._latest = {name: shape for name, shape in self._names.items() if is_due(name, self._number)}
         for name, shape in self._latest.items():
             self._read("after", name, shape)
         self._readings.send()
@@ -274,8 +336,9 @@ class HeldWatch:
 
     def _read(self, part: str, name: str, shape: tuple[int, ...]) -> None:
         place = self._place(name, shape)
-        if place is not None and place.tensor.is_floating_point():
-            values = self._reader.read(name, place.tensor, shape, place.row)
+        # While vLLM loads layer by layer, its model holds tensors without values (model_loader/reload/layerwise.py 0.32).
+        if place is not None and place.tensor.is_floating_point() and not place.tensor.is_meta:
+            values = self._reader.read(name, place.tensor, self._turn.elements, shape, place.row)
             self._readings.add(self._looks, part, name, place.tensor, values)
 
     def ready(self, at: float, *, wait: bool = False) -> list[WeightsHeld]:

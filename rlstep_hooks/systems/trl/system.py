@@ -417,13 +417,13 @@ SYSTEM = System(
         ),
         "sampler": yes(
             "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
-            "and what it holds after each sync",
-            "not what a vLLM server does with the weights",
+            "and what it holds after each sync; of a vLLM server too that was started with RLSTEP_ENGINES (1.16)",
+            "not what other servers do with the weights",
         ),
         "weights between updates": yes("a probe, between updates and while samples are generated"),
     },
     does_not_observe=(
-        "what a vLLM server does with the weights",
+        "what a vLLM server does with the weights, unless it was started with RLSTEP_ENGINES (1.16)",
         "log-probs inside a liger loss",
         "the value of losses without a clip of the documented form (cispo, sapo and the like)",
         "updates made by DeepSpeed's engine",

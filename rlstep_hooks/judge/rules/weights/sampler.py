@@ -11,6 +11,7 @@ import msgspec
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far, precision_class
+from rlstep_hooks.judge.rules.weights.causes import EXPLAINED, EngineWeights, cause_of
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
@@ -46,51 +47,6 @@ ENOUGH_MEASURED = 2
 
 TRUNCATION_SHARE = 0.15
 """Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
-
-EXPLAINED = ("truncation", "rounding")
-"""Causes of a distance that leave it a warning however large it is: a truncation may be configured."""
-
-
-class _Cause(msgspec.Struct, frozen=True):
-    """Why an engine's log-probs are far from the trainer's."""
-
-    why: str
-    fix: str
-    shows: str = ""
-    """What was computed to find it."""
-    variant: str = ""
-
-
-def _cause_of(fit: str) -> _Cause:
-    """The cause that `rlstep_hooks.observe.engine_distance` names."""
-    kind = fit.partition(" ")[0]
-    if kind == "temperature":
-        return _Cause(
-            why="engine and trainer divide their logits by different temperatures, so the ratio between them is no correction",
-            fix="give both the same temperature, and ask the engine for processed log-probs: raw ones are those of temperature 1",
-            shows=f"the engine's log-probs are those at {fit}",
-            variant="temperature",
-        )
-    if kind in ("top_k", "top_p", "min_p"):
-        return _Cause(
-            why=f"the engine's log-probs are those of the tokens that {fit} leaves, the trainer's of all",
-            fix="sample from all tokens, or correct with log-probs of the same distribution",
-            shows=f"the engine's log-probs are those of {fit}",
-            variant="truncation",
-        )
-    if kind in ("logits", "log-probs"):
-        return _Cause(
-            why="the engine rounds where the trainer does not; a ratio over many tokens adds the errors up",
-            fix="have the engine compute its last layer and its log-probs in float32",
-            shows=f"the engine has its {fit}",
-            variant="rounding",
-        )
-    return _Cause(
-        why="the engine's log-probs belong to other tokens than those that they are used for",
-        fix="look at where the prompt is cut off, at padding, and at the order in which the engine's answers are put together",
-        shows=f"the engine's log-probs are {fit}",
-        variant="place",
-    )
 
 
 class SamplerVersion(Rule):
@@ -227,7 +183,8 @@ class SamplerGap(ValueRule):
         Where the trainer's logits of some tokens can be read (TRL), each documented cause is computed from them and the
         one that leaves at most 3 % of the distance is named: another temperature, a truncation (top_k, top_p,
         min_p), logits or log-probs of fewer bits, log-probs of the neighbouring token or of another sample. What is
-        left has another cause: weights, kernels, an adapter. The finding says whether the weights were compared.
+        left has another cause: weights, kernels, an adapter. Where the weights of that sync were compared (RLS415), the finding says
+        whether the engine holds older ones, or others, or those of the policy.
 
     Why it matters:
         A distance at equal versions means that the engine computes something else: stale weights behind an equal
@@ -280,13 +237,11 @@ class SamplerGap(ValueRule):
         """Rollouts whose distance was within the bound."""
         self._largest = 0.0
         """The largest distance among these rollouts."""
-        self._delivered: bool | None = None
-        """Whether the engine holds the weights of the policy, as far as they were compared; None if they were not."""
+        self._weights = EngineWeights()
 
     def delivered(self, delivery: Delivery) -> Finding | None:
         """Remember whether the engine's own tensors were those of the policy."""
-        if delivery.compared:
-            self._delivered = not delivery.wrong
+        self._weights.see(delivery)
         return None
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
@@ -317,11 +272,11 @@ class SamplerGap(ValueRule):
             )
         top_p = facts.get("configured_sampling", {}).get("top_p", 1.0)
         if values.sampler_gap_fit:
-            cause = _cause_of(values.sampler_gap_fit)
+            cause = cause_of(values.sampler_gap_fit)
         elif top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
-            cause = msgspec.structs.replace(_cause_of(f"top_p {top_p:g}"), shows=f"which is -ln {top_p:g}")
+            cause = msgspec.structs.replace(cause_of(f"top_p {top_p:g}"), shows=f"which is -ln {top_p:g}")
         else:
-            cause = self._rest()
+            cause = self._weights.rest(event.policy_version)
         return self.fail_by(
             1.0 if cause.variant in EXPLAINED else gap / tolerance,
             expected=f"mean |log-prob difference| at most {tolerance:g}",
@@ -331,24 +286,6 @@ class SamplerGap(ValueRule):
             why=cause.why,
             fix=cause.fix,
             variant=cause.variant,
-        )
-
-    def _rest(self) -> _Cause:
-        """What is left where no cause fits."""
-        if self._delivered:
-            return _Cause(
-                why="at the same policy version engine and trainer should give nearly the same log-probs; the weights that were"
-                " compared are equal",
-                fix="what is left: kernels and their precision, an adapter, a cache of an earlier version, another chat template",
-            )
-        weights = (
-            "compare weights first, then"
-            if self._delivered is None
-            else "mend the sync of weights first (RLS415), then"
-        )
-        return _Cause(
-            why="at the same policy version engine and trainer should give nearly the same log-probs",
-            fix=f"{weights} temperature, top-p and the engine's log-prob mode",
         )
 
     def _usual(self) -> float | None:

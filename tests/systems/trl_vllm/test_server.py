@@ -1,0 +1,202 @@
+"""TRL's server mode with the real vLLM: `trl vllm-serve`, and trainers that use the server one after the other.
+
+Gloo stands in for NCCL, on both sides (tests/cpu/vllm_server/gloo.py); all else is as a user has it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.record.events import WeightsHeld, WeightsSent
+from rlstep_hooks.record.ledger import read_lines
+from rlstep_hooks.systems.vllm_engine.environment import ENGINES
+from tests.systems.trl.helpers import codes, problems
+from tests.systems.trl_async.test_delivery import half, those_of_the_first_sync
+from tests.systems.trl_vllm.run import CPU, VARIABLES, prepare, save_model, trainer_of
+from tests.systems.trl_vllm.test_colocated import OF_DELIVERY, handed_over
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+prepare()
+
+STARTS = 240.0
+"""Seconds in which the server has to start."""
+
+
+class Server:
+    """`trl vllm-serve` in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        from vllm_server import gloo
+
+        gloo.install()
+        self.model = save_model(folder)
+        self.engines = folder / "engines"
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.log = folder / "server.log"
+        command = [
+            str(Path(sys.executable).parent / "trl"), "vllm-serve", "--model", str(self.model), "--host", "127.0.0.1", "--port",
+            self.url.rpartition(":")[2], "--max_model_len", "64", "--gpu_memory_utilization", "0.1", "--enforce_eager", "True",
+            "--worker-extension-cls", "vllm_server.faults.Faults",
+        ]  # fmt: skip
+        own = os.environ.get("PYTHONPATH", "")
+        path = os.pathsep.join([str(CPU / "vllm_server" / "site"), str(CPU), *([own] if own else [])])
+        variables = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=variables | VARIABLES | {"PYTHONPATH": path, ENGINES: str(self.engines)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._wait()
+
+    def _wait(self) -> None:
+        ends = time.monotonic() + STARTS
+        while time.monotonic() < ends and self._process.poll() is None:
+            try:
+                if requests.get(f"{self.url}/health", timeout=5).ok:
+                    return
+            except requests.RequestException:
+                time.sleep(0.5)
+        self.stop()
+        pytest.fail(f"the server did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
+
+    def tell(self, fault: str) -> None:
+        """Have the engine's workers call one of their faults."""
+        requests.post(f"{self.url}/collective_rpc", json={"method": fault}, timeout=60).raise_for_status()
+
+    def stop(self) -> None:
+        """End it with all its processes."""
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all runs, as a user keeps it."""
+    started = Server(tmp_path_factory.mktemp("server"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def build(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Builds a trainer that uses the server, with an audit."""
+    monkeypatch.setenv(ENGINES, str(server.engines))
+
+    def make(**settings: Any) -> tuple[Any, StepAuditCallback]:
+        audit = StepAuditCallback(log_dir=tmp_path / "log", listeners=())
+        connected = {"vllm_mode": "server", "vllm_server_base_url": server.url, "vllm_group_port": free_port()}
+        return trainer_of(server.model, tmp_path, callbacks=[audit], **connected, **settings), audit
+
+    yield make
+    server.tell("heal")
+
+
+def recorded(folder: Path, kind: type) -> list[Any]:
+    """The events of one kind in a run's record."""
+    (record,) = (folder / "log").glob("*.rank0.jsonl")
+    return [event for event, _ in read_lines(record) if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("settings", [{"max_steps": 5}, {"lora": True}, {"num_iterations": 2, "max_steps": 6}], ids=str)
+def test_a_healthy_run_is_proved(build: Callable[..., Any], tmp_path: Path, settings: dict[str, Any]) -> None:
+    trainer, audit = build(**settings)
+    trainer.train()
+    assert not problems(audit.report)
+    sent, held = recorded(tmp_path, WeightsSent), recorded(tmp_path, WeightsHeld)
+    assert [event.number for event in held] == [event.number for event in sent] == list(range(len(sent)))
+    assert len({event.engine for event in held}) == 1
+    rules = {rule.code: rule for rule in audit.report.rules}
+    assert rules["RLS415"].verdict == rules["RLS416"].verdict == rules["RLS417"].verdict == "PASS"
+    assert rules["RLS415"].checks == len(held) >= 3
+    assert rules["RLS415"].note == "", "every tensor was compared"
+    # What was there before a later sync is read before the engine takes its tensors away.
+    assert all(event.before for event in held[1:])
+
+
+def left_out(trainer: Any, server: Server) -> None:
+    """The message with the weights is never sent, and nobody says so."""
+    trainer.vllm_generation.vllm_client.update_named_params = lambda metadata, tensors: None
+
+
+def later_left_out(trainer: Any, server: Server) -> None:
+    """The first sync is sent, and none after it."""
+    client = trainer.vllm_generation.vllm_client
+    send = client.update_named_params
+
+    def once(metadata: Any, tensors: Any) -> None:
+        send(metadata, tensors)
+        client.update_named_params = lambda metadata, tensors: None
+
+    client.update_named_params = once
+
+
+def told(fault: str) -> Callable[[Any, Server], None]:
+    return lambda trainer, server: server.tell(fault)
+
+
+FAULTS: dict[str, tuple[Callable[[Any, Server], None], str, str]] = {
+    "left out": (left_out, "RLS416", "0 of 26 arrived"),
+    "left out after the first": (later_left_out, "RLS416", "0 of 26 were handed over"),
+    "half is handed over": (lambda t, s: handed_over(t, half), "RLS416", "13 of 26 were handed over"),
+    "half arrives": (told("lose_half"), "RLS416", "13 of 26 arrived"),
+    "old weights are handed over": (
+        lambda t, s: handed_over(t, those_of_the_first_sync()),
+        "RLS415",
+        "handed over are those of version 0",
+    ),
+    "nothing is loaded": (told("load_nothing"), "RLS415", ""),
+    "only attention is loaded": (told("load_attention"), "RLS415", ""),
+    "woken with old weights": (told("keep_old"), "RLS415", "woke up"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_at_the_first_sync(build: Callable[..., Any], server: Server, name: str) -> None:
+    fault, code, words = FAULTS[name]
+    trainer, audit = build()
+    fault(trainer, server)
+    trainer.train()
+    assert codes(audit.report) & OF_DELIVERY == {code}
+    first = next(finding for finding in audit.report.findings if finding.code == code)
+    assert words in first.observed
+    assert first.where.rollout is not None
+    assert first.where.rollout <= 1, "the first sync whose weights differ from those before"
+
+
+def test_a_server_that_tells_nothing_is_not_called_right(
+    build: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENGINES)
+    trainer, audit = build()
+    trainer.train()
+    assert not problems(audit.report)
+    (rule,) = (rule for rule in audit.report.rules if rule.code == "RLS415")
+    assert rule.verdict == "NOT_EVALUATED"
+    assert f"start it with {ENGINES}={tmp_path / 'log' / 'engines'}" in rule.reason
