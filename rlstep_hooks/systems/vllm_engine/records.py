@@ -74,10 +74,10 @@ class ServedRecords:
         return sum(served.alive for served in self._followed.values())
 
     def take(self, number: int) -> list[WeightsHeld | AdapterUsed | Unobserved]:
-        """What is new, once samples were generated after a sync.
+        """What is new, when no sync goes on.
 
-        An engine on this machine has written of each sync by then (`_after_update` in worker.py). Of one that it has not written of,
-        nothing arrived.
+        An engine on this machine writes of a sync before the server answers that it is over (`_after_update` in worker.py). Of a
+        sync that it has not written of, nothing arrived.
 
         Args:
             number: The latest sync of this run; -1 before the first.

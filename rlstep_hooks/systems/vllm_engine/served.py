@@ -15,12 +15,12 @@ import msgspec
 from rlstep_hooks.observe.sync_watch import SyncWatch
 from rlstep_hooks.record.events import Unobserved
 from rlstep_hooks.systems.vllm_engine.environment import ENGINES
+from rlstep_hooks.systems.vllm_engine.records import ServedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.vllm_engine.records import ServedRecords
 
 SUBFOLDER = "engines"
 """Where a server's engines record within the run's folder, if nothing else is said."""
@@ -36,6 +36,27 @@ def engines_folder(record: Path | None) -> Path | None:
     if asked:
         return Path(asked)
     return None if record is None else record.parent / SUBFOLDER
+
+
+def served_engine(recorder: Recorder, policy: Callable[[], Any]) -> ServedEngine | None:
+    """The engine of the server that a trainer uses; None, and the reason in the record, if it does not tell what it holds.
+
+    Args:
+        recorder: Takes the events.
+        policy: Gives the policy's module, unwrapped.
+    """
+    folder = engines_folder(getattr(recorder.ledger, "path", None))
+    if folder is None:
+        recorder.cannot("delivery", f"the record is in memory: {ENGINES} names a folder for the vLLM server")
+        return None
+    records = ServedRecords(folder)
+    if not len(records):
+        told = (
+            f"no vLLM server tells what it holds: start it with {ENGINES}={folder}, with this package installed there"
+        )
+        recorder.cannot("delivery", told)
+        return None
+    return ServedEngine(recorder, policy, records)
 
 
 class ServedEngine:
@@ -57,11 +78,15 @@ class ServedEngine:
         self.sync.begin()
 
     def end(self, version: int) -> None:
-        """The trainer has ended a sync of this version."""
+        """The trainer has ended a sync of this version: the server has answered, so its engines have told of it."""
         self.sync.end(version)
+        self._collect()
 
     def generated(self) -> None:
-        """Samples are there: the engine has told what it held."""
+        """Samples are there: the engine may have told more."""
+        self._collect()
+
+    def _collect(self) -> None:
         self.sync.collect()
         for event in self._records.take(self.sync.number):
             if isinstance(event, Unobserved):
@@ -72,4 +97,4 @@ class ServedEngine:
     def finish(self) -> None:
         """Training is over: what is still on the device may be waited for."""
         self.sync.collect(wait=True)
-        self.generated()
+        self._collect()

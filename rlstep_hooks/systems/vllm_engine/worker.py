@@ -47,6 +47,7 @@ def attach() -> None:
         return
     _attached = True
     _when_imported("vllm.v1.worker.gpu_worker", _place_worker)
+    _when_imported("vllm.v1.worker.cpu_worker", _place_cpu_worker)
     # Frameworks whose own method brings a whole sync: where it begins and ends need not be guessed.
     _when_imported("verl.workers.rollout.vllm_rollout.utils", _place_verl)
     _when_imported("openrlhf.trainer.ray.vllm_worker_wrap", _place_openrlhf)
@@ -89,6 +90,11 @@ def _place_worker(module: Any) -> None:
     # gpu_worker.py:1302: a step of the model, whichever of vLLM's two model runners makes it, with the requests that enter the batch.
     # Tensors that were loaded before it outside a known sync are one sync.
     _patches.wrap(worker, "execute_model", _before_step)
+
+
+def _place_cpu_worker(module: Any) -> None:
+    # cpu_worker.py:183: has a method of its own, which does nothing but warn.
+    _patches.wrap(module.CPUWorker, "wake_up", _after_wake)
 
 
 def _place_verl(module: Any) -> None:

@@ -1,21 +1,13 @@
 """TRL's server mode with the real vLLM: `trl vllm-serve`, and trainers that use the server one after the other.
 
-Gloo stands in for NCCL, on both sides (tests/cpu/vllm_server/gloo.py); all else is as a user has it.
+What stands in for what is in tests/systems/trl_vllm/server.py.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.record.events import WeightsHeld, WeightsSent
@@ -23,85 +15,17 @@ from rlstep_hooks.record.ledger import read_lines
 from rlstep_hooks.systems.vllm_engine.environment import ENGINES
 from tests.systems.trl.helpers import codes, problems
 from tests.systems.trl_async.test_delivery import half, those_of_the_first_sync
-from tests.systems.trl_vllm.run import CPU, VARIABLES, prepare, save_model, trainer_of
+from tests.systems.trl_vllm.run import prepare, trainer_of
+from tests.systems.trl_vllm.server import free_port
 from tests.systems.trl_vllm.test_colocated import OF_DELIVERY, handed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.systems.trl_vllm.server import Server
 
 prepare()
-
-STARTS = 240.0
-"""Seconds in which the server has to start."""
-
-
-class Server:
-    """`trl vllm-serve` in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        from vllm_server import gloo
-
-        gloo.install()
-        self.model = save_model(folder)
-        self.engines = folder / "engines"
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self.log = folder / "server.log"
-        command = [
-            str(Path(sys.executable).parent / "trl"), "vllm-serve", "--model", str(self.model), "--host", "127.0.0.1", "--port",
-            self.url.rpartition(":")[2], "--max_model_len", "64", "--gpu_memory_utilization", "0.1", "--enforce_eager", "True",
-            "--worker-extension-cls", "vllm_server.faults.Faults",
-        ]  # fmt: skip
-        own = os.environ.get("PYTHONPATH", "")
-        path = os.pathsep.join([str(CPU / "vllm_server" / "site"), str(CPU), *([own] if own else [])])
-        variables = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=variables | VARIABLES | {"PYTHONPATH": path, ENGINES: str(self.engines)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._wait()
-
-    def _wait(self) -> None:
-        ends = time.monotonic() + STARTS
-        while time.monotonic() < ends and self._process.poll() is None:
-            try:
-                if requests.get(f"{self.url}/health", timeout=5).ok:
-                    return
-            except requests.RequestException:
-                time.sleep(0.5)
-        self.stop()
-        pytest.fail(f"the server did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
-
-    def tell(self, fault: str) -> None:
-        """Have the engine's workers call one of their faults."""
-        requests.post(f"{self.url}/collective_rpc", json={"method": fault}, timeout=60).raise_for_status()
-
-    def stop(self) -> None:
-        """End it with all its processes."""
-        os.killpg(self._process.pid, signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all runs, as a user keeps it."""
-    started = Server(tmp_path_factory.mktemp("server"))
-    yield started
-    started.stop()
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ class PartArrived(Rule):
     What it checks:
         In each sync: the number of different tensors that were handed over is that of the policy, where it is known, and all of
         them arrived at the engine. Integers, compared exactly, in every sync. Where a vLLM server on the trainer's machine says nothing
-        of a sync after which it has generated, nothing arrived.
+        of a sync that is over, nothing arrived.
 
     Why it matters:
         An engine with half of the new tensors computes something that neither version computes. It still gives fluent

@@ -25,9 +25,7 @@ from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
-from rlstep_hooks.systems.vllm_engine.environment import ENGINES
-from rlstep_hooks.systems.vllm_engine.records import ServedRecords
-from rlstep_hooks.systems.vllm_engine.served import ServedEngine, engines_folder
+from rlstep_hooks.systems.vllm_engine.served import served_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
+    from rlstep_hooks.systems.vllm_engine.served import ServedEngine
 
 
 REMEMBERED_ROLLOUTS = 64
@@ -153,24 +152,13 @@ class RolloutHooks:
             # Earlier releases hand each tensor to the engine where they gather it.
             own.hands_over = not hasattr(generation, "_iter_named_params")
         elif getattr(generation, "mode", "") == "server" and trainer.accelerator.is_main_process:
-            self._engine = self._served(generation, lambda: unwrap(trainer.model))
+            if hasattr(generation, "_iter_named_params"):
+                self._engine = served_engine(self._recorder, lambda: unwrap(trainer.model))
+            else:
+                self._recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
         if self._engine is not None and hasattr(generation, "_iter_named_params"):
             # vllm_generation.py 1.16.0:435: all tensors of a sync under vLLM's names, each gathered and, with PEFT, merged.
             patches.wrap(generation, "_iter_named_params", self._around_tensors)
-
-    def _served(self, generation: Any, policy: Callable[[], Any]) -> ServedEngine | None:
-        """The server's engine, as far as it tells what it holds; only one process of the trainer speaks to it."""
-        folder = engines_folder(getattr(self._recorder.ledger, "path", None))
-        if not hasattr(generation, "_iter_named_params"):
-            self._recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
-        elif folder is None:
-            self._recorder.cannot("delivery", f"the record is in memory: {ENGINES} names a folder for the vLLM server")
-        elif records := ServedRecords(folder):
-            return ServedEngine(self._recorder, policy, records)
-        else:
-            told = f"no vLLM server tells what it holds: start it with {ENGINES}={folder}, with this package installed there"
-            self._recorder.cannot("delivery", told)
-        return None
 
     def _around_tensors(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         tensors, engine = wrapped(*args, **kwargs), self._engine
