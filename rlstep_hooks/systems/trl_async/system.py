@@ -206,13 +206,13 @@ SYSTEM = System(
         "reference on the way": no("there is none"),
         "sampler": yes(
             "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the "
-            "engine holds, where its model is in this process",
-            "not what an engine in another process does with the weights",
+            "engine holds, where its model is in this process or in a vLLM server that was started with RLSTEP_ENGINES",
+            "not what other engines do with the weights; not adapters that are delivered alone",
         ),
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(
-        "what an engine in another process does with the weights",
+        "what an engine in another process does with the weights, unless it is a vLLM server started with RLSTEP_ENGINES",
         "the samples of several processes, which one of them takes from the queue",
         "the order of micro-batches that are cut by tokens",
         "rewards and advantages, which the worker computes in a process of its own",

@@ -77,7 +77,8 @@ class NotHeld(Rule):
 
     def note(self) -> str:
         """How many tensors could be compared, if not all."""
-        return f"{len(self._compared)} of {number(self._due, 'tensors')}" if len(self._compared) < self._due else ""
+        found = len(self._compared)
+        return f"{found} of {number(self._due, 'tensors')} compared" if found < self._due else ""
 
     def delivered(self, delivery: Delivery) -> Finding | None:
         """Compare what the engine holds with what the policy has."""
