@@ -50,7 +50,7 @@ class SyncWatch:
         self._policy = policy
         self._guard = Contained(recorder, ("delivery",))
         self._own = PolicyTensors()
-        self._sent = SentWatch(self._own.get)
+        self._sent = SentWatch(self._own.get, keeps=self._own.keep)
         self._held = HeldWatch(engine, place) if engine else None
 
     @property
@@ -68,14 +68,19 @@ class SyncWatch:
 
     def handed_over(self, name: str, tensor: Any) -> None:
         """The trainer hands a tensor over."""
-        with self._guard:
+        try:
             self._sent.see(name, tensor)
+        except Exception as error:  # noqa: BLE001 - as in `Contained`
+            self._guard.failed(error)
 
     def arrives(self, name: str, tensor: Any) -> None:
         """A tensor arrives in the engine and is not loaded yet."""
-        with self._guard:
-            if self._held is not None:
-                self._held.see(name, tensor)
+        if self._held is None:
+            return
+        try:
+            self._held.see(name, tensor)
+        except Exception as error:  # noqa: BLE001 - as in `Contained`
+            self._guard.failed(error)
 
     def end(self, version: int) -> None:
         """All tensors are loaded."""
@@ -138,6 +143,11 @@ class PolicyTensors:
         tensor = None if own is None else _parameter(self._policy, own)
         # A sharded parameter has only a part of its elements here.
         return None if tensor is None or hasattr(tensor, "full_tensor") or not tensor.numel() else tensor
+
+    def keep(self) -> bool:
+        """Whether tensors have the same values from the beginning of a sync to its end: not where adapters are merged into them on
+        the way, or parts of them are gathered."""
+        return self._tensors is not None
 
     def end(self, seen: int) -> int | None:
         """The sync is over.

@@ -57,7 +57,8 @@ class EngineRecords:
 class ServedRecords:
     """What the engines of a server tell, as events of the one run that uses the server now.
 
-    A server was there before the run and counts the syncs of all runs before it. Numbers are those of this run here, from 0.
+    A server was there before the run and told of the runs before it. It counts anew when a trainer connects, and writes once more
+    that it is attached. Numbers are those of this run here, from 0.
 
     Args:
         folder: Where the server's engines record.
@@ -116,13 +117,21 @@ class _Served:
 
     def pass_over(self) -> None:
         """Leave out what was before this run."""
-        numbers = [event.number for event in self._read() if isinstance(event, WeightsHeld)]
-        self._shift = -1 - max(numbers, default=-1)
+        own = -1
+        for event in self._read():
+            if isinstance(event, Attached):
+                own = -1
+            elif isinstance(event, WeightsHeld):
+                own = event.number
+        self._shift = -1 - own
 
     def take(self, number: int) -> list[WeightsHeld | AdapterUsed | Unobserved]:
         """The new events, and one for each sync up to a number of which the engine tells nothing."""
         found: list[WeightsHeld | AdapterUsed | Unobserved] = []
         for event in self._read():
+            if isinstance(event, Attached):
+                self._shift = self._latest + 1
+                continue
             if isinstance(event, WeightsHeld):
                 event = msgspec.structs.replace(event, number=event.number + self._shift)
                 self._latest = max(self._latest, event.number)
@@ -135,11 +144,11 @@ class _Served:
             found.append(WeightsHeld(number=self._latest, engine=engine, arrived=0, before=(), after=()))
         return found
 
-    def _read(self) -> Iterator[WeightsHeld | AdapterUsed | Unobserved]:
+    def _read(self) -> Iterator[Attached | WeightsHeld | AdapterUsed | Unobserved]:
         for event in self._tail.read():
             if isinstance(event, Attached):
                 self._attached = event
-            elif isinstance(event, WeightsHeld | AdapterUsed | Unobserved):
+            if isinstance(event, Attached | WeightsHeld | AdapterUsed | Unobserved):
                 yield event
 
 

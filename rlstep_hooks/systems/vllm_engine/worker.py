@@ -79,8 +79,9 @@ def _place_worker(module: Any) -> None:
     _patches.wrap(worker, "wake_up", _after_wake)
     # gpu_worker.py:1439: an adapter is delivered.
     _patches.wrap(worker, "add_lora", _after_adapter)
-    # gpu_worker.py:629, 1507, 1587: vLLM's own calls for a sync.
+    # gpu_worker.py:1484: another trainer connects. gpu_worker.py:629, 1507, 1587: vLLM's own calls for a sync.
     for name, hook in (
+        ("init_weight_transfer_engine", _after_connection),
         ("reload_weights", _around_sync),
         ("start_weight_update", _before_update),
         ("finish_weight_update", _after_update),
@@ -146,6 +147,13 @@ def _around_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     return _before_sync(lambda *a, **k: _after_sync(wrapped, worker, a, k), worker, args, kwargs)
 
 
+def _after_connection(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _engine is not None:
+        _engine.restart()
+    return result
+
+
 def _before_update(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     if _engine is not None:
         _engine.begin(ahead=True)
@@ -203,6 +211,7 @@ class EngineWeights:
             versions=versions_of("vllm", "torch", "transformers"),
         )
         self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
+        self._attached = attached
         self._writer.emit(attached)
         self._guard = Contained(self._writer, ("delivery",))
         self.woken = False
@@ -219,6 +228,12 @@ class EngineWeights:
         self._waiting = False
         # Model classes load all tensors of a sync here, or part after part (model_executor/models/*.py).
         _patches.wrap(model, "load_weights", self._around_load)
+
+    def restart(self) -> None:
+        """Another trainer has connected. Both sides read the same tensors of a sync only if they count alike."""
+        with self._guard:
+            self._held.restart()
+            self._writer.emit(self._attached)
 
     def begin(self, *, ahead: bool = False) -> None:
         """A sync begins, or goes on with another tensor. It counts even if nothing comes with it, as it does for the trainer.

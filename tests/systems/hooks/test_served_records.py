@@ -22,16 +22,18 @@ class Engine:
 
     def __init__(self, folder: Path, *, name: str = "vllm7", host: str = "", pid: int = 0) -> None:
         self._ledger = FolderLedger(folder, "served-1", name)
-        self._ledger.write(
-            Attached(
-                run="served-1",
-                process=name,
-                host=host or os.uname().nodename,
-                pid=pid or os.getpid(),
-                started=0.0,
-                versions={},
-            )
+        self._attached = Attached(
+            run="served-1",
+            process=name,
+            host=host or os.uname().nodename,
+            pid=pid or os.getpid(),
+            started=0.0,
+            versions={},
         )
+        self.connected()
+
+    def connected(self) -> None:
+        self._ledger.write(self._attached)
         self._number = -1
 
     def synced(self) -> None:
@@ -53,6 +55,7 @@ def test_syncs_are_those_of_this_run(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     for _ in range(5):
         engine.synced()  # of the run before
+    engine.connected()
     records = ServedRecords(tmp_path)
     assert len(records) == 1
     assert records.take(-1) == []
@@ -61,6 +64,18 @@ def test_syncs_are_those_of_this_run(tmp_path: Path) -> None:
     engine.synced()
     engine.synced()
     assert numbers(records.take(2)) == [(1, 26), (2, 26)]
+
+
+@pytest.mark.parametrize("connects", [True, False])
+def test_the_first_sync_of_this_run_is_0_whatever_the_engine_calls_it(tmp_path: Path, connects: bool) -> None:
+    engine = Engine(tmp_path)
+    for _ in range(5):
+        engine.synced()
+    records = ServedRecords(tmp_path)
+    if connects:
+        engine.connected()
+    engine.synced()
+    assert numbers(records.take(0)) == [(0, 26)]
 
 
 def test_a_sync_that_never_came_is_told_and_shifts_the_later_ones(tmp_path: Path) -> None:
