@@ -66,31 +66,50 @@ class Turn:
 
     def takes(self, name: str) -> bool:
         """Whether it is the turn of a tensor of this name."""
-        return self.takes_place(_turn(name))
-
-    def takes_place(self, place: int) -> bool:
-        """Whether it is the turn of a place in the row of turns."""
-        return place & self._last == self._now
+        return _turn(name) & self._last == self._now
 
 
 class _Names:
-    """The names of the syncs before, by turns, so that those whose turn it is are found without going through all."""
+    """The names of a sync and of those before it.
+
+    Most tensors are only counted, and each comes after a copy that leaves nothing in the processor's caches. So one look into one set is
+    all that happens for such a tensor.
+    """
 
     def __init__(self) -> None:
-        self._groups: tuple[list[str], ...] = tuple([] for _ in range(MOST_TURNS))
         self.shapes: dict[str, tuple[int, ...]] = {}
-        """Every name, with its shape where that is kept."""
+        """Every name so far, with its shape where that is kept."""
+        self.left: set[str] = set()
+        """Known names that are only counted in this sync, and have not come. Who sees one takes it out."""
+        self.turn = Turn(0, 0)
+        self._counted = 0
+        self._others: set[str] = set()
 
-    def add(self, name: str, shape: tuple[int, ...]) -> None:
-        """Remember a name, or that it has another shape now."""
-        if name not in self.shapes:
-            self._groups[_turn(name) % MOST_TURNS].append(name)
+    def begin(self, number: int) -> dict[str, tuple[int, ...]]:
+        """A sync begins.
+
+        Returns:
+            The known names whose turn it is, with their shapes.
+        """
+        turn = self.turn = Turn(number, len(self.shapes))
+        due = {name: shape for name, shape in self.shapes.items() if turn.takes(name)}
+        self.left = self.shapes.keys() - due.keys()
+        self._counted = len(self.left)
+        self._others = set()
+        return due
+
+    def reads(self, name: str, tensor: Any, shape: tuple[int, ...] = ()) -> bool:
+        """Whether a tensor whose name is not among those `left` is read; its name is kept."""
+        known = name in self.shapes
+        if known and not self.turn.takes(name):
+            return False  # counted before
         self.shapes[name] = shape
+        self._others.add(name)
+        return self.turn.takes(name) and tensor.is_floating_point() and tensor.numel() > 0
 
-    def due(self, turn: Turn) -> dict[str, tuple[int, ...]]:
-        """The names whose turn it is, with their shapes."""
-        groups = (group for place, group in enumerate(self._groups) if turn.takes_place(place))
-        return {name: self.shapes[name] for group in groups for name in group}
+    def __len__(self) -> int:
+        """Different names that have come in this sync."""
+        return self._counted - len(self.left) + len(self._others)
 
 
 @lru_cache(CHOSEN)
@@ -211,15 +230,8 @@ class SentWatch:
         self._reader, self._own_reader = Reader(), Reader()
         self._readings = Readings()
         self._number = -1
-        self._names: list[str] = []
-        """What was handed over; a name may come twice."""
-        self._known = _Names()
-        self._due: set[str] = set()
-        """Those among them whose turn it is."""
-        self._read: set[str] = set()
-        """What was read in this sync."""
+        self._names = _Names()
         self._ready: dict[str, _Own] = {}
-        self._turn = Turn(0, 0)
         self._waiting: list[tuple[int, int, int | None, int]] = []
         """Syncs whose elements have not arrived: number, policy version, tensors of the policy, tensors handed over."""
 
@@ -231,29 +243,32 @@ class SentWatch:
     def begin(self) -> None:
         """A sync begins."""
         self._number += 1
-        turn = self._turn = Turn(self._number, len(self._known.shapes))
-        self._names, self._read, self._ready = [], set(), {}
-        self._due = set(self._known.due(turn))
-        for name in self._due if self._keeps() else ():
+        self._ready = {}
+        due = self._names.begin(self._number)
+        for name in due if self._keeps() else ():
             own = self._own(name)
             if own is not None:
-                self._ready[name] = _Own(own, self._own_reader.read(name, own, turn.elements))
+                values = self._own_reader.read(name, own, self._names.turn.elements)
+                self._ready[name] = _Own(own, values)
 
     @property
     def seen(self) -> int:
         """Different tensors that were handed over in this sync so far."""
-        return len(set(self._names))
+        return len(self._names)
 
     def see(self, name: str, tensor: Any) -> None:
-        """A tensor is handed over under a name. Some trainers go through their tensors once more, for their shapes."""
-        self._names.append(name)
-        if (name not in self._due and name in self._known.shapes) or name in self._read:
+        """A tensor is handed over under a name.
+
+        Some trainers go through their tensors once more, for their shapes; adapters that are merged twice give other roundings, so what
+        comes last counts.
+        """
+        names = self._names
+        if name in names.left:
+            names.left.remove(name)
             return
-        self._known.add(name, ())
-        if not self._turn.takes(name) or not tensor.is_floating_point() or not tensor.numel():
+        if not names.reads(name, tensor):
             return
-        self._read.add(name)
-        elements = self._turn.elements
+        elements = names.turn.elements
         own, values = self._ready.get(name) or (self._own(name), None)
         if own is not None and own.data_ptr() == tensor.data_ptr() and own.shape == tensor.shape and values is not None:
             self._readings.add(self._number, "policy", name, own, values)
@@ -288,9 +303,8 @@ class SentWatch:
             if parts is None:
                 break
             del self._waiting[0]
-            policy = parts.get("policy", ())
-            of_policy = {probe.name: probe.bits for probe in policy}
-            others = tuple(probe for probe in parts.get("sent", ()) if probe.bits != of_policy[probe.name])
+            policy = {probe.name: probe for probe in parts.get("policy", ())}
+            handed = {probe.name: probe for probe in parts.get("sent", ())}
             events.append(
                 WeightsSent(
                     at=at,
@@ -298,8 +312,8 @@ class SentWatch:
                     policy_version=version,
                     tensors=tensors,
                     sent=sent,
-                    policy=policy,
-                    sent_as=others,
+                    policy=tuple(policy.values()),
+                    sent_as=tuple(probe for name, probe in handed.items() if probe.bits != policy[name].bits),
                 )
             )
         return events
@@ -329,14 +343,9 @@ class HeldWatch:
         self._number = -1
         self._looks = 0
         """Numbers the readings, because a look after a wake-up is no sync."""
-        self._names: list[str] = []
-        """What arrived in the sync that goes on; a name may come twice."""
-        self._known = _Names()
-        self._due: set[str] = set()
-        """Those among them whose turn it is."""
+        self._names = _Names()
         self._ahead: dict[str, tuple[int, ...]] = {}
-        """Those whose turn it is, and that are not read yet."""
-        self._turn = Turn(0, 0)
+        """Known tensors whose turn it is, and that are not read yet, with their shapes."""
         self._latest: dict[str, tuple[int, ...]] = {}
         """What is read in the sync that goes on, or was after the latest, with its shape."""
         self._waiting: list[tuple[int, int, int, bool]] = []
@@ -352,10 +361,7 @@ class HeldWatch:
                 whose names are known. Otherwise they are read when the first tensor arrives: the engine is awake then.
         """
         self._number = self._number + 1 if number is None else number
-        self._turn = Turn(self._number, len(self._known.shapes))
-        self._names, self._latest = [], {}
-        self._ahead = self._known.due(self._turn)
-        self._due = set(self._ahead)
+        self._ahead, self._latest = self._names.begin(self._number), {}
         self._looks += 1
         self.open = True
         if ahead:
@@ -374,15 +380,14 @@ class HeldWatch:
         """A tensor arrives and is not loaded yet."""
         if not self.open:
             self.begin()
-        self._names.append(name)
         if self._ahead:
             self._read_ahead()
-        new = name not in self._known.shapes
-        if (name not in self._due and not new) or name in self._latest:
+        names = self._names
+        if name in names.left:
+            names.left.remove(name)
             return
-        shape = tuple(tensor.shape)
-        self._known.add(name, shape)
-        if self._turn.takes(name) and tensor.is_floating_point() and tensor.numel():
+        new, shape = name not in names.shapes, tuple(tensor.shape)
+        if names.reads(name, tensor, shape):
             self._latest[name] = shape
             if new:
                 self._read("before", name, shape)
@@ -395,7 +400,7 @@ class HeldWatch:
         for name, shape in self._latest.items():
             self._read("after", name, shape)
         self._readings.send()
-        self._waiting.append((self._looks, self._number, len(set(self._names)), False))
+        self._waiting.append((self._looks, self._number, len(self._names), False))
 
     def woken(self) -> None:
         """The engine is about to generate after it was woken up: it must hold what it held after the latest sync."""
@@ -405,13 +410,13 @@ class HeldWatch:
         for name, shape in self._latest.items():
             self._read("after", name, shape)
         self._readings.send()
-        self._waiting.append((self._looks, self._number, len(set(self._names)), True))
+        self._waiting.append((self._looks, self._number, len(self._names), True))
 
     def _read(self, part: str, name: str, shape: tuple[int, ...]) -> None:
         place = self._place(name, shape)
         # While vLLM loads layer by layer, its model holds tensors without values (model_loader/reload/layerwise.py 0.32).
         if place is not None and place.tensor.is_floating_point() and not place.tensor.is_meta:
-            values = self._reader.read(name, place.tensor, self._turn.elements, shape, place.row)
+            values = self._reader.read(name, place.tensor, self._names.turn.elements, shape, place.row)
             self._readings.add(self._looks, part, name, place.tensor, values)
 
     def ready(self, at: float, *, wait: bool = False) -> list[WeightsHeld]:

@@ -66,21 +66,15 @@ class SyncWatch:
             if self._held is not None:
                 self._held.begin(self._sent.number)
 
-    def handed_over(self, name: str, tensor: Any) -> None:
-        """The trainer hands a tensor over."""
-        try:
-            self._sent.see(name, tensor)
-        except Exception as error:  # noqa: BLE001 - as in `Contained`
-            self._guard.failed(error)
+    @property
+    def handed_over(self) -> Callable[[str, Any], None]:
+        """Called with each tensor that the trainer hands over (`through`)."""
+        return self._sent.see
 
-    def arrives(self, name: str, tensor: Any) -> None:
-        """A tensor arrives in the engine and is not loaded yet."""
-        if self._held is None:
-            return
-        try:
-            self._held.see(name, tensor)
-        except Exception as error:  # noqa: BLE001 - as in `Contained`
-            self._guard.failed(error)
+    @property
+    def arrives(self) -> Callable[[str, Any], None]:
+        """Called with each tensor that arrives in the engine and is not loaded yet (`through`)."""
+        return self._held.see if self._held is not None else _elsewhere
 
     def end(self, version: int) -> None:
         """All tensors are loaded."""
@@ -110,9 +104,16 @@ class SyncWatch:
     ) -> Iterator[tuple[str, Any]]:
         """The same tensors, each seen before it is handed on."""
         for name, tensor in tensors:
-            for look in see:
-                look(name, tensor)
+            try:
+                for look in see:
+                    look(name, tensor)
+            except Exception as error:  # noqa: BLE001 - as in `Contained`
+                self._guard.failed(error)
             yield name, tensor
+
+
+def _elsewhere(name: str, tensor: Any) -> None:
+    """What arrives in another process is not seen here."""
 
 
 class PolicyTensors:

@@ -66,7 +66,7 @@ FAULTS: dict[str, tuple[Callable[[Any, Server], None], str, str]] = {
         "RLS415",
         "handed over are",
     ),
-    "half arrives": (told("lose_half"), "RLS416", "13 of 26 arrived"),
+    "a layer does not arrive": (told("lose_layer"), "RLS416", "14 of 26 arrived"),
     "nothing is loaded": (told("load_nothing"), "RLS415", ""),
 }
 

@@ -14,7 +14,7 @@ from rlstep_hooks.record.events import WeightsHeld, WeightsSent
 from rlstep_hooks.record.ledger import read_lines
 from rlstep_hooks.systems.vllm_engine.environment import ENGINES
 from tests.systems.trl.helpers import codes, problems
-from tests.systems.trl_async.test_delivery import half, those_of_the_first_sync
+from tests.systems.trl_async.test_delivery import one_layer_less, those_of_the_first_sync
 from tests.systems.trl_vllm.run import prepare, trainer_of
 from tests.systems.trl_vllm.server import free_port
 from tests.systems.trl_vllm.test_colocated import OF_DELIVERY, handed_over
@@ -88,8 +88,8 @@ def told(fault: str) -> Callable[[Any, Server], None]:
 FAULTS: dict[str, tuple[Callable[[Any, Server], None], str, str]] = {
     "left out": (left_out, "RLS416", "0 of 26 arrived"),
     "left out after the first": (later_left_out, "RLS416", "0 of 26 were handed over"),
-    "half is handed over": (lambda t, s: handed_over(t, half), "RLS416", "13 of 26 were handed over"),
-    "half arrives": (told("lose_half"), "RLS416", "13 of 26 arrived"),
+    "a layer is not handed over": (lambda t, s: handed_over(t, one_layer_less), "RLS416", "14 of 26 were handed over"),
+    "a layer does not arrive": (told("lose_layer"), "RLS416", "14 of 26 arrived"),
     "old weights are handed over": (
         lambda t, s: handed_over(t, those_of_the_first_sync()),
         "RLS415",
