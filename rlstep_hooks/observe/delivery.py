@@ -72,7 +72,7 @@ class Turn:
 class _Names:
     """The names of a sync and of those before it.
 
-    Most tensors are only counted, and each comes after a copy that leaves nothing in the processor's caches. So one look into one set is
+    Most tensors are only counted, and each comes after a copy that leaves nothing in the caches. So one look into one set is
     all that happens for such a tensor.
     """
 
