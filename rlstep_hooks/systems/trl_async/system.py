@@ -194,7 +194,7 @@ SYSTEM = System(
         "advantages on the way": no("the worker computes them in a process of its own"),
         "mask": no("the worker makes it in a process of its own"),
         "mask on the way": no("the worker makes it in a process of its own"),
-        "loss": no("its value is not compared; the ratio that it takes is"),
+        "loss": no("only the ratio that it takes"),
         "backward": no("the loss is not followed into its backward"),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
         "gradients on the way": no("micro-batches and steps are not seen from the beginning of a window"),
@@ -206,13 +206,13 @@ SYSTEM = System(
         "reference on the way": no("there is none"),
         "sampler": yes(
             "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the "
-            "engine holds, where its model is in this process or in a vLLM server that was started with RLSTEP_ENGINES",
-            "not what other engines do with the weights; not adapters that are delivered alone",
+            "engine holds, where its model is in this process",
+            "not what an engine in another process does with the weights",
         ),
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(
-        "what an engine in another process does with the weights, unless it is a vLLM server started with RLSTEP_ENGINES",
+        "what an engine in another process does with the weights",
         "the samples of several processes, which one of them takes from the queue",
         "the order of micro-batches that are cut by tokens",
         "rewards and advantages, which the worker computes in a process of its own",

@@ -198,13 +198,9 @@ def async_trainer(
     callbacks: Sequence[Any] = (),
     ahead: int = 16,
     change: Callable[[Worker, Any], list[Any]] | None = None,
-    server: Any = None,
     **settings: Any,
 ) -> Any:
-    """A trainer whose worker generates for real; `settings` are those of AsyncGRPOConfig.
-
-    With a vLLM server (tests/systems/trl_vllm/server.py) worker and transfer are the trainer's own.
-    """
+    """A trainer whose worker generates for real; `settings` are those of AsyncGRPOConfig."""
     from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
 
     packing._flash_attn = Attention
@@ -222,15 +218,6 @@ def async_trainer(
         "weight_sync_steps": 1,
     }
     rows = tiny_rows(24)
-    if server is not None:
-        return AsyncGRPOTrainer(
-            model=str(server.model),
-            reward_funcs=tiny_reward,
-            args=AsyncGRPOConfig(**(wanted | {"vllm_server_base_url": server.url} | settings)),
-            train_dataset=rows,
-            processing_class=tokenizer,
-            callbacks=list(callbacks),
-        )
     engine = Engine(model.eval())
     worker = Worker(engine, tokenizer, rows["prompt"], 4, ahead=ahead, change=change)
     return AsyncGRPOTrainer(

@@ -21,14 +21,12 @@ from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.systems.trl_async.observe.ratios import RatioMeter
 from rlstep_hooks.systems.trl_async.observe.samples import Samples, Trained
-from rlstep_hooks.systems.vllm_engine.served import served_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.vllm_engine.served import ServedEngine
 
 
 class AsyncObserver(Observer):
@@ -50,9 +48,7 @@ class AsyncObserver(Observer):
         self._synced: dict[int, int] = {}
         """The trainer's number for the weights of a sync -> updates that were made then."""
         self._sync: SyncWatch | None = None
-        """None where nothing tells what the engine holds."""
-        self._served: ServedEngine | None = None
-        """The engine, where it is in a server that tells what it holds."""
+        """None where the engine's model is not in this process."""
         self._rollouts = self.updates.version
         self._microbatches = 0
         self._left = 0
@@ -101,12 +97,6 @@ class AsyncObserver(Observer):
                 engine="the engine",
                 place=same_names(engine),
             )
-        elif hasattr(transfer, "vllm"):
-            # The trainer's own client of a vLLM server (weight_transfer.py 1.16.0:43). The first sync is over by now.
-            unwrap = trainer.accelerator.unwrap_model
-            self._served = served_engine(self.recorder, lambda: unwrap(trainer.model))
-            self._sync = None if self._served is None else self._served.sync
-        if self._sync is not None:
             # 1.16.0:1777: all tensors of a sync, as an iterator of names and tensors.
             wrap(transfer, "send_weights", self._around_transfer)
         # A micro-batch, from its forward to its backward; its log-probs, for the ratio.
@@ -131,9 +121,7 @@ class AsyncObserver(Observer):
         if not self._left and (gap := self._meter.take_gap()):
             self._numbers.add_gap(self._rollouts - 1, gap)
         self._numbers.finish()
-        if self._served is not None:
-            self._served.finish()
-        elif self._sync is not None:
+        if self._sync is not None:
             self._sync.collect(wait=True)
 
     # From the queue to the loader
@@ -167,7 +155,7 @@ class AsyncObserver(Observer):
         sync.begin()
         tensors = sync.through(args[0] if args else kwargs["iterator"], sync.handed_over, sync.arrives)
         result = wrapped(tensors, *args[1:]) if args else wrapped(**(kwargs | {"iterator": tensors}))
-        (self._served or sync).end(self.updates.version)
+        sync.end(self.updates.version)
         return result
 
     def _emit_sync(self) -> None:
