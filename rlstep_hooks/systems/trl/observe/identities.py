@@ -69,20 +69,14 @@ class SampleIdentities:
         written, known = version_of(rows), self._known.get(id(rows))
         if known is not None and known.rows is rows and known.written == written >= 0:  # trained in an earlier pass
             return known
-        by_rollout: dict[int, list[int]] = {}
-        for identity in rows.tolist():
-            rollout, place = divmod(identity, _PLACES)
-            if rollout in by_rollout:
-                by_rollout[rollout].append(place)
-            else:
-                by_rollout[rollout] = [place]
+        by_rollout = _by_rollout(rows.tolist())
         found = Trained(
             rows=rows,
             written=written,
             samples=tuple([SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()]),
             rollout=next(iter(by_rollout), -1),
             sampled=_oldest(self._sampled, by_rollout),
-            refreshed=_oldest(self._refreshed, by_rollout),
+            refreshed=_oldest(self._refreshed, by_rollout) if self._refreshed else None,
         )
         if len(self._known) >= _REMEMBERED_SLICES:
             self._known.clear()
@@ -95,6 +89,16 @@ def identities(rollout: int, sizes: list[int]) -> Sequence[Tensor]:
     first = rollout * _PLACES
     rows = torch.arange(first, first + sum(sizes))
     return (rows,) if len(sizes) == 1 else rows.split(sizes)
+
+
+def _by_rollout(identities: list[int]) -> dict[int, list[int]]:
+    """The places of samples by their rollouts."""
+    if identities and min(identities) // _PLACES == max(identities) // _PLACES:  # as almost always
+        return {identities[0] // _PLACES: [identity % _PLACES for identity in identities]}
+    found: dict[int, list[int]] = {}
+    for identity in identities:
+        found.setdefault(identity // _PLACES, []).append(identity % _PLACES)
+    return found
 
 
 def _oldest(table: OrderedDict[int, int], rollouts: Iterable[int]) -> int | None:

@@ -12,6 +12,7 @@ from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
 from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
+from rlstep_hooks.systems.trl.observe.drawn_log_probs import SAMPLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,8 +125,10 @@ class MicroBatchHooks:
             arrived,
             entropies,
             reference,
+            sampled=inputs.get(SAMPLED) if fresh else None,
             replaced=self._replaced,
             whole=compared,
+            alike=seen.tells_alike(self._microbatches // seen.schedule.microbatches_per_cycle),
         )
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
