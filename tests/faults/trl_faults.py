@@ -1906,12 +1906,10 @@ def layer_skipped_in_training(trainer: Any) -> None:
     in_training_forwards(trainer, trainer.model.model.layers[-1], skipped)
 
 
-@fault(report="logits capped in training alone", **AS_SAMPLED)
-def logits_capped_in_training(trainer: Any) -> None:
-    """Logits pass through a soft cap, as those of Gemma 2 do in both forwards."""
-    in_training_forwards(
-        trainer, trainer.model.get_output_embeddings(), lambda _, logits: 0.2 * torch.tanh(logits / 0.2)
-    )
+@fault(report="a fused kernel's norm with another epsilon", **AS_SAMPLED)
+def norm_of_another_epsilon_in_training(trainer: Any) -> None:
+    """The last norm divides by a little more."""
+    in_training_forwards(trainer, trainer.model.model.norm, lambda _, output: output * 0.99)
 
 
 EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]

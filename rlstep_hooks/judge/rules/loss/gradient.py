@@ -67,7 +67,7 @@ class GradientMissing(Rule):
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
           completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
-        - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 41 and of the one
+        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
           before it.
         - Where no update has a gradient it is RLS406.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PLACES = 1 << 32
 """A sample's identity is its rollout times this, plus its place in the rollout."""
 _REMEMBERED_ROLLOUTS = 4096
-_REMEMBERED_SLICES = 256
+_MOST_SLICES = 256
 
 
 class Trained(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -42,9 +42,14 @@ _UNKNOWN = Trained(rows=None, written=-1, samples=None, rollout=-1, sampled=None
 
 
 class SampleIdentities:
-    """Remembers the versions behind the latest rollouts, and recognises their samples in micro-batches."""
+    """Remembers the versions behind the latest rollouts, and recognises their samples in micro-batches.
 
-    def __init__(self) -> None:
+    Args:
+        slices: Micro-batches of a cycle of rollouts, after which the same slices of the buffer may be trained again.
+    """
+
+    def __init__(self, slices: int) -> None:
+        self._slices = min(max(slices, 1), _MOST_SLICES)
         self._sampled: OrderedDict[int, int] = OrderedDict()
         self._refreshed: OrderedDict[int, int] = OrderedDict()
         self._known: dict[int, Trained] = {}
@@ -78,8 +83,8 @@ class SampleIdentities:
             sampled=_oldest(self._sampled, by_rollout),
             refreshed=_oldest(self._refreshed, by_rollout) if self._refreshed else None,
         )
-        if len(self._known) >= _REMEMBERED_SLICES:
-            self._known.clear()
+        if len(self._known) >= self._slices:
+            del self._known[next(iter(self._known))]
         self._known[id(rows)] = found
         return found
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.observation import Observation
 
 
+_ADVANTAGES: tuple[Constant, ...] = ("advantages",)
+_AND_OLD: tuple[Constant, ...] = ("advantages", "old_logprobs")
+
+
 class MicroBatchHooks:
     """Gives MicroBatch, and Refresh where a loss computes its own old log-probs."""
 
@@ -167,9 +171,8 @@ class MicroBatchHooks:
             old_version = recomputed.version
         elif old is not None:
             old_version = trained.sampled if seen.schedule.old_logprob_source == "engine" else trained.refreshed
-        constants: dict[Constant, Tensor] = {"advantages": inputs["advantages"]}
-        if old is not None:
-            constants["old_logprobs"] = old
+        constants = _ADVANTAGES if old is None else _AND_OLD
+        values: tuple[Tensor, ...] = (inputs["advantages"],) if old is None else (inputs["advantages"], old)
         microbatch = MicroBatch(
             at=self._recorder.now(),
             index=self._microbatches,
@@ -179,8 +182,8 @@ class MicroBatchHooks:
             sampled_version=trained.sampled,
             old_version=old_version,
             old_source=self._source(old, recomputed),
-            constants=tuple(constants),
-            with_gradient=tuple(name for name, value in constants.items() if value.requires_grad),
+            constants=constants,
+            with_gradient=tuple([name for name, value in zip(constants, values, strict=True) if value.requires_grad]),
         )
         # The last one of a window is followed by its update, with nothing but the clipping of gradients between them.
         if seen.updates.follows_microbatch:
