@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.contained import GapRecorder
 
-Wrapper = "Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]"
-
 
 class _StaysWithItsObject(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A wrapper that is not copied with its object: copies have the method itself. wrapt's own wrapper refuses to be copied or pickled,

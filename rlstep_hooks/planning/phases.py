@@ -82,31 +82,6 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def keeping(cls, rows: int | None, prompts: int, *, epochs: int, limit: int | None = None, why: str = "") -> Passes:
-        """A loader that keeps a smaller last batch: `ceil(rows / prompts)` rollouts per pass."""
-        if rows is None:
-            return cls._unknown(limit, why, prompts)
-        per_epoch = -(-rows // prompts)
-        rollouts = per_epoch * epochs if limit is None else min(per_epoch * epochs, limit)
-        full, rest = divmod(rollouts, per_epoch) if per_epoch else (0, 0)
-        return cls(
-            rows=rows,
-            rollouts=rollouts,
-            per_epoch=per_epoch,
-            dropped=0,
-            last_prompts=rows % prompts,
-            consumed=Fraction(full * rows + rest * prompts),
-        )
-
-    @classmethod
-    def wrapping(cls, rows: int | None, prompts: int, *, rollouts: int | None, why: str = "") -> Passes:
-        """Rollouts of a fixed size that wrap around to the first rows; the length of the run is given."""
-        if rows is None:
-            return cls._unknown(rollouts, why, prompts)
-        consumed = None if rollouts is None else Fraction(rollouts * prompts)
-        return cls(rows=rows, rollouts=rollouts, dropped=0, consumed=consumed)
-
-    @classmethod
     def without_length(cls, rows: int | None, why: str, *, per_epoch: int | None = None) -> Passes:
         """A run of unbounded length."""
         names = ("rollouts", "updates", "data_epochs", "loader_epochs", "lr_ticks")

@@ -282,11 +282,6 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """Distinct micro-batches of generated samples in one cycle; each is trained on `reuse_epochs` times."""
         return self.microbatches_per_cycle // self.reuse_epochs
 
-    def rollouts_after(self, microbatches: int) -> int:
-        """Rollouts made when one process has trained on `microbatches` micro-batches since the start of a cycle."""
-        cycles, rest = divmod(microbatches, self.microbatches_per_cycle)
-        return cycles * self.rollouts_per_cycle + min(rest, self.rollouts_per_cycle)
-
 
 def lag_pattern(
     microbatches_per_rollout: int, microbatches_per_update: int, rollouts_per_cycle: int, reuse_epochs: int

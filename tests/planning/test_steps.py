@@ -55,18 +55,10 @@ def test_the_readings_agree_with_each_other(prompts: int, group: int, parts: int
 @given(st.integers(1, 500), st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 50))
 def test_passes_account_for_every_row(rows: int, prompts: int, epochs: int, limit: int | None) -> None:
     dropping = Passes.dropping(rows, prompts, epochs=epochs, limit=limit)
-    keeping = Passes.keeping(rows, prompts, epochs=epochs, limit=limit)
     assert dropping.per_epoch is not None
     assert dropping.dropped is not None
     assert dropping.per_epoch * prompts + dropping.dropped == rows
     assert dropping.consumed == (dropping.rollouts or 0) * prompts
-    assert keeping.per_epoch is not None
-    full = keeping.per_epoch if not keeping.last_prompts else keeping.per_epoch - 1
-    assert full * prompts + keeping.last_prompts == rows
-    if limit is None:
-        assert keeping.consumed == rows * epochs
-    assert keeping.consumed is not None
-    assert keeping.consumed <= rows * epochs
 
 
 def test_an_unknown_number_of_rows_keeps_what_is_known() -> None:
@@ -74,7 +66,7 @@ def test_an_unknown_number_of_rows_keeps_what_is_known() -> None:
     assert bounded.rollouts == 5
     assert bounded.unknown["rows"] == "no file"
     assert "rollouts" not in bounded.unknown
-    assert Passes.keeping(None, 8, epochs=1).unknown["rollouts"].endswith("give --rows")
+    assert Passes.dropping(None, 8, epochs=1).unknown["rollouts"].endswith("give --rows")
     assert "no rows" in Passes.without_rows(7).unknown["rows"]
 
 
