@@ -250,8 +250,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """Updates of a rollout in which every micro-batch is an update; None if the run has no such rollout or it is unknown."""
         if self.flush is None:
             return None
-        known = self.updates is not None and self.rollouts is not None
-        if known and self.updates <= self.rollouts * self.updates_per_rollout:  # type: ignore[operator]
+        updates, rollouts = self.updates, self.rollouts
+        if updates is not None and rollouts is not None and updates <= rollouts * self.updates_per_rollout:
             return None
         return self.microbatches_per_rollout
 
