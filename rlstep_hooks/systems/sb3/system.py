@@ -185,7 +185,7 @@ SYSTEM = System(
     links={
         "settings in force": yes(
             "discount, lambda, coefficients, limits, clips and the optimizer's: at each rollout against those when training began",
-            "another ent_coef, which callbacks lower on purpose, is told as information",
+            "another ent_coef, which callbacks lower on purpose, is reported as information",
         ),
         "completions": no("actions are no completions"),
         "completions on the way": no("actions are no completions"),
