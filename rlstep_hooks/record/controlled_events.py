@@ -1,4 +1,4 @@
-"""Events of a run in which one process, the controller, calls the trainers: what each of both writes, and no other run has."""
+"""Events that only a run with a controller has: one process, the controller, calls the trainers, and each writes a record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Numbers of micro-batches, updates and rollouts, as the event `Measured` takes them to the record.
+"""What events carry: roles, topics, probes, and the numbers of micro-batches, updates and rollouts.
 
-They come later than the events that they belong to: hooks keep them on the device until they can be fetched without waiting.
+Numbers come later than the events that they belong to, in the event `Measured`: hooks keep them on the device until they can be
+fetched without waiting.
 """
 
 from __future__ import annotations

@@ -361,7 +361,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS514": lambda: judged(changed(run(), Rollout, 2, signal=True, repeats=1)),
     "RLS515": lambda: judged(changed(run(), Rollout, 2, rewards_intact=False)),
     "RLS516": lambda: judged(
-        measured(run(), "rollouts", advantages_off=12400.0, advantages_fit="each those of the sample before it")
+        measured(
+            run(), "rollouts", advantages_off=12400.0, advantages_fit="at each sample those of the sample before it"
+        )
     ),
     "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
     "RLS518": lambda: judged(measured(run(), "rollouts", 2, masks_wrong=4)),

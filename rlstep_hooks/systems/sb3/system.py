@@ -1,7 +1,7 @@
 """Stable-Baselines3 PPO and A2C: a smaller last mini-batch is kept, rollouts are whole, `n_updates` counts passes.
 
 Read in the wheels of 2.7.0 and 2.9.2, whose training code is the same: ppo/ppo.py `__init__` and `train`, a2c/a2c.py,
-common/on_policy_algorithm.py `learn`, common/buffers.py `RolloutBuffer.get`. Read besides: rl-baselines3-zoo at 22e3ff2,
+common/on_policy_algorithm.py `learn`, common/buffers.py `RolloutBuffer.get`. Also read: rl-baselines3-zoo at 22e3ff2,
 rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
 """
 

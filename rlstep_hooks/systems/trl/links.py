@@ -18,7 +18,9 @@ OF_UPDATES: dict[LinkName, Link] = {
         "eight tensors an update, from autograd to the step",
         "not among several processes, nor with a scaler, FSDP or DeepSpeed",
     ),
-    "gradient norm": yes("of all gradients at the step, against max_grad_norm", "of shards the part of one process"),
+    "gradient norm": yes(
+        "of all gradients at the step, against max_grad_norm", "with sharded parameters, only one process's part"
+    ),
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
         "not other optimizers, nor steps of DeepSpeed's engine",
@@ -32,7 +34,7 @@ LINKS: dict[LinkName, Link] = {
     **OF_UPDATES,
     "settings in force": yes(
         "what trainer and optimizer compute with, when training begins and at each rollout",
-        "of an optimizer of your own, changes alone",
+        "of an optimizer that you build yourself, only its changes",
     ),
     "completions": yes(
         "against the policy's own distributions, and each other (0.20 and later)",
@@ -40,7 +42,7 @@ LINKS: dict[LinkName, Link] = {
     ),
     "completions on the way": yes(
         "what generate was asked for and gave, and bit for bit from the rollout to the loss",
-        "an engine's from the rollout on",
+        "with an engine, only from the rollout on",
     ),
     "rewards on the way": yes(
         "what each reward function gave, and which completions it got (0.20 and later)",

@@ -34,7 +34,7 @@ class AdvantagesNotDocumented(ValueRule):
         ERROR RLS516 Advantages are not those of the rewards · data epoch 0, rollout
         0, update 0 · 4 times, in rollouts 0 to 3
           expected  the advantages of the documented formula for these rewards
-          observed  each those of the sample before it
+          observed  at each sample those of the sample before it
           why       the policy is moved along these advantages, whatever the rewards
                     say
           fix       look for code between the rewards and the loss that sorts,

@@ -134,7 +134,7 @@ class LossMeter:
         role: The role.
         ranks: Processes that share an update.
         accumulation: Micro-batches of an update, where they are counted.
-        scale: By which gradients in the backward are multiplied to be those of the loss; 0 where that is not known.
+        scale: What gradients in the backward must be multiplied by to be those of the loss; 0 where that is not known.
         guard: Contains errors of the hooks in the backward.
     """
 

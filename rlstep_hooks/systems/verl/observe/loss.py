@@ -165,7 +165,7 @@ def _shares(settings: LossSettings, given: LossInputs) -> Tensor:
 
 
 def _terms(settings: LossSettings, given: LossInputs) -> Iterator[tuple[float, Tensor, Tensor, LossSettings]]:
-    """What the loss adds up: weight, numbers (B, T), one rounding of each, and how they are brought to one."""
+    """What the loss adds up: weight, terms (B, T), one rounding of each, and how they are aggregated."""
     losses = token_losses(settings, given)
     if given.weights is not None:
         losses = losses * given.weights
@@ -241,7 +241,7 @@ def kl_estimate(log_probs: Tensor, reference: Tensor, kind: str) -> Tensor:
 
 
 class Aggregation(Protocol):
-    """How terms are brought to one number."""
+    """How terms are aggregated."""
 
     @property
     def aggregation(self) -> str:
@@ -273,7 +273,7 @@ class Counts(Protocol):
 
 
 def aggregated(terms: Tensor, settings: Aggregation, given: Counts) -> Tensor:
-    """Numbers (B, T) brought to one by `loss_agg_mode`, as a part of the mini-batch over all ranks (core_algos.py 0.9.1:1140)."""
+    """Terms (B, T) aggregated by `loss_agg_mode`, as a part of the mini-batch over all ranks (core_algos.py 0.9.1:1140)."""
     mask, mode = given.mask, settings.aggregation
     masked = torch.where(mask > 0, terms, 0.0)
     if mode == "token-sum":
@@ -296,7 +296,7 @@ def _count(known: float | None, counted: Tensor) -> float:
 def aggregated_otherwise(
     value: Callable[[Any, Any], float], settings: Any, given: Any, microbatches: int
 ) -> Iterator[tuple[str, float]]:
-    """Losses of the documented terms, brought to one number in another way, in words that follow "the loss is".
+    """Losses of the documented terms, aggregated in another way, in words that follow "the loss is".
 
     Args:
         value: The documented loss of settings and inputs.
