@@ -149,9 +149,9 @@ def server_of(root: Path) -> MCPServer:
         budget: float = 120.0,
         resume: bool = True,
     ) -> dict[str, Any]:
-        """Run a launch of TRL, verl or OpenRLHF in small on this machine, the user's own script with a tiny random model, and say what that proves.
+        """Run a launch of TRL, verl or OpenRLHF in small on this machine, with a tiny random model, and say what that proves.
 
-        It executes the script and its reward functions, for a minute or two. Nothing of the user's files is written to.
+        It executes the user's own script and reward functions, for a minute or two. Nothing of the user's files is written to.
 
         Args:
             launch: A launch command as one text; its script must be below the root.
