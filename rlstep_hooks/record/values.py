@@ -20,6 +20,7 @@ TOPICS = (
     "refresh",
     "loss",
     "formula",
+    "critic_loss",
     "weights",
     "optimizer",
     "gradient",
