@@ -152,7 +152,6 @@ _TOPIC_WORDS = {
     "order": "order of events",
     "log_ratio": "log ratio",
     "refresh": "old log-probs",
-    "loss": "constants of the loss",
     "formula": "loss against its formula",
     "critic_loss": "critic's loss against its formula",
     "weights": "updates of the weights",

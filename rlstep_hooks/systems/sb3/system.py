@@ -201,7 +201,7 @@ SYSTEM = System(
         "mask on the way": no("each timestep counts"),
         "loss": yes(
             "by the gradients that it sends to log-probs, values and entropies: clips, normalisation, signs, coefficients",
-            "not where a clip is a function of somebody's that does more than to compute with numbers",
+            "not where a clip is a function of somebody's that does more than compute with numbers",
         ),
         "backward": yes("in the same gradients, as a factor of the loss"),
         "gradients cleared": yes("a probe after zero_grad"),
