@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _INSTRUCTIONS = """\
 Exact answers about RL post-training launches and recorded runs (TRL, verl, OpenRLHF and some fifty systems). Nothing is executed,
-but by rehearse. plan says what a launch means; fix what mends it; diff compares two; rehearse runs a launch of TRL or verl in small,
-with a tiny model; report, findings and why judge a recorded run; rule explains a code. Say the `answer` sentence; the numbers behind
-it are in `details`. What cannot be known is said, never guessed."""
+but by rehearse. plan says what a launch means; fix what mends it; diff compares two; rehearse runs a launch of TRL, verl or OpenRLHF
+in small, with a tiny model; report, findings and why judge a recorded run; rule explains a code. Say the `answer` sentence; the
+numbers behind it are in `details`. What cannot be known is said, never guessed."""
 
 
 def show(root: Path) -> int:
