@@ -184,9 +184,9 @@ class ReferenceLogProbsAltered(Rule):
     Example:
         ERROR RLS311 Reference log-probs altered before use · data epoch 0, rollout
         2, update 5, micro-batch 10
-          expected  the reference's log-probs of these samples, bit for bit as
+          expected  the reference log-probs of these samples, bit for bit as
                     computed
-          observed  other log-probs
+          observed  other reference log-probs
           why       they were overwritten, replaced, or moved to another sample on
                     the way to the loss
           fix       look for code that writes into the sample buffer or reorders
