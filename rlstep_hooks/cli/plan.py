@@ -12,6 +12,15 @@ from rlstep_hooks.planning.steps import logged_steps
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options, Plan
 
+OPTIONS = frozenset(
+    f"--{name}"
+    for name in (
+        "all-versions", "explain", "fix", "framework", "json", "json-schema", "line", "markdown", "rows", "set", "steps", "strict",
+        "version", "world-size", "write",
+    )
+)  # fmt: skip
+"""Options of `rlstep plan`, which people also write behind the launch command."""
+
 
 def show(
     words: list[str],
@@ -46,6 +55,12 @@ def show(
         print(plan_markdown(plan, steps or (logged_steps(plan.shown) if plan.shown is not None else None)))
     else:
         print(text_for(sys.stdout, plan, steps, explain=explain))
+    misplaced = [str(setting) for setting in plan.unused if str(setting) in OPTIONS]
+    if misplaced:
+        print(
+            f"rlstep: {', '.join(misplaced)} behind the command goes to the command; write it in front of `--`",
+            file=sys.stderr,
+        )
     failing = ("error", "warning") if strict else ("error",)
     return 1 if any(finding.severity in failing for finding in plan.findings) else 0
 

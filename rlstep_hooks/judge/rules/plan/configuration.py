@@ -184,7 +184,7 @@ class ConfigRewritten(Rule):
           training. OpenRLHF's controller and trainers compare their arguments with the beginning of training, and betas, epsilon,
           decay and the limit of the gradient norm with what is configured; so do verl's trainers with these four. In other systems
           it is not evaluated.
-        - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is told as information.
+        - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is reported as information.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 
