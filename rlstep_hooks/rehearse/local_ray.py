@@ -18,7 +18,13 @@ def ray_variables(folder: str | Path) -> dict[str, str]:
     (ray/_private/authentication/authentication_token_setup.py:32, 2.60). What a rehearsal writes there goes to the temporary
     folder, where Ray's server does not look; so the cluster of a rehearsal has a token of its own.
     """
-    return {"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    return {
+        "RAY_TMPDIR": str(folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        # Ray starts a worker for each CPU that it believes in (16) as soon as there is a driver; most would never be used.
+        "RAY_prestart_worker_first_driver": "0",
+    }
 
 
 def no_dashboard(ray: Any) -> None:

@@ -276,6 +276,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS115": lambda: of_schedule({"minibatch_unit": "samples"}, minibatches=(64,) * 8),
     "RLS116": lambda: launched(f"{VERL} actor_rollout_ref.rollout.tries_per_prompt=5"),
     "RLS117": lambda: launched(SLIME, rows=96_000),
+    "RLS118": lambda: launched(f"{VERL} custom_reward_function.path=reward.py"),
     # Counts and order
     "RLS201": lambda: judged(without(without(run(), MicroBatch, 2, 3), Update, 1)),
     "RLS202": lambda: judged(without(without(run(), Rollout, 2), Refresh, 2)),

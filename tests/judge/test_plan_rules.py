@@ -54,6 +54,7 @@ WRONG = [
     ("RLS117", "warning", make(max_age=None, correction="none", not_evaluated={"max_age": "no bound"}), {}),
     ("RLS117", "warning", make(max_age=2, correction="none", old_logprob_source="detach", lags=(0,)), {"correct_by": "--it"}),
     ("RLS117", "warning", make(max_age=1, correction="token weights", correction_inert="there are no log-probs"), {}),
+    ("RLS118", "warning", make(), {"unread": "custom_reward_function.path (now reward.custom_reward_function.path)"}),
     ("RLS506", "info", make(passes=passes_of(650, 64)), {}),
     ("RLS506", "warning", make(passes=passes_of(650, 64), rows_reshuffled=False), {}),
     ("RLS510", "error", make(passes=passes_of(63, 64, epochs=3)), {}),
@@ -90,6 +91,7 @@ RIGHT = [
     ("RLS117", make(max_age=1), {}),  # no plan said what corrects
     ("RLS117", make(max_age=1, correction="token weights"), {}),
     ("RLS117", make(max_age=1, old_logprob_source="engine"), {}),
+    ("RLS118", make(), {}),
     ("RLS510", make(passes=passes_of(64, 64)), {}),
     ("RLS510", make_plan(release=RELEASES[0], accumulation=2, rows=2), {}),
     ("RLS511", make(passes=passes_of(None, 64)), {}),
