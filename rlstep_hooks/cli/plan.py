@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from rlstep_hooks.cli.launches import side
+from rlstep_hooks.cli.launches import said, side
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.steps import logged_steps
 
@@ -80,7 +80,7 @@ def failure_json(error: LaunchError | OSError) -> str:
     from rlstep_hooks.show.plan_json import Answer, Failure
 
     place = str(error.place) if isinstance(error, LaunchError) and error.place is not None else ""
-    return encode(Answer(accepted=False, error=Failure(message=str(error), place=place)), indent=2).decode()
+    return encode(Answer(accepted=False, error=Failure(message=said(error), place=place)), indent=2).decode()
 
 
 def print_schema() -> int:

@@ -196,6 +196,8 @@ def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         ("plan", "there is no command"),
         ("plan --", "there is no command"),
         ("plan -- ls -la", "none of these starts a known trainer: ls"),
+        ("plan -- python nowhere.py", "none of these starts a known trainer: nowhere.py (not here)"),
+        ("plan nowhere.sh", "rlstep: nowhere.sh: No such file or directory"),
         ("plan -- 'not a (command'", "the command:1"),
         ("plan missing.sh", "missing.sh"),
         ("plan missing.yaml", "missing.yaml: there is no such file"),
