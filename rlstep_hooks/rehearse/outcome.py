@@ -33,9 +33,10 @@ _OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
 
 
 _OF_THIS_MACHINE = (
-    "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "not compiled with CUDA", "No CUDA GPUs", "Found no NVIDIA driver",
+    "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "FileNotFoundError", "not compiled with CUDA", "No CUDA GPUs",
+    "Found no NVIDIA driver",
 )  # fmt: skip
-"""In the last line of a script that needs a package or a device which this machine lacks."""
+"""In the last line of a script that needs a package, a file or a device which this machine lacks."""
 
 
 _OF_ANOTHER_RELEASE = re.compile(

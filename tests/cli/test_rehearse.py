@@ -228,6 +228,7 @@ def test_a_ray_that_does_not_start_in_time_is_no_fault_of_the_launch() -> None:
         ("TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'warmup_ratio'", 1),
         ("TypeError: to_messages() got an unexpected keyword argument 'question'", 2),
         ("EOFError: EOF when reading a line", 2),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.jsonl'", 2),
     ],
 )
 def test_only_what_made_rows_can_cause_is_put_down_to_them(last: str, status: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,9 @@ from rlstep_hooks.systems.verl.unread import PROGRAM, SECTIONS, unread, worded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_STARTS = 48.0
-"""Seconds from the command to the first rollout, and after the last, on two idle cores; there are two, the resumed run included."""
+_STARTS = 54.0
+"""Seconds that a run takes whatever its sizes, on two idle cores: 48 from the command to the first rollout and after the last, the rest
+for its updates. There are two runs, the resumed one included."""
 _ACTOR, _ROLLOUT, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 
 _FILES = (
@@ -142,10 +144,16 @@ def _check(real: Any) -> None:
     checked = copy.deepcopy(real)
     try:
         validate_config(checked, use_reference_policy=need_reference_policy(checked), use_critic=_critic(checked))
-    except ImportError:  # of the real engine, which this machine may lack
-        return
-    except (AssertionError, ValueError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - of verl's own check
+        if _of_an_import(error):  # of the real engine, which this machine may lack
+            return
         say("settings", f"verl refuses them: {type(error).__name__}: {error}", level="problem")
+
+
+def _of_an_import(error: Exception) -> bool:
+    """Whether an exception came while a module was imported: verl's vLLM module raises ValueError without vLLM."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ImportError) or any(frame.f_code.co_name == "<module>" for frame, _ in frames)
 
 
 def _look_at_unread(real: Any) -> None:
