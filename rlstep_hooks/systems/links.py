@@ -84,4 +84,4 @@ def in_words(link: Link) -> str:
     """What is said of a link in one line."""
     if not link.compared:
         return f"not compared: {link.not_compared}"
-    return f"{link.compared} ({link.not_compared})" if link.not_compared else link.compared
+    return f"{link.compared}; {link.not_compared}" if link.not_compared else link.compared

@@ -213,7 +213,7 @@ class AdvantagesOfOthers(Rule):
         by which names they are grouped.
 
     Known limits:
-        - Only verl's controller shows rewards beside advantages. Order is checked for grpo, rloo, opo, gpg and
+        - Only verl is compared here; RLS516 recomputes advantages in more systems. Order is checked for grpo, rloo, opo, gpg and
           reinforce_plus_plus_baseline, the sum for grpo and rloo; for gae only prompts are compared.
         - Sums and differences may be off by 0.001 of the largest advantage of the group, for rounding.
 

@@ -29,8 +29,8 @@ class CopiedCompletions(Rule):
         certain answers may: they are not counted.
 
     Why it matters:
-        Copies are no samples: within a group they have the same reward and the advantage of nothing, and across prompts they are
-        answers to another question. Means of rewards, lengths and the KL look as they should.
+        Copies are no samples. Within a group they have the same reward, so nothing is learned from comparing them; across prompts
+        they are answers to another question. Means of rewards, lengths and the KL look as they should.
 
     Example:
         ERROR RLS519 Completions are copies of each other · data epoch 0, rollout 1,

@@ -34,7 +34,7 @@ class AdvantagesNotDocumented(ValueRule):
         ERROR RLS516 Advantages are not those of the rewards · data epoch 0, rollout
         0, update 0 · 4 times, in rollouts 0 to 3
           expected  the advantages of the documented formula for these rewards
-          observed  each those of the sample before it
+          observed  at each sample those of the sample before it
           why       the policy is moved along these advantages, whatever the rewards
                     say
           fix       look for code between the rewards and the loss that sorts,
@@ -44,8 +44,7 @@ class AdvantagesNotDocumented(ValueRule):
         Look for code between the reward function and the loss that sorts, filters, scales or groups samples.
 
     Known limits:
-        - TRL before 0.20 is not compared: rewards are not seen. [The table of links](../systems/links.md) has the estimators of each
-          framework.
+        - TRL before 0.20 is not compared: rewards are not seen. `rlstep doctor` names the estimators that are known of each framework.
         - RLOO with a KL penalty on several processes, and trainers that compute rewards or advantages of their own, are not compared.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
