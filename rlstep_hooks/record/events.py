@@ -73,6 +73,10 @@ class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Samples of weights that are older than those synced before their prompt was submitted."""
     dropped: tuple[tuple[str, int], ...] = ()
     """Why prompts were dropped -> how many."""
+    ahead: int = 0
+    """Samples that say they are of weights which no engine had when they were finished."""
+    waited: tuple[tuple[int, int], ...] = ()
+    """Syncs between a prompt's way into the queue and its training -> prompts; empty if that was not observed."""
 
 
 class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
@@ -200,6 +204,20 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     all_drawn: bool | None = None
     """As in `Rollout`."""
     purpose: Purpose = "training"
+
+
+QueueStepName = Literal["submitted", "putting", "put", "pushed", "done"]
+"""Generation begins, the samples are about to go into the queue, they are in it, they are in it and have pushed out the oldest ones,
+and the process that generates is done with them."""
+
+
+class QueueStep(Event, frozen=True, kw_only=True, gc=False, tag="queue_step"):
+    """What a process that generates by itself did with one prompt on its way into the queue."""
+
+    prompt: str
+    step: QueueStepName
+    syncs: int = 0
+    """Syncs of weights that the process had been told of."""
 
 
 class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
@@ -477,6 +495,7 @@ AnyEvent = (
     | Phase
     | PhaseEnded
     | Generated
+    | QueueStep
     | Rewarded
     | Inspected
     | Carried

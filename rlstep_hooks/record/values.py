@@ -250,3 +250,6 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
+    sampler_gap_fresh: float | None = None
+    """As `sampler_gap_mean`, over the samples of the very weights that computed the trainer's log-probs; None where there
+    were none, or that is not known."""

@@ -424,10 +424,10 @@ def _of_whole_rollouts(parts: Iterable[RolloutValues]) -> tuple[RolloutValues, .
 
 def _joined(one: RolloutValues, other: RolloutValues) -> RolloutValues:
     """The numbers of two parts of a rollout, as a trainer of a controlled run measures them: the largest of each."""
-    names = ("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "reference_changed")
+    names = ("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "sampler_gap_fresh", "reference_changed")
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
     largest = {name: max((n for n in pair if n is not None), default=None) for name, pair in pairs.items()}
-    return msgspec.structs.replace(one, **largest)
+    return msgspec.structs.replace(one, **largest, sampler_gap_fit=one.sampler_gap_fit or other.sampler_gap_fit)
 
 
 def _remember(known: OrderedDict[int, int | None] | OrderedDict[int, int], key: int, value: int | None) -> None:
