@@ -61,10 +61,11 @@ def log_probs_of_other_requests(at: int) -> None:
         output = await request(**kwargs)
         waiting.append(output)
         if len(waiting) == REQUESTS:
-            given = [list(each.log_probs) for each in waiting]
-            for own, others in zip(waiting, [*given[1:], given[0]], strict=True):
-                kept = others[: len(own.log_probs)]
-                own.log_probs = kept + list(own.log_probs)[len(kept) :]
+            for length in {len(each.log_probs) for each in waiting}:
+                alike = [each for each in waiting if len(each.log_probs) == length]
+                given = [each.log_probs for each in alike]
+                for own, others in zip(alike, [*given[1:], given[0]], strict=True):
+                    own.log_probs = others
             everyone.set()
         await everyone.wait()
         return output

@@ -166,16 +166,18 @@ def stamped_with_a_counter(at: int) -> None:
     on_generation(place)
 
 
-@fault(report="AReaL#1388", code="RLS402", variant="were in it for up to 2", shows_after=2, lasts=1, of=FAULTS)
+@fault(report="AReaL#1388", code="RLS402", variant="were in it for up to", shows_after=2, lasts=3, of=FAULTS)
 def generation_runs_ahead(at: int) -> None:
-    """While a rollout is trained, generation is limited by the queue alone, and not by what was generated since the sync."""
+    """While two rollouts are trained, twice as much may be generated as configured."""
 
     def place(rollouter: Any) -> None:
+        configured = rollouter.required_samples * rollouter.config.async_training.trigger_parameter_sync_step
+        configured *= rollouter.staleness_threshold + 1
+        rollouter.staleness_threshold = 2 * rollouter.staleness_threshold + 1
+
         async def should_pause(before: Any) -> bool:
-            if _Now.rollout() != at:
-                return bool(await before())
-            size = await rollouter.message_queue_client.get_queue_size()
-            return bool(size + len(rollouter.active_tasks) >= rollouter.max_queue_size)
+            within = _Now.rollout() in (at, at + 1) or rollouter.staleness_samples < configured
+            return bool(await before()) if within else True
 
         instead(rollouter, "_should_pause_generation", should_pause)
 
