@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 from hypothesis import strategies as st
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.values import Role
 
-Role = Literal["policy", "critic"]
 Script = list[tuple[str, AnyEvent]]
 """What the processes of a run record, each event with its process, in the order of time."""
 

@@ -88,7 +88,7 @@ def _print(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.supported:
         state = "[green]supported[/green]"
     elif diagnosis.installed:
-        state = f"[red]not supported[/red]: supported are {diagnosis.releases}"
+        state = f"[red]not supported[/red]; supported are {diagnosis.releases}"
     else:
         state = f"not installed; supported are {diagnosis.releases}"
     console.print(f"{title}: {state}", highlight=False, soft_wrap=True)

@@ -85,5 +85,12 @@ def run(verb: Callable[[], int]) -> int:
     except BrokenPipeError:  # `main` handles a closed output
         raise
     except (LaunchError, OSError) as error:
-        print(f"rlstep: {error}", file=sys.stderr)
+        print(f"rlstep: {said(error)}", file=sys.stderr)
         return 2
+
+
+def said(error: LaunchError | OSError) -> str:
+    """An error in the words that a user gets: of one of the operating system the file and what is wrong with it."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.cli.answers import Answer, LaunchGiven
 
 _INSTRUCTIONS = """\
-Exact answers about RL post-training launches and recorded runs (TRL, verl, OpenRLHF and some forty systems). Nothing is executed,
-but by rehearse. plan says what a launch means; fix what mends it; diff compares two; rehearse runs a launch of TRL or verl in small,
-with a tiny model; report, findings and why judge a recorded run; rule explains a code. Say the `answer` sentence; the numbers behind
-it are in `details`. What cannot be known is said, never guessed."""
+Exact answers about RL post-training launches and recorded runs (TRL, verl, OpenRLHF and some fifty systems). Nothing is executed,
+but by rehearse. plan says what a launch means; fix what mends it; diff compares two; rehearse runs a launch of TRL, verl or OpenRLHF
+in small, with a tiny model; report, findings and why judge a recorded run; rule explains a code. Say the `answer` sentence; the
+numbers behind it are in `details`. What cannot be known is said, never guessed."""
 
 
 def show(root: Path) -> int:
@@ -149,9 +149,9 @@ def server_of(root: Path) -> MCPServer:
         budget: float = 120.0,
         resume: bool = True,
     ) -> dict[str, Any]:
-        """Run a launch of TRL in small on this machine, the user's own script with a tiny random model, and say what that proves.
+        """Run a launch of TRL, verl or OpenRLHF in small on this machine, with a tiny random model, and say what that proves.
 
-        It executes the script and its reward functions, for a minute or two. Nothing of the user's files is written to.
+        It executes the user's own script and reward functions, for a minute or two. Nothing of the user's files is written to.
 
         Args:
             launch: A launch command as one text; its script must be below the root.

@@ -5,12 +5,21 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from rlstep_hooks.cli.launches import side
+from rlstep_hooks.cli.launches import said, side
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.steps import logged_steps
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options, Plan
+
+OPTIONS = frozenset(
+    f"--{name}"
+    for name in (
+        "all-versions", "explain", "fix", "framework", "json", "json-schema", "line", "markdown", "rows", "set", "steps", "strict",
+        "version", "world-size", "write",
+    )
+)  # fmt: skip
+"""Options of `rlstep plan`, which people also write behind the launch command."""
 
 
 def show(
@@ -46,6 +55,12 @@ def show(
         print(plan_markdown(plan, steps or (logged_steps(plan.shown) if plan.shown is not None else None)))
     else:
         print(text_for(sys.stdout, plan, steps, explain=explain))
+    misplaced = [str(setting) for setting in plan.unused if str(setting) in OPTIONS]
+    if misplaced:
+        print(
+            f"rlstep: {', '.join(misplaced)} behind the command goes to the command; write it in front of `--`",
+            file=sys.stderr,
+        )
     failing = ("error", "warning") if strict else ("error",)
     return 1 if any(finding.severity in failing for finding in plan.findings) else 0
 
@@ -65,7 +80,7 @@ def failure_json(error: LaunchError | OSError) -> str:
     from rlstep_hooks.show.plan_json import Answer, Failure
 
     place = str(error.place) if isinstance(error, LaunchError) and error.place is not None else ""
-    return encode(Answer(accepted=False, error=Failure(message=str(error), place=place)), indent=2).decode()
+    return encode(Answer(accepted=False, error=Failure(message=said(error), place=place)), indent=2).decode()
 
 
 def print_schema() -> int:

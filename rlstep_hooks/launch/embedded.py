@@ -63,7 +63,7 @@ def code_of(path: Path) -> bytes:
     try:
         cells = _code_cells(contents(path).decode())
     except ValueError as error:
-        raise LaunchError(f"no notebook: {error}", Place(str(path))) from None
+        raise LaunchError(f"not a notebook: {error}", Place(str(path))) from None
     lines = ["" if shell or _IPYTHON.match(line) else line for line, shell in _marked(cells)]
     return "\n".join(lines).encode()
 

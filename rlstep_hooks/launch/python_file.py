@@ -402,7 +402,8 @@ class _File:
         given, keywords = self._flags.get(node.attr, ""), self._options[node.attr]
         if self._made.get(root) != _PARSED or keywords is None or ast.unparse(node) in self._changed or given is None:
             raise _NotLiteralError(node)
-        action = keywords["action"].value if isinstance(keywords.get("action"), ast.Constant) else "store"  # type: ignore[attr-defined]
+        named = keywords.get("action")
+        action = named.value if isinstance(named, ast.Constant) else "store"
         if action in ("store_true", "store_false"):
             return (node.attr in self._flags) == (action == "store_true")
         if node.attr not in self._flags:

@@ -135,8 +135,11 @@ class Settings:
 
     def section(self, name: str) -> dict[str, Any]:
         """What the launch sets in a section, by the names below it."""
-        below = [given for given in self._given if given.startswith(f"{name}.")]
-        return {given.removeprefix(f"{name}."): self.value(given) for given in below}
+        return {below: self.value(f"{name}.{below}") for below in self.section_names(name)}
+
+    def section_names(self, name: str) -> list[str]:
+        """The names below a section that the launch sets, whether their values are known or not."""
+        return [given.removeprefix(f"{name}.") for given in self._given if given.startswith(f"{name}.")]
 
     def value(self, *names: str) -> Any:
         """The value, or the default of the first name; None if there is neither.

@@ -81,7 +81,7 @@ def _loader_class() -> Any:
     """The safe loader with the numbers of OmegaConf: PyYAML takes `1e6` for a text."""
     import yaml
 
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the base is chosen when it is imported
         pass
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789."))

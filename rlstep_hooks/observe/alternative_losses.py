@@ -20,7 +20,7 @@ def of_other_size(documented: float, *, ranks: int, microbatches: int) -> Iterat
 
     Args:
         documented: The documented loss.
-        ranks: By which it is multiplied, since they are averaged.
+        ranks: Processes of the update. The loss is multiplied by their number, because gradients are averaged over them.
         microbatches: Of its update.
     """
     if ranks > 1:

@@ -27,7 +27,7 @@ class DeferredValues(Generic[Key]):
 
     def __init__(self) -> None:
         self._open: list[tuple[Key, Tensor]] = []
-        self._sent: list[tuple[list[Key], list[int], Tensor, object]] = []
+        self._sent: list[tuple[list[Key], list[int], Tensor, torch.cuda.Event | None]] = []
 
     def add(self, key: Key, values: Tensor) -> None:
         """Keep one float32 vector until it is ready."""
@@ -43,13 +43,13 @@ class DeferredValues(Generic[Key]):
         sizes = [values.numel() for _, values in self._open]
         joined = torch.cat([values for _, values in self._open])
         self._open.clear()
-        done: object = None
+        done: torch.cuda.Event | None = None
         if joined.is_cuda:
             pinned = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True)
             pinned.copy_(joined, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            joined, done = pinned, event
+            done = torch.cuda.Event()
+            done.record()
+            joined = pinned
         self._sent.append((keys, sizes, joined, done))
 
     def ready(self, *, wait: bool = False) -> list[tuple[Key, list[float]]]:
@@ -78,10 +78,10 @@ class DeferredValues(Generic[Key]):
     def _arrived(self, *, wait: bool) -> Iterator[tuple[list[Key], list[int], Tensor]]:
         while self._sent:
             keys, sizes, values, done = self._sent[0]
-            if done is not None and not wait and not done.query():  # type: ignore[attr-defined]
+            if done is not None and not wait and not done.query():
                 return
             if done is not None and wait:
-                done.synchronize()  # type: ignore[attr-defined]
+                done.synchronize()
             del self._sent[0]
             yield keys, sizes, values
 
@@ -96,4 +96,6 @@ def on_device(numbers: list[Any], device: torch.device) -> Tensor:
 def finite(number: float) -> float | None:
     """The number rounded to six digits (float32 has seven), so that a report reads the same from a record; None if it is not
     finite, because JSON has no such numbers."""
+    if number == 0.0 or number == 1.0:  # as most are; formatting takes several times as long
+        return number
     return float(f"{number:.6g}") if math.isfinite(number) else None

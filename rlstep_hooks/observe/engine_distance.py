@@ -193,8 +193,8 @@ def _displaced(own: Tensor, engine: Tensor, mask: Tensor) -> tuple[tuple[str, ..
     found = {"=": torch.minimum(apart(own, engine, mask), _spread(engine, mask))}
     if own.shape[1] > 1:
         both = mask[:, 1:] & mask[:, :-1]
-        found["each that of the token before it"] = apart(own[:, :-1], engine[:, 1:], both)
-        found["each that of the token after it"] = apart(own[:, 1:], engine[:, :-1], both)
+        found["at each token that of the token before it"] = apart(own[:, :-1], engine[:, 1:], both)
+        found["at each token that of the token after it"] = apart(own[:, 1:], engine[:, :-1], both)
     if own.shape[0] > 1:
         # (B, B): row i of the engine's against row j of the trainer's, over tokens that both have.
         both = mask.unsqueeze(1) & mask.unsqueeze(0)

@@ -189,14 +189,14 @@ def _rounding(*given: Tensor | None) -> float:
 
 
 def lambda_returns(estimator: Estimator, given: Rewards) -> Estimate:
-    """What the critic's values are drawn to: advantages of GAE as they are before they are normalised, and the values."""
+    """The targets of the critic's values: GAE's advantages before they are normalised, plus the values."""
     assert given.values is not None
     plain = replace(estimator, whitening="none").of(given)
     return Estimate(plain.values + given.values.double(), plain.error + _EPSILON * given.values.double().abs())
 
 
 def normalised(values: Tensor, mask: Tensor) -> Estimate:
-    """Numbers (B, T) around their mean and divided by their standard deviation over the tokens that count, without a bias."""
+    """(B, T), less their mean and over their unbiased standard deviation, both of the tokens that count."""
     values = values.double()
     error = _EPSILON * values.abs()
     return _whitened(Estimate(values, error), (mask != 0).double(), full=True, unbiased=True)
@@ -210,7 +210,7 @@ class Documented:
         estimator: What is configured.
         given: What they were computed from.
         advantages: (B, T), as the framework has them.
-        returns: (B, T), what the critic's values are drawn to; None without a critic.
+        returns: (B, T), the targets of the critic's values; None without a critic.
     """
 
     estimator: Estimator
@@ -252,13 +252,22 @@ def _others(estimator: Estimator, given: Rewards) -> Iterator[tuple[str, Estimat
     yield "of the opposite sign", replace(right, values=-right.values)
     if estimator.tokens == "spread":
         one = _first_counted(right, given.mask)
-        for shift, words in ((-1, "each those of the sample after it"), (1, "each those of the sample before it")):
+        for shift, words in (
+            (-1, "at each sample those of the sample after it"),
+            (1, "at each sample those of the sample before it"),
+        ):
             moved = Estimate(one.values.roll(shift, 0), one.error.roll(shift, 0))
             yield words, Estimate(moved.values * (given.mask != 0), moved.error.expand_as(right.error))
     else:
-        for shift, words in ((-1, "each those of the token after it"), (1, "each those of the token before it")):
+        for shift, words in (
+            (-1, "at each token those of the token after it"),
+            (1, "at each token those of the token before it"),
+        ):
             yield words, Estimate(right.values.roll(shift, 1), right.error.roll(shift, 1))
-        for shift, words in ((-1, "each those of the sample after it"), (1, "each those of the sample before it")):
+        for shift, words in (
+            (-1, "at each sample those of the sample after it"),
+            (1, "at each sample those of the sample before it"),
+        ):
             yield words, Estimate(right.values.roll(shift, 0), right.error.roll(shift, 0))
     yield from ((words, other.of(given)) for words, other in _other_estimators(estimator))
     if given.groups is not None and estimator.baseline in ("mean", "others", "second"):
@@ -277,7 +286,7 @@ def _others(estimator: Estimator, given: Rewards) -> Iterator[tuple[str, Estimat
             yield "those without the value after the last timestep", estimator.of(replace(given, last_values=None))
         if given.goes_on is not None:
             yield "those that go on over the ends of episodes", estimator.of(replace(given, goes_on=None))
-        yield "what the critic's values are drawn to (returns)", lambda_returns(estimator, given)
+        yield "the targets of the critic's values (returns)", lambda_returns(estimator, given)
     if given.scores is not None and bool(given.tokens.any()):
         zero = torch.zeros_like(given.tokens)
         yield "those without the KL penalty", estimator.of(replace(given, tokens=zero))
@@ -322,7 +331,7 @@ def _other_estimators(estimator: Estimator) -> Iterator[tuple[str, Estimator]]:
         yield "those with lambda = 0", replace(estimator, lam=0.0)
     if estimator.tokens != "spread":
         yield "those with gamma = 1", replace(estimator, gamma=1.0)
-        yield "those with tokens that do not count passed over", replace(estimator, skips=True)
+        yield "those that pass over tokens that do not count", replace(estimator, skips=True)
 
 
 # Sums within groups

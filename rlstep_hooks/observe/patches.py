@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.contained import GapRecorder
 
-Wrapper = "Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]"
 
-
-class _StaysWithItsObject(wrapt.FunctionWrapper):  # type: ignore[type-arg]
+class _StaysWithItsObject(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # no type arguments before wrapt 2
     """A wrapper that is not copied with its object: copies have the method itself. wrapt's own wrapper refuses to be copied or pickled,
     so the object could not be copied either."""
 

@@ -9,21 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
-import torch
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.deferred import DeferredValues, finite
-from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
-from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
-from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
-from rlstep_hooks.observe.weight_sums import WeightSums
+from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.microbatch_numbers import MicroBatchNumbers
+from rlstep_hooks.observe.update_numbers import UpdateNumbers
+from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import (
     Carried,
     ConfigChanged,
     Constant,
     Measured,
     MicroBatch,
-    MicroBatchValues,
     Phase,
     PhaseEnded,
     PhaseName,
@@ -31,7 +28,6 @@ from rlstep_hooks.record.events import (
     Refresh,
     RolloutValues,
     Update,
-    UpdateValues,
     WeightSync,
 )
 from rlstep_hooks.record.writer import EventWriter
@@ -39,28 +35,14 @@ from rlstep_hooks.record.writer import EventWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from rlstep_hooks.observe.gradient_watch import GradientSource, GradientWatch
+    import torch
+
+    from rlstep_hooks.observe.gradient_watch import GradientWatch
     from rlstep_hooks.observe.identity import Recognised, RefreshedSamples
+    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
     from rlstep_hooks.record.events import Attached
     from rlstep_hooks.record.ledger import Ledger
-
-Role = Literal["policy", "critic"]
-
-
-class LossNumbers(msgspec.Struct, frozen=True):
-    """A loss against its documented formula; fields as in `MicroBatchValues`."""
-
-    ratio: float | None = None
-    gap: float | None = None
-    like: str = ""
-    gradient_gap: float | None = None
-    clipped: float | None = None
-    backward: float | None = None
-    """The factor of the loss in the backward."""
-    advantages_intact: bool | None = None
-    targets_intact: bool | None = None
-    values_intact: bool | None = None
-
+    from rlstep_hooks.record.values import Role
 
 REFRESHES = 2
 """Refreshes whose samples are remembered: this rollout's and the previous one's, to recognise samples trained too late."""
@@ -90,42 +72,13 @@ class TrainerRecord:
         self._microbatches = 0
         self._window: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
-        self._probes: dict[Role, WeightProbe] = {}
-        self._ungraded: dict[Role, list[Any]] = {}
-        """Trainable tensors that have had no gradient in any update so far."""
+        self._numbers = MicroBatchNumbers()
+        self._update_numbers = UpdateNumbers(self.writer)
         self._reference: tuple[WeightProbe, torch.Tensor] | None = None
         """The reference model's probe, with its weights at their first use."""
         self._references: DeferredValues[int] = DeferredValues()
         self._open: MicroBatch | None = None
-        self._log_ratios: DeferredValues[int] = DeferredValues()
-        self._loss_scales: DeferredValues[int] = DeferredValues()
-        self._clipped: DeferredValues[int] = DeferredValues()
-        self._tokens_of_critic: DeferredValues[int] = DeferredValues()
-        """Tokens of the critic's micro-batches whose losses are compared."""
-        self._changes: DeferredValues[UpdateSource] = DeferredValues()
-        self._replays: dict[Role, OptimizerReplay] = {}
-        self._steps: DeferredValues[tuple[Role, ReplaySource]] = DeferredValues()
-        self._snapshots: dict[Role, GradientSnapshot] = {}
-        self._sums: dict[Role, WeightSums] = {}
-        self._moved: DeferredValues[tuple[Role, int]] = DeferredValues()
-        self._gradients_guard = Contained(self.writer, ("gradient",))
-        self._watches: dict[Role, GradientWatch] = {}
-        self._gradients: DeferredValues[tuple[Role, GradientSource]] = DeferredValues()
-        self._frozen: dict[tuple[Role, int], int] = {}
-        """Tensors that were trained at first and are no longer, by role and update."""
-        self._norms: DeferredValues[tuple[Role, int, float]] = DeferredValues()
-        """Norms of gradients by role, update and configured limit."""
         self._rollout_values: list[RolloutValues] = []
-        self._intact: dict[int, bool] = {}
-        """Micro-batch -> whether its old log-probs arrived unaltered."""
-        self._tokens: dict[int, bool] = {}
-        """Micro-batch -> whether its tokens arrived unaltered."""
-        self._masks: dict[int, bool] = {}
-        """Micro-batch -> whether its mask arrived unaltered."""
-        self._of_reference: dict[int, bool] = {}
-        """Micro-batch -> whether its log-probs of the reference arrived unaltered."""
-        self._advantages: dict[int, bool] = {}
-        """Micro-batch -> whether its advantages arrived unaltered."""
         self.writer.emit(attached)
 
     def begin(self, name: PhaseName) -> int:
@@ -209,25 +162,20 @@ class TrainerRecord:
             old_source=old_source,
         )
         if found.old_intact is not None:
-            self._intact[index] = found.old_intact
+            self._numbers.old_intact[index] = found.old_intact
         if found.tokens_intact is not None:
-            self._tokens[index] = found.tokens_intact
+            self._numbers.tokens_intact[index] = found.tokens_intact
 
     def see_log_probs(self, log_probs: Any, old_log_probs: Any, mask: Any) -> None:
         """The policy loss is about to be computed from these log-probs, which are on the device and padded to one length."""
         if self._open is None or self._open.role == "critic":
             return
-        with torch.no_grad():
-            real = mask.bool()
-            distance = (log_probs.detach().float() - old_log_probs.float()).abs()
-            distance = torch.where(real, distance, 0.0)
-            vector = torch.stack([real.sum().float(), distance.max(), distance.sum()])
-        self._log_ratios.add(self._open.index, vector)
+        self._numbers.add_log_probs(self._open.index, log_probs, old_log_probs, mask)
 
     def see_values(self, mask: Any) -> None:
         """The critic's loss, which is compared, is about to be computed of the tokens of this mask."""
         if self._open is not None:
-            self._tokens_of_critic.add(self._open.index, mask.bool().sum().float().reshape(1))
+            self._numbers.add_values(self._open.index, mask)
 
     def see_constants(self, **given: Any) -> None:
         """The tensors that the loss is about to treat as constant: `old_logprobs`, `advantages`, `targets`."""
@@ -238,26 +186,26 @@ class TrainerRecord:
 
     def see_loss_scale(self, index: int, scale: Any) -> None:
         """The factor of a micro-batch's loss in the backward, divided by the documented factor; a number on the device."""
-        self._loss_scales.add(index, scale.detach().float().reshape(1))
+        self._numbers.add_loss_scale(index, scale)
 
     def see_mask(self, *, intact: bool) -> None:
         """The mask of the open micro-batch was compared with that of the refresh."""
         if self._open is not None:
-            self._masks[self._open.index] = intact
+            self._numbers.mask_intact[self._open.index] = intact
 
     def see_advantages(self, *, intact: bool) -> None:
         """The advantages of the open micro-batch were compared with those that came to this process."""
         if self._open is not None:
-            self._advantages[self._open.index] = intact
+            self._numbers.advantages_intact[self._open.index] = intact
 
     def see_reference_log_probs(self, *, intact: bool) -> None:
         """The reference's log-probs in the open micro-batch were compared with those that the reference computed."""
         if self._open is not None:
-            self._of_reference[self._open.index] = intact
+            self._numbers.reference_intact[self._open.index] = intact
 
     def see_clipped(self, index: int, fraction: Any) -> None:
         """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""
-        self._clipped.add(index, fraction.detach().float().reshape(1))
+        self._numbers.add_clipped(index, fraction)
 
     @property
     def open_index(self) -> int | None:
@@ -279,55 +227,46 @@ class TrainerRecord:
 
     def begin_window(self, role: Role) -> None:
         """Gradients have been cleared for a micro-batch that is the first of an update of this role."""
-        if not self._window[role] and role in self._probes:
-            self._probes[role].begin_window()
+        if not self._window[role]:
+            self._update_numbers.begin_window(role)
 
     def probe(self, role: Role, parameters: Iterable[Any]) -> None:
         """Probe some of these weights around each optimizer step."""
-        parameters = list(parameters)
-        self._probes[role] = WeightProbe(parameters)
-        # A shard may hold nothing of a tensor, and then gets no gradient of it.
-        self._ungraded[role] = [tensor for tensor in parameters if tensor.numel()]
+        self._update_numbers.probe(role, parameters)
 
     def replay(self, role: Role, optimizer: Any) -> None:
         """Replay some steps of this optimizer on the probed weights, or say why that cannot be."""
-        replay = OptimizerReplay(self._probes[role].probed, optimizer)
-        if replay.uncovered:
-            self.writer.cannot("optimizer", replay.uncovered)
-        else:
-            self._replays[role] = replay
+        self._update_numbers.replay(role, optimizer)
 
     def follow(self, role: Role, parameters: Iterable[tuple[str, Any]]) -> None:
         """Compare the gradients of these tensors, or of their local parts, between backward passes and steps, and their values between
         updates."""
-        named = list(parameters)
-        self._snapshots[role] = GradientSnapshot(named)
-        self._sums[role] = WeightSums(tensor for _, tensor in named)
+        self._update_numbers.follow(role, parameters)
 
     def gradients_made(self, role: Role) -> None:
         """The backward passes of an update are done, and its gradients are to be compared."""
-        self._snapshots[role].made()
+        self._update_numbers.gradients_made(role)
 
     def follow_gradients(self, role: Role, watch: GradientWatch) -> None:
         """Follow some gradients from the backward passes of an update to its step."""
-        self._watches[role] = watch
+        self._update_numbers.follow_gradients(role, watch)
 
     def begin_backward(self, role: Role, *, followed: bool) -> None:
         """A backward pass begins; the update that it begins may be followed."""
-        if followed and role in self._watches and not self._window[role]:
-            self._watches[role].begin_window()
+        if followed and not self._window[role]:
+            self._update_numbers.begin_backward(role)
 
     def see_frozen(self, role: Role, tensors: int) -> None:
         """So many tensors that were trained at first require no gradient at the update that is being made."""
-        self._frozen[role, self._updates[role]] = tensors
+        self._update_numbers.see_frozen(role, self._updates[role], tensors)
 
     def see_norm(self, role: Role, norm: Any, limit: float) -> None:
         """The norm of all gradients of the update that is being made, and the configured limit."""
-        self._norms.add((role, self._updates[role], limit), norm.detach().float().reshape(1))
+        self._update_numbers.see_norm(role, self._updates[role], norm, limit)
 
     def weights(self, role: Role) -> torch.Tensor:
         """The current probed weights of a role."""
-        return self._probes[role].weights()
+        return self._update_numbers.weights(role)
 
     def see_reference(self, refresh: int, parameters: Iterable[Any]) -> None:
         """The reference model was used for the rollout with this refresh number."""
@@ -342,26 +281,11 @@ class TrainerRecord:
 
     def before_step(self, role: Role, *, replayed: bool = False) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
-        if role in self._snapshots:
-            self._snapshots[role].before_step(self._updates[role])
-        if role in self._sums:
-            self._sums[role].before_step(self._updates[role])
-        if role in self._watches:
-            self._watches[role].before_step(self._updates[role])
-        if role in self._replays:
-            self._replays[role].before_step(compared=replayed)
-        if role in self._probes:
-            self._probes[role].before_step()
-            self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
+        self._update_numbers.before_step(role, self._updates[role], replayed=replayed)
 
     def after_step(self, role: Role, rate: Any, *, whole: bool = False) -> None:
         """The optimizer has stepped. All weights that it leaves are compared with those that the next step begins with, if `whole`."""
-        if whole and role in self._sums:
-            self._sums[role].after_step()
-        if role in self._probes:
-            self._probes[role].after_step(self._updates[role], rate)
-        if role in self._replays:
-            self._replays[role].after_step(self._updates[role])
+        self._update_numbers.after_step(role, self._updates[role], rate, whole=whole)
 
     def updated(
         self, role: Role, *, applied: bool, rate: float, by_loop: bool = True, tick: int | None = None, reason: str = ""
@@ -393,60 +317,9 @@ class TrainerRecord:
 
     def send_numbers(self) -> None:
         """Start fetching numbers from the device: the framework synchronises with it before `write_numbers`."""
-        for role, probe in self._probes.items():
-            worked = probe.work_up()
-            if worked is not None:
-                updates, values = worked
-                self._changes.add(UpdateSource(updates, probe.size, role), values)
-        for role, replay in self._replays.items():
-            replayed = replay.work_up()
-            if replayed is not None:
-                self._steps.add((role, replayed[0]), replayed[1])
-        for role, snapshot in self._snapshots.items():
-            for source, compared in snapshot.work_up():
-                self._gradients.add((role, source), compared)
-        for role, sums in self._sums.items():
-            for update, moved in sums.work_up():
-                self._moved.add((role, update), moved)
-        with self._gradients_guard:
-            for role, watch in self._watches.items():
-                for window, numbers in watch.work_up():
-                    self._gradients.add((role, window), numbers)
-        # Before the numbers that these are written with.
-        self._moved.send()
-        self._steps.send()
-        self._gradients.send()
-        self._norms.send()
-        self._loss_scales.send()
-        self._clipped.send()
-        self._log_ratios.send()
-        self._tokens_of_critic.send()
-        self._changes.send()
+        self._numbers.send()
+        self._update_numbers.send()
         self._references.send()
-
-    def _changes_arrived(self) -> list[UpdateValues]:
-        """Numbers of updates, each from its probe, its replay and its norm."""
-        more: dict[tuple[Role, int], dict[str, Any]] = {}
-        for (role, steps), numbers in self._steps.ready():
-            for update, fields in steps.values(numbers).items():
-                more.setdefault((role, update), {}).update(fields)
-        for (role, gradients), numbers in self._gradients.ready():
-            for update, fields in gradients.values(numbers).items():
-                more.setdefault((role, update), {}).update(fields)
-        for (role, update), (moved,) in self._moved.ready():
-            more.setdefault((role, update), {}).update(tensors_moved=int(moved))
-        for (role, update, limit), (norm,) in self._norms.ready():
-            more.setdefault((role, update), {}).update(gradient_norm=finite(norm), gradient_limit=limit)
-        return [
-            msgspec.structs.replace(
-                values,
-                ungraded=len(self._ungraded[source.role]),
-                frozen=self._frozen.pop((source.role, values.index), None),
-                **more.get((source.role, values.index), {}),
-            )
-            for source, numbers in self._changes.ready()
-            for values in source.values(numbers)
-        ]
 
     def write_numbers(self, losses: Callable[[], Mapping[int, LossNumbers]] = dict) -> None:
         """Write the numbers that have arrived.
@@ -454,49 +327,8 @@ class TrainerRecord:
         Args:
             losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
         """
-        arrived = self._log_ratios.ready()
-        of_critic = self._tokens_of_critic.ready()
-        clipped = {index: finite(fraction) for index, (fraction,) in self._clipped.ready()}
-        scales = {index: finite(scale) for index, (scale,) in self._loss_scales.ready()}
-        compared = losses()
-        none = LossNumbers()
-        microbatches = tuple(
-            MicroBatchValues(
-                index=index,
-                tokens=int(tokens),
-                # A micro-batch of padding alone has no ratio.
-                max_abs_log_ratio=maximum if tokens else None,
-                mean_abs_log_ratio=total / tokens if tokens else None,
-                clipped=clipped.get(index, compared.get(index, none).clipped),
-                old_intact=self._intact.pop(index, None),
-                loss_ratio=compared.get(index, none).ratio,
-                loss_gap=compared.get(index, none).gap,
-                loss_like=compared.get(index, none).like,
-                gradient_gap=compared.get(index, none).gradient_gap,
-                backward_ratio=scales.get(index, compared.get(index, none).backward),
-                advantages_intact=self._advantages.pop(index, compared.get(index, none).advantages_intact),
-                tokens_intact=self._tokens.pop(index, None),
-                reference_intact=self._of_reference.pop(index, None),
-                mask_intact=self._masks.pop(index, None),
-            )
-            for index, (tokens, maximum, total) in arrived
-        ) + tuple(
-            MicroBatchValues(
-                index=index,
-                role="critic",
-                tokens=int(tokens),
-                loss_ratio=compared.get(index, none).ratio,
-                loss_gap=compared.get(index, none).gap,
-                loss_like=compared.get(index, none).like,
-                gradient_gap=compared.get(index, none).gradient_gap,
-                backward_ratio=scales.get(index, compared.get(index, none).backward),
-                targets_intact=compared.get(index, none).targets_intact,
-                values_intact=compared.get(index, none).values_intact,
-                mask_intact=self._masks.pop(index, None),
-            )
-            for index, (tokens,) in of_critic
-        )
-        updates = self._changes_arrived()
+        microbatches = self._numbers.arrived(losses)
+        updates = self._update_numbers.arrived()
         changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}
         known = {values.index: values for values in self._rollout_values} | {
             refresh: RolloutValues(index=refresh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import finite, on_device
 from rlstep_hooks.record.events import UpdateValues
+from rlstep_hooks.record.values import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +28,7 @@ class UpdateSource(msgspec.Struct, frozen=True):
 
     indices: tuple[int, ...]
     probed: int
-    role: Literal["policy", "critic"] = "policy"
+    role: Role = "policy"
 
     def values(self, numbers: list[float]) -> list[UpdateValues]:
         """The vector's numbers, one `UpdateValues` per update."""

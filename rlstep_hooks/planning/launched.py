@@ -50,3 +50,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> Schedule | None:
         """The schedule, also that of the sizes of a refused launch."""
         return self.schedule if self.schedule is not None else self.meant
+
+
+def plan_of(schedule: Schedule, source: str, findings: tuple[Finding, ...] = ()) -> Plan:
+    """The plan of a schedule alone, which no launch gave: that of a record or of a live configuration.
+
+    Args:
+        schedule: The schedule.
+        source: Where it was read.
+        findings: What is wrong with it.
+    """
+    return Plan(
+        framework=schedule.framework.lower(),
+        title=schedule.framework,
+        version=schedule.version,
+        source=source,
+        schedule=schedule,
+        findings=findings,
+    )

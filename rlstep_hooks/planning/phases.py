@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -38,6 +38,10 @@ STEP_WORDS: dict[StepUnit, str] = {
     "epoch": "pass over a rollout",
 }
 
+Loader = Literal["drops", "keeps", "wraps"]
+"""What a loader does with rows that do not fill the last rollout of a pass: leaves them out, makes a smaller rollout of them, or fills
+it up with the first rows."""
+
 
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
     """How rows become rollouts."""
@@ -57,54 +61,50 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
     """Quantities that cannot be known, each with the reason."""
 
     @classmethod
-    def dropping(
-        cls, rows: int | None, prompts: int, *, epochs: int, limit: int | None = None, why: str = ""
+    def of_loader(
+        cls, loader: Loader, rows: int, prompts: int | Fraction, *, rollouts: int, per_epoch: int | None = None
     ) -> Passes:
-        """A loader that drops a smaller last batch: `floor(rows / prompts)` rollouts per pass.
+        """The rollouts of a run whose rows and length are known.
 
         Args:
-            rows: Number of rows; None if unknown.
+            loader: What happens at the end of the rows.
+            rows: Number of rows.
             prompts: Rows of one rollout.
-            epochs: Requested passes.
-            limit: Largest number of rollouts of the run.
-            why: Why the rows are unknown.
+            rollouts: Rollouts of the run.
+            per_epoch: Rollouts in one pass of the loader. None for as many as the rows fill; not known where rollouts wrap.
         """
-        if rows is None:
-            return cls._unknown(limit, why, prompts)
-        per_epoch = rows // prompts
-        rollouts = per_epoch * epochs if limit is None else min(per_epoch * epochs, limit)
+        if loader == "wraps":
+            return cls(
+                rows=rows, rollouts=rollouts, per_epoch=per_epoch, dropped=0, consumed=Fraction(rollouts * prompts)
+            )
+        if loader == "keeps":
+            each = per_epoch or -int(-rows // prompts)
+            full, rest = divmod(rollouts, each) if each else (0, 0)
+            return cls(
+                rows=rows,
+                rollouts=rollouts,
+                per_epoch=each,
+                dropped=0,
+                last_prompts=int(rows % prompts),
+                consumed=Fraction(full * rows + rest * prompts),
+            )
+        each = per_epoch if per_epoch is not None else int(rows // prompts)
         return cls(
             rows=rows,
             rollouts=rollouts,
-            per_epoch=per_epoch,
-            dropped=rows - per_epoch * prompts,
+            per_epoch=each,
+            dropped=int(rows - each * prompts),
             consumed=Fraction(rollouts * prompts),
         )
 
     @classmethod
-    def keeping(cls, rows: int | None, prompts: int, *, epochs: int, limit: int | None = None, why: str = "") -> Passes:
-        """A loader that keeps a smaller last batch: `ceil(rows / prompts)` rollouts per pass."""
-        if rows is None:
-            return cls._unknown(limit, why, prompts)
-        per_epoch = -(-rows // prompts)
-        rollouts = per_epoch * epochs if limit is None else min(per_epoch * epochs, limit)
-        full, rest = divmod(rollouts, per_epoch) if per_epoch else (0, 0)
-        return cls(
-            rows=rows,
-            rollouts=rollouts,
-            per_epoch=per_epoch,
-            dropped=0,
-            last_prompts=rows % prompts,
-            consumed=Fraction(full * rows + rest * prompts),
-        )
-
-    @classmethod
-    def wrapping(cls, rows: int | None, prompts: int, *, rollouts: int | None, why: str = "") -> Passes:
-        """Rollouts of a fixed size that wrap around to the first rows; the length of the run is given."""
-        if rows is None:
-            return cls._unknown(rollouts, why, prompts)
-        consumed = None if rollouts is None else Fraction(rollouts * prompts)
-        return cls(rows=rows, rollouts=rollouts, dropped=0, consumed=consumed)
+    def of_unknown_rows(cls, rollouts: int | None, why: str = "") -> Passes:
+        """The rollouts of a run whose rows are not known, and why they are not."""
+        names = ["rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs"]
+        if rollouts is None:
+            names += ["rollouts", "updates", "lr_ticks"]
+        reason = why or "the rows are not known; give --rows"
+        return cls(rows=None, rollouts=rollouts, unknown=dict.fromkeys(names, reason))
 
     @classmethod
     def without_length(cls, rows: int | None, why: str, *, per_epoch: int | None = None) -> Passes:
@@ -118,14 +118,6 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
         reason = "the run samples from an environment; it has no rows"
         names = ("rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs")
         return cls(rows=None, rollouts=rollouts, unknown=dict.fromkeys(names, reason))
-
-    @classmethod
-    def _unknown(cls, limit: int | None, why: str, prompts: int) -> Passes:
-        reason = why or "the rows are not known; give --rows"
-        names = ["rows", "rows_dropped_per_epoch", "rollouts_per_epoch", "data_epochs", "loader_epochs"]
-        if limit is None:
-            names += ["rollouts", "updates", "lr_ticks"]
-        return cls(rows=None, rollouts=limit, unknown=dict.fromkeys(names, reason))
 
 
 def fields_in_phases(

@@ -250,8 +250,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """Updates of a rollout in which every micro-batch is an update; None if the run has no such rollout or it is unknown."""
         if self.flush is None:
             return None
-        known = self.updates is not None and self.rollouts is not None
-        if known and self.updates <= self.rollouts * self.updates_per_rollout:  # type: ignore[operator]
+        updates, rollouts = self.updates, self.rollouts
+        if updates is not None and rollouts is not None and updates <= rollouts * self.updates_per_rollout:
             return None
         return self.microbatches_per_rollout
 
@@ -281,11 +281,6 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def slots_per_cycle(self) -> int:
         """Distinct micro-batches of generated samples in one cycle; each is trained on `reuse_epochs` times."""
         return self.microbatches_per_cycle // self.reuse_epochs
-
-    def rollouts_after(self, microbatches: int) -> int:
-        """Rollouts made when one process has trained on `microbatches` micro-batches since the start of a cycle."""
-        cycles, rest = divmod(microbatches, self.microbatches_per_cycle)
-        return cycles * self.rollouts_per_cycle + min(rest, self.rollouts_per_cycle)
 
 
 def lag_pattern(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from rlstep_hooks.planning.formula import FormulaError, Unknown
-from rlstep_hooks.planning.phases import Passes, equal_minibatches, fields_in_phases, minibatches_of
+from rlstep_hooks.planning.phases import Loader, Passes, equal_minibatches, fields_in_phases, minibatches_of
 from rlstep_hooks.planning.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -186,20 +186,10 @@ def _passes(said: Said, rows: int | Unknown, prompts: Fraction) -> Passes:
     if loader == "none":
         return Passes.without_rows(made)
     if isinstance(rows, Unknown):
-        return Passes.dropping(None, 1, epochs=1, limit=made, why=rows.reason)
+        return Passes.of_unknown_rows(made, rows.reason)
     if made is None:
         why = rollouts.reason if isinstance(rollouts, Unknown) else "the run has no end"
         return Passes.without_length(rows, why, per_epoch=per_epoch)
-    if loader == "wraps":
-        return Passes(rows=rows, rollouts=made, per_epoch=per_epoch, dropped=0, consumed=made * prompts)
-    if loader == "keeps":
-        each = per_epoch or -int(-rows // prompts)
-        full, rest = divmod(made, each) if each else (0, 0)
-        consumed = Fraction(full * rows + rest * prompts)
-        return Passes(
-            rows=rows, rollouts=made, per_epoch=each, dropped=0, last_prompts=int(rows % prompts), consumed=consumed
-        )
-    if loader != "drops":
+    if loader not in get_args(Loader):
         raise FormulaError(f"loader = {loader!r} is none of drops, keeps, wraps, none")
-    each = per_epoch if per_epoch is not None else int(rows // prompts)
-    return Passes(rows=rows, rollouts=made, per_epoch=each, dropped=int(rows - each * prompts), consumed=made * prompts)
+    return Passes.of_loader(loader, rows, prompts, rollouts=made, per_epoch=per_epoch)

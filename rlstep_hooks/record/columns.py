@@ -27,10 +27,7 @@ class Columns(Generic[Row]):
         self._row = row
         fields = msgspec.structs.fields(row)
         self._defaults = {field.name: field.default for field in fields}
-        one_or_all = [
-            (field.name, field.type | list[field.type] if field.name != "index" else list[int], field.default)  # type: ignore[name-defined]
-            for field in fields
-        ]
+        one_or_all = [(field.name, _one_or_all(field), field.default) for field in fields]
         self.type: Any = msgspec.defstruct(
             f"{row.__name__}Columns",
             [
@@ -55,13 +52,16 @@ class Columns(Generic[Row]):
                 columns[name] = column[0]
         return columns
 
-    def rows(self, columns: msgspec.Struct) -> tuple[Row, ...]:
+    def rows(self, columns: Any) -> tuple[Row, ...]:
         """The rows of decoded columns.
+
+        Args:
+            columns: An object of `type`.
 
         Raises:
             ValueError: The columns have different lengths.
         """
-        size = len(columns.index)  # type: ignore[attr-defined]
+        size = len(columns.index)
         each: list[Iterable[Any]] = []
         for column in msgspec.structs.astuple(columns):
             if not isinstance(column, list):
@@ -71,3 +71,9 @@ class Columns(Generic[Row]):
             else:
                 raise ValueError("columns of different lengths")
         return tuple(map(self._row, *each))
+
+
+def _one_or_all(field: msgspec.structs.FieldInfo) -> Any:
+    """The type of a column: the value that all rows share, or a list. Rows never share an index."""
+    kind: Any = field.type
+    return list[int] if field.name == "index" else kind | list[kind]

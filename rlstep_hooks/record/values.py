@@ -1,6 +1,7 @@
-"""Numbers of micro-batches, updates and rollouts, as the event `Measured` takes them to the record.
+"""What events carry: roles, topics, probes, and the numbers of micro-batches, updates and rollouts.
 
-They come later than the events that they belong to: hooks keep them on the device until they can be fetched without waiting.
+Numbers come later than the events that they belong to, in the event `Measured`: hooks keep them on the device until they can be
+fetched without waiting.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from typing import Literal
 
 import msgspec
 
+Role = Literal["policy", "critic"]
+"""Whose update, micro-batch or loss it is."""
+
 TOPICS = (
     "order",
     "samples",
@@ -16,12 +20,14 @@ TOPICS = (
     "refresh",
     "loss",
     "formula",
+    "critic_loss",
     "weights",
     "optimizer",
     "gradient",
     "sampler",
     "sampler_weights",
     "drawn",
+    "drawn_log_probs",
     "delivery",
     "engine_distance",
     "learning_rate",
@@ -55,6 +61,27 @@ class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """As torch names it."""
     bits: tuple[int, ...]
     """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
+
+
+class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Prompts between their submission and their training, since the rollout before; where a queue lies between both."""
+
+    waiting: int = 0
+    """Prompts that were submitted and not taken yet."""
+    lost: int = 0
+    """Prompts that were submitted, and are neither taken nor dropped nor in the queue."""
+    again: int = 0
+    """Samples taken whose prompt was taken before, or that were taken twice."""
+    unasked: int = 0
+    """Samples taken whose prompt was never submitted, or was dropped."""
+    behind: int = 0
+    """Samples of weights that are older than those synced before their prompt was submitted."""
+    dropped: tuple[tuple[str, int], ...] = ()
+    """Why prompts were dropped -> how many."""
+    ahead: int = 0
+    """Samples that say they are of weights which no engine had when they were finished."""
+    waited: tuple[tuple[int, int], ...] = ()
+    """Syncs between a prompt's way into the queue and its training -> prompts; empty if that was not observed."""
 
 
 CARRIED = (
@@ -130,6 +157,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Sum of the squares of the same."""
     surprise_largest: float | None = None
     """The largest of the same."""
+    sampling_gap: float | None = None
+    """Mean |log-prob in the loss - log-prob when it was drawn| over tokens that the weights of the loss drew; None if not compared."""
+    max_sampling_gap: float | None = None
+    """The largest of the same."""
     divergence: float | None = None
     """The framework's estimate of the KL divergence from the old policy, by which it ends the updates on a rollout."""
     gradients_replaced: int | None = None
@@ -139,7 +170,7 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     log_prob_gradient: float | None = None
     """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
     critic that shares the optimizer, and leaves the policy as it is."""
-    role: Literal["policy", "critic"] = "policy"
+    role: Role = "policy"
 
 
 class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -154,7 +185,7 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Probed weights whose gradient is not zero."""
     visible: int
     """Probed weights whose gradient times the learning rate is large enough to change them in their dtype."""
-    role: Literal["policy", "critic"] = "policy"
+    role: Role = "policy"
     max_change: float | None = None
     moved_before: int = 0
     """Probed weights that changed between the end of the previous update and the start of this one."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from rlstep_hooks.rehearse.adapters import stand_in_for_adapters
 from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.framework import framework_of
 from rlstep_hooks.rehearse.messages import VARIABLE, CannotRehearseError, say, settings
@@ -57,8 +58,8 @@ def register() -> None:
         "transformers.utils.hub": lambda module: _silence(module.PushToHubMixin, "push_to_hub"),
         # A script that moves its model to a GPU itself.
         "torch.nn.modules.module": _stay_on_cpu,
-        # Models and tokenizers that a script saves under an absolute path; their files are not opened by Python.
-        "peft.peft_model": lambda module: save_aside(module.PeftModel, "save_pretrained", "save_directory"),
+        # Adapters are models too; their files are not opened by Python.
+        "peft.peft_model": stand_in_for_adapters,
     }
     for module, hook in hooks.items():
         wrapt.register_post_import_hook(_once(hook), module)

@@ -33,9 +33,10 @@ _OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
 
 
 _OF_THIS_MACHINE = (
-    "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "not compiled with CUDA", "No CUDA GPUs", "Found no NVIDIA driver",
+    "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "FileNotFoundError", "not compiled with CUDA", "No CUDA GPUs",
+    "Found no NVIDIA driver",
 )  # fmt: skip
-"""In the last line of a script that needs a package or a device which this machine lacks."""
+"""In the last line of a script that needs a package, a file or a device which this machine lacks."""
 
 
 _OF_ANOTHER_RELEASE = re.compile(
@@ -90,6 +91,7 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
         *_plan(first, schedule),
         *_audit(first, findings),
         *(line for line in rewards if line.state != "wrong"),
+        *_tools(first),
         *_rate(first),
         *_evaluation(first),
         *_resume(rehearsed, own_rate),
@@ -223,6 +225,18 @@ def _rewards(part: Part) -> list[Line]:
             state: State = "proved" if each.values.get("signal") and "different" in each.text else "not proved"
             state = "doubtful" if each.level == "warning" else state
             lines.append(Line(what="reward signal", state=state, detail=each.text))
+    return lines
+
+
+def _tools(part: Part) -> list[Line]:
+    lines: list[Line] = []
+    for each in part.of("tool"):
+        state: State = "proved" if each.values["answered"] else "not proved"
+        state = "doubtful" if each.level == "warning" else state
+        lines.append(Line(what=f"the tool {each.values['name']}", state=state, detail=each.text))
+    if lines:
+        detail = "a random model calls no tool"
+        lines.append(Line(what="turns after a tool's answer", state="not proved", detail=detail))
     return lines
 
 

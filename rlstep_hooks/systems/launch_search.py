@@ -11,7 +11,7 @@ import msgspec
 
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
-from rlstep_hooks.launch.files import NOTEBOOK, holds_commands
+from rlstep_hooks.launch.files import NOTEBOOK, find_file, holds_commands
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.skypilot import task_of
@@ -166,7 +166,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         known = [launch for launch in known if launch.command.place.line == options.line]
     distinct = {(launch.command.place.line, launch.framework): launch for launch in known}
     if not known:
-        tried = ", ".join(dict.fromkeys(command.program.name for command in commands if command.program.name))
+        tried = ", ".join(dict.fromkeys(_tried(command, folder) for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
         declined = [one for one in read if isinstance(one, Declined)]
         if declined:
@@ -196,6 +196,15 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
             Place(source, line, 1),
         )
     return known[0]
+
+
+def _tried(command: Command, folder: Path) -> str:
+    """A command's program, in a message; a Python file that is not here could not be looked into."""
+    name = command.program.name
+    absent = (
+        command.program.kind == "script" and name.endswith(".py") and find_file(name, folder, command.folder) is None
+    )
+    return f"{name} (not here)" if absent else name
 
 
 def _candidates(commands: list[Command], framework: str) -> list[Command]:

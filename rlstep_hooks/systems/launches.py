@@ -156,7 +156,7 @@ def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | 
 
 
 def reading_of(words: list[str], options: Options | None = None) -> Reading:
-    """The bare reading of a launch, without findings: for tests and for `diff`."""
+    """The bare reading of a launch, without findings."""
     options = options or Options()
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)

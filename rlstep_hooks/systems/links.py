@@ -38,7 +38,7 @@ NAMES: tuple[LinkName, ...] = get_args(LinkName)
 
 RULES: dict[LinkName, tuple[str, ...]] = {
     "settings in force": ("RLS101",),
-    "completions": ("RLS413", "RLS519"),
+    "completions": ("RLS313", "RLS413", "RLS519"),
     "completions on the way": ("RLS306",),
     "rewards on the way": ("RLS515",),
     "advantages": ("RLS516",),
@@ -84,4 +84,4 @@ def in_words(link: Link) -> str:
     """What is said of a link in one line."""
     if not link.compared:
         return f"not compared: {link.not_compared}"
-    return f"{link.compared} ({link.not_compared})" if link.not_compared else link.compared
+    return f"{link.compared}; {link.not_compared}" if link.not_compared else link.compared

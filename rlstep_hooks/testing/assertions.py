@@ -203,7 +203,7 @@ def _words(config: Any) -> list[str] | None:
 def _plan_of_live(config: Any, options: Options) -> Plan:
     """The plan of a live configuration, with the findings that a launch would have."""
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
-    from rlstep_hooks.planning.launched import Plan
+    from rlstep_hooks.planning.launched import Plan, plan_of
     from rlstep_hooks.planning.reading import Reading
 
     source = "the live configuration"
@@ -212,14 +212,7 @@ def _plan_of_live(config: Any, options: Options) -> Plan:
     except PlanError as refusal:
         finding = refused(refusal, "the framework")
         return Plan(framework="", title="", version="", source=source, schedule=None, findings=(finding,))
-    return Plan(
-        framework=schedule.framework.lower(),
-        title=schedule.framework,
-        version=schedule.version,
-        source=source,
-        schedule=schedule,
-        findings=tuple(check_plan(Reading(schedule=schedule))),
-    )
+    return plan_of(schedule, source, tuple(check_plan(Reading(schedule=schedule))))
 
 
 def _table(made: Plan, found: Sequence[Mismatch]) -> str:

@@ -32,7 +32,7 @@ def test_a_release_that_was_not_read_is_not_supported(
     installed["stable-baselines3"] = "2.10.0"
     assert doctor.show() == 2
     printed = capsys.readouterr().out
-    assert "Stable-Baselines3 (stable-baselines3 2.10.0): not supported: supported are 2.7 to before 2.10" in printed
+    assert "Stable-Baselines3 (stable-baselines3 2.10.0): not supported; supported are 2.7 to before 2.10" in printed
 
 
 def test_releases_of_which_only_launches_are_planned_are_told_apart(

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli import main
+from rlstep_hooks.cli.app import parser
+from rlstep_hooks.cli.plan import OPTIONS
 from rlstep_hooks.planning.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -194,6 +196,8 @@ def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         ("plan", "there is no command"),
         ("plan --", "there is no command"),
         ("plan -- ls -la", "none of these starts a known trainer: ls"),
+        ("plan -- python nowhere.py", "none of these starts a known trainer: nowhere.py (not here)"),
+        ("plan nowhere.sh", "rlstep: nowhere.sh: No such file or directory"),
         ("plan -- 'not a (command'", "the command:1"),
         ("plan missing.sh", "missing.sh"),
         ("plan missing.yaml", "missing.yaml: there is no such file"),
@@ -226,6 +230,20 @@ def test_bad_input_is_a_message_and_status_2(command: str, message: str, capsys:
     assert message in err
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_an_option_behind_the_command_is_told_from_the_commands_own(capsys: pytest.CaptureFixture[str]) -> None:
+    launch = "trl grpo --per_device_train_batch_size 4 --num_generations 4"
+    assert rlstep(f"plan --rows 8 --world-size 1 -- {launch} --explain", capsys)[0] == 0
+    main_status = rlstep(f"plan --rows 8 --world-size 1 -- {launch} --explain", capsys)
+    assert "--explain behind the command goes to the command; write it in front of `--`" in main_status[2]
+    assert "goes to the command" not in rlstep(f"plan --rows 8 --world-size 1 --explain -- {launch}", capsys)[2]
+
+
+def test_all_options_of_plan_are_known_behind_a_command_too() -> None:
+    (verbs,) = (action for action in parser()._actions if isinstance(action.choices, dict))
+    options = {name for action in verbs.choices["plan"]._actions for name in action.option_strings}
+    assert options - {"-h", "--help"} == OPTIONS
 
 
 def test_options_that_do_not_exist_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,11 +15,14 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
 from rlstep_hooks.rehearse.command import runnable
-from rlstep_hooks.rehearse.messages import Said
+from rlstep_hooks.rehearse.messages import Rehearsal, Said
+from rlstep_hooks.rehearse.messages import said as spoken
 from rlstep_hooks.rehearse.outcome import outcome_of
 from rlstep_hooks.rehearse.parts import Part, Rehearsed
+from rlstep_hooks.rehearse.places import place_here
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
 from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
+from rlstep_hooks.rehearse.tools import made_arguments, raised
 
 LIMIT = 60
 
@@ -225,6 +228,7 @@ def test_a_ray_that_does_not_start_in_time_is_no_fault_of_the_launch() -> None:
         ("TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'warmup_ratio'", 1),
         ("TypeError: to_messages() got an unexpected keyword argument 'question'", 2),
         ("EOFError: EOF when reading a line", 2),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.jsonl'", 2),
     ],
 )
 def test_only_what_made_rows_can_cause_is_put_down_to_them(last: str, status: int) -> None:
@@ -252,3 +256,72 @@ def test_bytecode_is_kept_beside_packages_and_not_beside_the_users_files(tmp_pat
     subprocess.run([sys.executable, "-c", IMPORTS, str(installed), str(own)], check=True, timeout=LIMIT)
     assert (installed / "__pycache__").is_dir()
     assert not (own / "__pycache__").exists()
+
+
+def test_a_file_below_a_folder_of_a_container_is_found_by_the_end_of_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples" / "python").mkdir(parents=True)
+    (tmp_path / "examples" / "python" / "reward.py").touch()
+    (tmp_path / "reward.py").touch()
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path / "examples" / "python" / "reward.py")
+    assert place_here("/nowhere/examples/python/reward.py") == here
+    assert place_here("/nowhere/reward.py") == "/nowhere/reward.py"  # a name alone may be another file
+    assert place_here("/nowhere/python/reward.py") == "/nowhere/python/reward.py"
+    assert place_here("examples/python/other.py") == "examples/python/other.py"
+    assert place_here(here) == here
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({}, {}),
+        (
+            {"properties": {"answer": {"type": "string"}, "unit": {"enum": ["C", "F"]}}, "required": ["answer"]},
+            {"answer": "42"},
+        ),
+        (
+            {"properties": {"unit": {"type": "string", "enum": ["C", "F"]}, "days": {"type": ["integer", "null"]}}},
+            {"unit": "C", "days": 3},
+        ),
+        (
+            {
+                "properties": {
+                    "at": {"type": "object", "properties": {"x": {"type": "number"}}},
+                    "all": {"type": "array", "items": {"type": "boolean"}},
+                }
+            },
+            {"at": {"x": 3.0}, "all": [True]},
+        ),
+    ],
+)
+def test_arguments_of_a_tool_fit_its_schema(schema: dict[str, object], arguments: dict[str, object]) -> None:
+    assert made_arguments(schema) == arguments
+
+
+def test_a_tool_that_raises_is_a_doubt_and_turns_after_an_answer_are_not_proved() -> None:
+    said = [
+        Said(topic="tool", text="called once with {}: '26'", values={"name": "weather", "answered": True}),
+        Said(topic="tool", text="raised TypeError", level="warning", values={"name": "map", "answered": False}),
+        Said(topic="tool", text="raised ValueError", values={"name": "sql", "answered": False}),
+    ]
+    outcome = outcome_of(Rehearsed(first=Part(status=0, said=said, output=[])))
+    assert [(line.what, line.state) for line in outcome.lines if "tool" in line.what] == [
+        ("the tool weather", "proved"),
+        ("the tool map", "doubtful"),
+        ("the tool sql", "not proved"),
+        ("turns after a tool's answer", "not proved"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(TypeError("no such argument"), "warning"), (ValueError("no such city"), "fact")]
+)
+def test_what_a_tool_raises_is_a_doubt_where_its_code_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, level: str
+) -> None:
+    rehearsal = Rehearsal(folder=str(tmp_path), user_folder=str(tmp_path))
+    monkeypatch.setattr("rlstep_hooks.rehearse.messages.settings", lambda: rehearsal)
+    raised("weather", {"city": "42"}, error)
+    assert [(each.level, each.values["answered"]) for each in spoken(rehearsal)] == [(level, False)]

@@ -154,6 +154,16 @@ def test_the_response_that_a_reward_function_raises_on_is_shown(rehearsal: Rehea
     assert problem == "first_letter raised IndexError: string index out of range on the response ''"
 
 
+def test_a_package_that_a_reward_function_lacks_is_no_fault_of_the_launch(rehearsal: Rehearsal) -> None:
+    def needs(queries: list[str], prompts: list[str], labels: list[str]) -> object:
+        raise ModuleNotFoundError("No module named 'math_verify'")
+
+    with pytest.raises(ImportError):
+        Watched(needs)(["1 + 1 = "], ["1 + 1 = "], ["2"])
+    found = [(each.level, each.text) for each in said(rehearsal) if each.topic == "reward"]
+    assert found == [("impossible", "needs needs what is not here: ModuleNotFoundError: No module named 'math_verify'")]
+
+
 def test_the_last_line_is_the_scripts_own() -> None:
     worker = "\x1b[36m(PPOTrainer pid=4711)\x1b[0m it goes on"
     assert Part(status=1, said=[], output=["Traceback", "KeyError: 'answer'", worker]).last == "KeyError: 'answer'"

@@ -11,11 +11,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.phases import Passes, equal_minibatches
+from rlstep_hooks.planning.phases import equal_minibatches
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.systems import index
 from tests.golden.reading import read
+from tests.passes import passes_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -53,7 +54,7 @@ def schedules(draw: st.DrawFn, reuse: bool = True) -> Schedule:
     rows = prompts * draw(st.integers(1, 6))
     micro = draw(st.sampled_from([size for size in (1, 2, 4) if minibatch * group // world_size % size == 0]))
     return schedule_in_phases(
-        framework="made up", version="1", algorithm="GRPO", passes=Passes.dropping(rows, prompts, epochs=passes),
+        framework="made up", version="1", algorithm="GRPO", passes=passes_of(rows, prompts, epochs=passes),
         world_size=world_size,
         prompts_per_rollout=prompts, samples_per_prompt=group, minibatches=equal_minibatches(prompts * group, parts),
         reuse_epochs=epochs,
@@ -97,7 +98,7 @@ def test_any_schedule_is_written_right_or_refused(
     samples = prompts * group
     minibatches = tuple(min(size, samples - start) for start in range(0, samples, size))
     schedule = schedule_in_phases(
-        framework="made up", version="1", algorithm="GRPO", passes=Passes.dropping(prompts * 4, prompts, epochs=1),
+        framework="made up", version="1", algorithm="GRPO", passes=passes_of(prompts * 4, prompts),
         world_size=world_size,
         prompts_per_rollout=prompts, samples_per_prompt=group, minibatches=minibatches, reuse_epochs=epochs,
         remainder="keep",

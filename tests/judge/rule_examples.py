@@ -19,7 +19,6 @@ from rich.console import Console
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.plan_checks import check_plan
-from rlstep_hooks.planning.phases import Passes
 from rlstep_hooks.planning.reading import Reading
 from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.record.events import (
@@ -47,6 +46,7 @@ from rlstep_hooks.show.console import finding_lines
 from tests.golden.reading import planned
 from tests.judge.test_early_stop import Script as EarlyStops
 from tests.judge.test_early_stop import plan as plan_with_early_stop
+from tests.passes import passes_of
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import Live, PhaseCase, composed, phase_plan, scripted_phases
 
@@ -152,7 +152,7 @@ def launched(command: str, *, rows: int | None = 8192, **facts: Any) -> list[Fin
 def of_schedule(facts: dict[str, Any] | None = None, **fields: Any) -> list[Finding]:
     """What is found in a plan of 10 rollouts of 64 prompts x 8 samples, each with 4 updates of 128 samples."""
     plain: dict[str, Any] = {
-        "framework": "a framework", "version": "1.0", "algorithm": "GRPO", "passes": Passes.dropping(640, 64, epochs=1),
+        "framework": "a framework", "version": "1.0", "algorithm": "GRPO", "passes": passes_of(640, 64),
         "prompts_per_rollout": 64, "samples_per_prompt": 8, "minibatches": (128,) * 4,
     }  # fmt: skip
     return check_plan(Reading(schedule=schedule_in_phases(**(plain | fields)), facts=facts or {}))
@@ -276,6 +276,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS115": lambda: of_schedule({"minibatch_unit": "samples"}, minibatches=(64,) * 8),
     "RLS116": lambda: launched(f"{VERL} actor_rollout_ref.rollout.tries_per_prompt=5"),
     "RLS117": lambda: launched(SLIME, rows=96_000),
+    "RLS118": lambda: launched(f"{VERL} custom_reward_function.path=reward.py"),
     # Counts and order
     "RLS201": lambda: judged(without(without(run(), MicroBatch, 2, 3), Update, 1)),
     "RLS202": lambda: judged(without(without(run(), Rollout, 2), Refresh, 2)),
@@ -310,6 +311,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS312": lambda: judged(
         after(run(), Rollout, 2, Rewarded(rollout=2, groups=16, weights_off=4e4, weights_like="all of them 1"))
     ),
+    "RLS313": lambda: judged(measured(run(), "microbatches", 8, sampling_gap=0.009, max_sampling_gap=0.08)),
     "RLS401": lambda: judged(measured(run(), "updates", 5, changed=0)),
     "RLS402": lambda: judged(changed(run(), Rollout, 2, sampler_version=3)),
     "RLS403": lambda: judged(measured(run(), "rollouts", 2, sampler_gap_mean=0.2, sampler_gap_max=3.1)),
@@ -361,7 +363,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS514": lambda: judged(changed(run(), Rollout, 2, signal=True, repeats=1)),
     "RLS515": lambda: judged(changed(run(), Rollout, 2, rewards_intact=False)),
     "RLS516": lambda: judged(
-        measured(run(), "rollouts", advantages_off=12400.0, advantages_fit="each those of the sample before it")
+        measured(
+            run(), "rollouts", advantages_off=12400.0, advantages_fit="at each sample those of the sample before it"
+        )
     ),
     "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
     "RLS518": lambda: judged(measured(run(), "rollouts", 2, masks_wrong=4)),

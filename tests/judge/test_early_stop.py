@@ -15,9 +15,9 @@ from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, RunEnded, R
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.judge.timeline.expected import Role
     from rlstep_hooks.planning.schedule import CriticOrder
     from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.record.values import Role
 
 SAMPLES, EPOCHS, MINIBATCHES = 8, 2, 2
 WHOLE = EPOCHS * MINIBATCHES

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES, REPORTS, check_plan, refused
-from rlstep_hooks.planning.phases import Passes
 from rlstep_hooks.planning.reading import Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import schedule_in_phases
 from tests.golden.reading import planned
+from tests.passes import passes_of
 from tests.scripted import RELEASES, make_plan
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def make(**changes: Any) -> Schedule:
     """A healthy plan: 64 prompts x 8 samples, 4 updates of 128 samples, 10 rollouts."""
     plain: dict[str, Any] = {
-        "framework": "made up", "version": "1", "algorithm": "GRPO", "passes": Passes.dropping(640, 64, epochs=1),
+        "framework": "made up", "version": "1", "algorithm": "GRPO", "passes": passes_of(640, 64),
         "prompts_per_rollout": 64, "samples_per_prompt": 8, "minibatches": (128,) * 4,
     }  # fmt: skip
     return schedule_in_phases(**(plain | changes))
@@ -54,11 +54,12 @@ WRONG = [
     ("RLS117", "warning", make(max_age=None, correction="none", not_evaluated={"max_age": "no bound"}), {}),
     ("RLS117", "warning", make(max_age=2, correction="none", old_logprob_source="detach", lags=(0,)), {"correct_by": "--it"}),
     ("RLS117", "warning", make(max_age=1, correction="token weights", correction_inert="there are no log-probs"), {}),
-    ("RLS506", "info", make(passes=Passes.dropping(650, 64, epochs=1)), {}),
-    ("RLS506", "warning", make(passes=Passes.dropping(650, 64, epochs=1), rows_reshuffled=False), {}),
-    ("RLS510", "error", make(passes=Passes.dropping(63, 64, epochs=3)), {}),
+    ("RLS118", "warning", make(), {"unread": "custom_reward_function.path (now reward.custom_reward_function.path)"}),
+    ("RLS506", "info", make(passes=passes_of(650, 64)), {}),
+    ("RLS506", "warning", make(passes=passes_of(650, 64), rows_reshuffled=False), {}),
+    ("RLS510", "error", make(passes=passes_of(63, 64, epochs=3)), {}),
     ("RLS510", "error", make_plan(release=RELEASES[0], accumulation=2, rows=1), {}),
-    ("RLS510", "warning", make(passes=Passes.keeping(63, 64, epochs=3)), {}),
+    ("RLS510", "warning", make(passes=passes_of(63, 64, epochs=3, loader="keeps")), {}),
     ("RLS511", "error", make(updates=0), {}),
     ("RLS511", "error", make(frozen_rollouts=20), {}),
     ("RLS512", "warning", make(minibatches=(150,) * 3, samples_dropped=62, remainder="drop"), {}),
@@ -90,9 +91,10 @@ RIGHT = [
     ("RLS117", make(max_age=1), {}),  # no plan said what corrects
     ("RLS117", make(max_age=1, correction="token weights"), {}),
     ("RLS117", make(max_age=1, old_logprob_source="engine"), {}),
-    ("RLS510", make(passes=Passes.dropping(64, 64, epochs=1)), {}),
+    ("RLS118", make(), {}),
+    ("RLS510", make(passes=passes_of(64, 64)), {}),
     ("RLS510", make_plan(release=RELEASES[0], accumulation=2, rows=2), {}),
-    ("RLS511", make(passes=Passes.dropping(None, 64, epochs=1)), {}),
+    ("RLS511", make(passes=passes_of(None, 64)), {}),
     ("RLS601", make(lr_horizon=20), {"lr_constant": True}),
     ("RLS604", make(), {"lr_warmup": 39}),
     ("RLS610", make(lr_clock="rollout", minibatches=(512,)), {"lr_constant": False}),
@@ -110,7 +112,7 @@ def test_an_interval_names_the_nearest_that_meets_the_rollouts() -> None:
 
 
 def test_errors_come_first() -> None:
-    findings = check_plan(Reading(schedule=make(passes=Passes.dropping(650, 64, epochs=1), lr_horizon=1)))
+    findings = check_plan(Reading(schedule=make(passes=passes_of(650, 64), lr_horizon=1)))
     assert [finding.severity for finding in findings] == ["error", "info"]
 
 

@@ -21,6 +21,7 @@ ON_PLAN_ONLY = {
     "RLS115",
     "RLS116",
     "RLS117",
+    "RLS118",
     "RLS510",
     "RLS512",
     "RLS604",

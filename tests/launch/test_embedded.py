@@ -123,7 +123,7 @@ def test_a_file_without_a_launch_is_none(tmp_path: Path, name: str, text: str) -
 
 
 def test_a_broken_notebook_is_said_to_be_one(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="no notebook"):
+    with pytest.raises(LaunchError, match="not a notebook"):
         written(tmp_path, "n.ipynb", "{")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rlstep_hooks.planning.phases import Passes, minibatches_of
 from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.planning.steps import all_readings, logged_steps, read_steps
+from tests.passes import passes_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def plan(prompts: int, group: int, minibatches: tuple[int, ...], epochs: int, rows: int | None = None) -> Schedule:
     return schedule_in_phases(
-        framework="made up", version="1", algorithm="PPO", passes=Passes.dropping(rows, prompts, epochs=1),
+        framework="made up", version="1", algorithm="PPO", passes=passes_of(rows, prompts),
         prompts_per_rollout=prompts, samples_per_prompt=group, minibatches=minibatches, reuse_epochs=epochs, samples_per_microbatch=2,
     )  # fmt: skip
 
@@ -52,10 +53,9 @@ def test_the_readings_agree_with_each_other(prompts: int, group: int, parts: int
         assert reading.updates == reading.rollouts * schedule.updates_per_rollout
 
 
-@given(st.integers(1, 500), st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 50))
-def test_passes_account_for_every_row(rows: int, prompts: int, epochs: int, limit: int | None) -> None:
-    dropping = Passes.dropping(rows, prompts, epochs=epochs, limit=limit)
-    keeping = Passes.keeping(rows, prompts, epochs=epochs, limit=limit)
+@given(st.integers(1, 500), st.integers(1, 60), st.integers(1, 5))
+def test_passes_account_for_every_row(rows: int, prompts: int, epochs: int) -> None:
+    dropping, keeping = passes_of(rows, prompts, epochs=epochs), passes_of(rows, prompts, epochs=epochs, loader="keeps")
     assert dropping.per_epoch is not None
     assert dropping.dropped is not None
     assert dropping.per_epoch * prompts + dropping.dropped == rows
@@ -63,18 +63,22 @@ def test_passes_account_for_every_row(rows: int, prompts: int, epochs: int, limi
     assert keeping.per_epoch is not None
     full = keeping.per_epoch if not keeping.last_prompts else keeping.per_epoch - 1
     assert full * prompts + keeping.last_prompts == rows
-    if limit is None:
-        assert keeping.consumed == rows * epochs
-    assert keeping.consumed is not None
-    assert keeping.consumed <= rows * epochs
+    assert keeping.consumed == rows * epochs
+
+
+def test_a_pass_that_is_not_made_to_its_end_takes_whole_rollouts() -> None:
+    keeping = Passes.of_loader("keeps", 10, 4, rollouts=4)
+    assert (keeping.per_epoch, keeping.consumed) == (3, 10 + 4)
+    wrapping = Passes.of_loader("wraps", 10, 4, rollouts=4)
+    assert (wrapping.per_epoch, wrapping.dropped, wrapping.consumed) == (None, 0, 16)
 
 
 def test_an_unknown_number_of_rows_keeps_what_is_known() -> None:
-    bounded = Passes.dropping(None, 8, epochs=1, limit=5, why="no file")
+    bounded = Passes.of_unknown_rows(5, "no file")
     assert bounded.rollouts == 5
     assert bounded.unknown["rows"] == "no file"
     assert "rollouts" not in bounded.unknown
-    assert Passes.keeping(None, 8, epochs=1).unknown["rollouts"].endswith("give --rows")
+    assert Passes.of_unknown_rows(None).unknown["rollouts"].endswith("give --rows")
     assert "no rows" in Passes.without_rows(7).unknown["rows"]
 
 

@@ -128,6 +128,21 @@ class Trainer(GRPOTrainer):
         reward="def reward(completions, **kwargs):\n    return [1.0] * len(completions)",
         options=("--strict",),
     ),
+    "a tool that raises": Broken(
+        said="the tool forecast: raised TypeError",
+        before="""
+def forecast(city: str, days: int):
+    \"\"\"Tell the weather.
+
+    Args:
+        city: Where.
+        days: For how long.
+    \"\"\"
+    return city + days
+""",
+        more="tools=[forecast],",
+        options=("--strict",),
+    ),
     "too few rows for one rollout": Broken(said="do not fill one rollout", rows=3),
     "too few rewards": Broken(
         said="numbers for 16 completions",

@@ -40,8 +40,17 @@ class Published:
     options: tuple[str, ...] = ()
     status: int = 0
     said: str = ""
+    edits: tuple[tuple[str, str], ...] = ()
+    """What a user of the installed release has to write otherwise: text of the script, and what takes its place."""
 
     def write(self, folder: Path) -> list[str]:
-        """Copy the folder; the command."""
+        """Copy the folder, and write the edits into the script; the command."""
         shutil.copytree(self.checkout / self.part, folder / self.part)
-        return self.command.split()
+        words = self.command.split()
+        if self.edits:
+            script = next(folder / word for word in words if (folder / word).is_file())
+            text = script.read_text()
+            for before, after in self.edits:
+                text = text.replace(before, after)
+            script.write_text(text)
+        return words

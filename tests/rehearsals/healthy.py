@@ -56,6 +56,11 @@ trainer.model.merge_and_unload().save_pretrained("merged")
 """
 )
 
+ADAPTER = LORA.replace(
+    'get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=16, target_modules="all-linear"))',
+    'PeftModel.from_pretrained(model, "saves/first-stage", is_trainable=True)',
+).replace("LoraConfig, get_peft_model", "PeftModel")
+
 TOOLS = (
     MESSAGES
     + '''
@@ -145,6 +150,7 @@ HEALTHY: dict[str, Healthy] = {
     ),
     "a stream": Healthy("python train.py", STREAM),
     "LoRA by hand, a model moved to CUDA": Healthy("python train.py", LORA),
+    "an adapter of an earlier training": Healthy("python train.py", ADAPTER),
     "a tool, and a coroutine as reward": Healthy("python train.py", TOOLS),
     "lags, evaluation, a hub": Healthy("torchrun --nproc_per_node 4 train.py", REUSE),
 }

@@ -131,12 +131,23 @@ BROKEN: dict[str, Launch] = {
 }
 
 
+SCRIPTS: dict[str, str] = {
+    "train_dapo_ray_hybrid_engine.sh": "GRPO",
+    "train_reinforce_baseline_hybrid_engine.sh": "REINFORCE++ baseline, an agent",
+    "train_prorlv2_math_hybrid_engine.sh": "REINFORCE++ baseline, evaluation",
+    "train_ppo_ray_hybrid_engine.sh": "PPO with a critic and a reward model",
+    "train_ppo_with_reward_fn.sh": "PPO with a critic and a reward function",
+    "train_flash_reinforce_ray_agent_async.sh": "asynchronous, importance weights for each sequence",
+    "train_reinforce_baseline_ray_agent_async.sh": "asynchronous, partial rollouts, an agent",
+}
+"""Scripts of OpenRLHF (github.com/OpenRLHF/OpenRLHF) at e53dcf8, whose flags are those of 0.11.2, and what each is."""
+
+
 def cases(checkout: Path | None) -> dict[str, Case]:
-    """All launches by name. A checkout's are its scripts that start `train_ppo_ray`, without Slurm's, which start Ray themselves."""
-    published = {}
-    for path in sorted((checkout / "examples" / "scripts").glob("*.sh")) if checkout is not None else ():
-        text = path.read_text()
-        if "train_ppo_ray" in text and "#SBATCH" not in text:
-            command = f"bash examples/scripts/{path.name}"
-            published[path.name] = Published(path.parents[2], command, options=("--rows", "50000"))
+    """All launches by name."""
+    published = {
+        f"{name} ({what})": Published(checkout, f"bash examples/scripts/{name}", options=("--rows", "50000"))
+        for name, what in SCRIPTS.items()
+        if checkout is not None
+    }
     return {**HEALTHY, **published, **BROKEN}

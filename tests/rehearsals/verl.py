@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from tests.rehearsals.case import Case, Published
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCRIPTS: dict[str, str] = {
     "GRPO with KL in the loss": "examples/grpo_trainer/run_qwen3_8b_fsdp.sh",
@@ -21,6 +19,22 @@ SCRIPTS: dict[str, str] = {
     "CISPO": "examples/cispo_trainer/run_qwen3_8b_fsdp.sh",
 }
 """What it is -> a script of verl 0.9.0 (github.com/verl-project/verl)."""
+DAPO = "recipe/dapo/test_dapo_7b_math.sh"
+TOOL = "recipe/partial_rollout/run/run_qwen3-0.6b_gsm8k_grpo_tool_baseline.sh"
+RECIPES: dict[str, Published] = {
+    "DAPO's recipe, its reward settings under the names that 0.9 reads": Published(
+        Path(),
+        f"bash {DAPO}",
+        "recipe",
+        edits=(("reward_model.reward_manager", "reward.reward_manager.name"), ("reward_model.", "reward.")),
+    ),
+    "DAPO's recipe as it stands": Published(
+        Path(), f"bash {DAPO}", "recipe", status=1, said="reward_model.reward_manager (now reward.reward_manager.name)"
+    ),
+    "a tool, several turns": Published(Path(), f"bash {TOOL}", "recipe"),
+}
+"""Scripts of github.com/verl-project/verl-recipe at 48ea0a7, the folder `recipe` of verl's checkout. verl 0.9 takes the older names of
+reward settings, which DAPO's recipe has, and does not read them."""
 OPTIONS = ("--set", "DEVICE=gpu", "--set", "VERL_USE_UV=0")
 """What the scripts ask the machine for."""
 
@@ -103,6 +117,10 @@ BROKEN: dict[str, Broken] = {
     "a checkpoint without the optimizer": Broken(
         said="RLS702", overrides=("actor_rollout_ref.actor.checkpoint.save_contents=[model,extra]",)
     ),
+    "a reward function under the name of an older release": Broken(
+        said="custom_reward_function.path (now reward.custom_reward_function.path)",
+        overrides=("reward.custom_reward_function.path=null", "custom_reward_function.path=reward.py"),
+    ),
     "too few rows for one rollout": Broken(said="do not fill a single rollout", rows=20),
     "Megatron": Broken(
         said="only FSDP trains on a CPU", status=2, overrides=("actor_rollout_ref.actor.strategy=megatron",)
@@ -111,10 +129,10 @@ BROKEN: dict[str, Broken] = {
 
 
 def cases(checkout: Path | None) -> dict[str, Case]:
-    """All launches by name."""
-    published = {
-        name: Published(checkout, f"bash {script}", options=OPTIONS)
-        for name, script in SCRIPTS.items()
-        if checkout is not None
-    }
+    """All launches by name. Recipes are there where the checkout has their folder."""
+    published = {}
+    if checkout is not None:
+        published = {name: Published(checkout, f"bash {script}", options=OPTIONS) for name, script in SCRIPTS.items()}
+        if (checkout / "recipe" / "dapo").is_dir():
+            published |= {name: replace(case, checkout=checkout) for name, case in RECIPES.items()}
     return {**published, "healthy": HEALTHY, **BROKEN}

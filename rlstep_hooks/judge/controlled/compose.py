@@ -7,7 +7,7 @@ policy versions and a trainer does not know rollouts; here each is completed fro
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rlstep_hooks.record.events import PhaseName
+
+_Remembered = TypeVar("_Remembered")
 
 REMEMBERED = 256
 """Labels and rollouts that are kept for later events to refer to; far more than any run lags behind."""
@@ -439,7 +441,7 @@ def _joined(one: RolloutValues, other: RolloutValues) -> RolloutValues:
     return msgspec.structs.replace(one, **largest, sampler_gap_fit=one.sampler_gap_fit or other.sampler_gap_fit)
 
 
-def _remember(known: OrderedDict[int, int | None] | OrderedDict[int, int], key: int, value: int | None) -> None:
-    known[key] = value  # type: ignore[assignment]
+def _remember(known: OrderedDict[int, _Remembered], key: int, value: _Remembered) -> None:
+    known[key] = value
     if len(known) > REMEMBERED:
         known.popitem(last=False)

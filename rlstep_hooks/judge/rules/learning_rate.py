@@ -251,8 +251,8 @@ class RateAtZero(Rule):
     What it checks:
         Updates with a learning rate of exactly 0 after one above 0. The first update of a warm-up may be 0; a schedule
         that comes back is not reported. A rate of 0 in every update of a run that came to its end is an error. Where
-        the rate is set once a rollout, after it was sampled (Stable-Baselines3), a schedule that falls to 0 is there
-        for the last rollout; that is information.
+        the rate is set once a rollout, after it was sampled (Stable-Baselines3), a schedule that falls to 0 has reached
+        it at the last rollout; that is information.
 
     Why it matters:
         Rollouts are generated, scored and trained without any effect.

@@ -11,14 +11,12 @@ import msgspec
 from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.replay import NoRecordError, report_of, trainer_events
 from rlstep_hooks.judge.report import Report
-from rlstep_hooks.planning.launched import Plan
 from rlstep_hooks.record.events import RunStarted
 from rlstep_hooks.record.ledger import Record, record_files, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
 
 
@@ -71,14 +69,3 @@ def recorded_run(place: str, *, deviations_of: DeviationsOf = none_known) -> Rec
         raise NoRecordError(f"{place} holds no record (files named <run>.<process>.jsonl)")
     chosen = name or next(reversed(runs))
     return RecordedRun(str(folder), tuple(runs[chosen]), report_of(folder, chosen, deviations_of=deviations_of))
-
-
-def recorded_plan(schedule: Schedule, source: str) -> Plan:
-    """The plan of a recorded run, to be compared with other plans."""
-    return Plan(
-        framework=schedule.framework.lower(),
-        title=schedule.framework,
-        version=schedule.version,
-        source=source,
-        schedule=schedule,
-    )

@@ -9,10 +9,10 @@ import msgspec
 from rlstep_hooks.judge.count_rows import CountRow, count_rows
 from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.judge.run_diff.recorded import recorded_plan
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.planning.finding import Finding
+from rlstep_hooks.planning.launched import plan_of
 from rlstep_hooks.record.events import RunStarted
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def compare_with_plan(run: RecordedRun, launch: Plan, *, deviations_of: Deviatio
     assert planned is not None
     if own is None:
         raise LaunchError(f"the run recorded in {run.place} has no plan")
-    quantities = tuple(compare(recorded_plan(own, run.place), launch))
+    quantities = tuple(compare(plan_of(own, run.place), launch))
     counts = tuple(count_rows(msgspec.structs.replace(run.report, schedule=planned)))
     notes = []
     departure = None

@@ -16,9 +16,9 @@ from rlstep_hooks.judge.report import Counts
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.judge.run_diff.actions import Action, ActionStream, Blindness, cut_by_tokens
-from rlstep_hooks.judge.run_diff.recorded import recorded_plan
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.planning.launched import plan_of
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _trainers(run: RecordedRun) -> str:
 def _quantities(one: Report, other: Report) -> tuple[QuantityDifference, ...]:
     if one.schedule is None or other.schedule is None:
         return ()
-    return tuple(compare(recorded_plan(one.schedule, "A"), recorded_plan(other.schedule, "B")))
+    return tuple(compare(plan_of(one.schedule, "A"), plan_of(other.schedule, "B")))
 
 
 def _settings(one: Report, other: Report) -> dict[str, tuple[Any, Any]]:

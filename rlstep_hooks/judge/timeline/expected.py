@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Role = Literal["policy", "critic"]
+from rlstep_hooks.record.values import Role
 
 
 class ExpectedSync(msgspec.Struct, frozen=True, gc=False, tag="weight_sync"):

@@ -18,7 +18,6 @@ from rlstep_hooks.judge.timeline.expected import (
     ExpectedSync,
     ExpectedUpdate,
     Outcome,
-    Role,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import EpochEnd, MicroBatch, Rollout, Update
+    from rlstep_hooks.record.values import Role
 
 
 class PhasePosition(msgspec.Struct, frozen=True, kw_only=True):

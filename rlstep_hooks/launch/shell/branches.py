@@ -6,6 +6,7 @@ Where only the run can tell which branch is taken, all of them are followed (`Wa
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.shell.conditions import test
@@ -136,7 +137,7 @@ def follow_case(walk: Walk, node: Node, depth: int) -> None:
                 walk.run(child, depth + 1)
 
     if subject.unknown:
-        branches: list[Callable[[], None]] = [lambda item=item: body(item) for item in items]  # type: ignore[misc]
+        branches: list[Callable[[], None]] = [partial(body, item) for item in items]
         everything = any(
             source_of(pattern) == "*" for item in items for pattern in item.children_by_field_name("value")
         )

@@ -6,6 +6,7 @@ How a kind of statement is followed is not decided here: `script.py` says which 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import find_file
@@ -102,7 +103,7 @@ class Walk:
         self.run(root)
         for name, body in list(self.functions.items()):
             if name not in self.called:  # something else calls it: `parallel`, `trap`, a script of its own
-                self.either([lambda body=body: self.call(body, [], 1)])  # type: ignore[misc]
+                self.either([partial(self.call, body, [], 1)])
         if root.has_error:
             self._check(root)
 

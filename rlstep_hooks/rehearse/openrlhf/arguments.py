@@ -14,6 +14,7 @@ from typing import Any
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.models import place_of
 from rlstep_hooks.rehearse.openrlhf.sizes import Shrunk, Sizes, rollouts_for, shrink
+from rlstep_hooks.rehearse.places import stand_in
 
 TOKENS = 16
 """Tokens of a completion."""
@@ -60,6 +61,7 @@ def small_arguments(module: Any) -> None:
         if settings().refuse:
             _only_checks(found)
             return found
+        _places(found)
         _cannot(found)
         found.rehearsal = SimpleNamespace(real=original(flat))
         _shrink(found)
@@ -104,6 +106,14 @@ def _only_checks(arguments: Any) -> None:
         raise SystemExit(0)
 
     ray.init = end
+
+
+def _places(arguments: Any) -> None:
+    """Take the user's own files where they are on this machine."""
+    for name in ("reward.remote_url", "train.agent_func_path"):
+        given = value(arguments, name)
+        if given and given.endswith(".py"):
+            put(arguments, name, stand_in(f"--{name}", given))
 
 
 def _cannot(arguments: Any) -> None:

@@ -7,12 +7,15 @@ run then ends later, with another message, or asks a reward model that there is 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.messages import Said, said, say, say_once, settings
+
+if TYPE_CHECKING:
+    from rlstep_hooks.rehearse.messages import Level
 
 _SHOWN = 300
 """Characters of a response that a message shows."""
@@ -48,7 +51,9 @@ def watch_agent(module: Any) -> None:
             try:
                 found = await execute(*args, **kwargs)
             except Exception as error:
-                _stop(f"the agent raised {_described(error)}")
+                missing = isinstance(error, ImportError)
+                text = "needs what is not here:" if missing else "raised"
+                _stop(f"the agent {text} {_described(error)}", "impossible" if missing else "problem")
                 raise
             say("rewarded", name="the agent", value=_number(found.get("reward")))
             return found
@@ -116,6 +121,9 @@ class Watched:
                 continue
 
     def _raised(self, error: Exception, queries: list[str], prompts: list[str]) -> None:
+        if isinstance(error, ImportError):
+            _stop(f"{self._name} needs what is not here: {_described(error)}", "impossible")
+            return
         query, prompt = str(queries[0]), str(prompts[0])
         response = query[len(prompt) :] if query.startswith(prompt) else query
         self._wrong(f"raised {_described(error)} on the response {response[:_SHOWN]!r}")
@@ -124,9 +132,9 @@ class Watched:
         _stop(f"{self._name} {text}")
 
 
-def _stop(text: str) -> None:
+def _stop(text: str, level: Level = "problem") -> None:
     """Say what is wrong; the run need not go on, and might wait for a reward that never comes."""
-    say_once("reward", text, "problem")
+    say_once("reward", text, level)
     say_once("stop", text)
 
 

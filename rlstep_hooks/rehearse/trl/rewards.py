@@ -49,7 +49,8 @@ class Watched:
         try:
             found = await self._function(**arguments)
         except Exception as error:
-            say("reward", f"{self.name} raised {_described(error)}", level="problem")
+            if not self._lacks(error):
+                say("reward", f"{self.name} raised {_described(error)}", level="problem")
             raise
         self._look(found, len(arguments.get("completions") or []))
         return found
@@ -82,6 +83,8 @@ class Watched:
 
     def _raised(self, error: Exception, arguments: dict[str, Any]) -> None:
         """Say what the function raised; on rows that were made, only what some completions raise is its own fault."""
+        if self._lacks(error):
+            return
         text = f"{self.name} raised {_described(error)}"
         culprits = self._culprits(arguments, type(error))
         if data.made and len(culprits) == len(arguments.get("completions") or []):
@@ -92,6 +95,12 @@ class Watched:
             )
             return
         say("reward", text + (f" on the completion {str(culprits[0])[:_SHOWN]!r}" if culprits else ""), level="problem")
+
+    def _lacks(self, error: Exception) -> bool:
+        """Whether the function needs a package that is not here, which is said."""
+        if isinstance(error, ImportError):
+            say("reward", f"{self.name} needs what is not here: {_described(error)}", level="impossible")
+        return isinstance(error, ImportError)
 
     def _culprits(self, arguments: dict[str, Any], kind: type[BaseException]) -> list[Any]:
         """The completions that alone raise such an exception."""

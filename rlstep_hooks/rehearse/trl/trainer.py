@@ -25,6 +25,7 @@ from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
 from rlstep_hooks.rehearse.trl.rewards import Watched, watch
+from rlstep_hooks.rehearse.trl.tools import probe
 
 _patches = Patches()
 
@@ -226,6 +227,7 @@ def _around_init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
         )
     wrapped(*bound.args, **bound.kwargs)
     trainer._rlstep_watched = watched
+    probe(given.get("tools") or ())
     if hasattr(trainer, "_generate_and_score_completions"):
         _patches.wrap(trainer, "_generate_and_score_completions", _around_rollout)
     trainer._rlstep_real = real if hasattr(config, _FIELDS) else None

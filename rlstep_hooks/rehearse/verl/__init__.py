@@ -56,6 +56,7 @@ FRAMEWORK = Framework(
         "verl.utils.config": f"{_HERE}.config:at_check",
         "verl.utils.reward_score": f"{_HERE}.rewards:watch_default",
         "verl.trainer.ppo.reward": f"{_HERE}.rewards:watch_custom",
+        "verl.experimental.agent_loop.tool_agent_loop": f"{_HERE}.tools:watch_tools",
         "verl.trainer.ppo.v1.trainer_base": f"{_HERE}.trainer:watch_v1",
         "verl.trainer.ppo.ray_trainer": f"{_HERE}.trainer:watch_v0",
     },

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import wrapt
@@ -18,14 +20,30 @@ from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse.messages import CannotRehearseError, said, say, settings
 from rlstep_hooks.rehearse.models import place_of
+from rlstep_hooks.rehearse.places import stand_in
 from rlstep_hooks.rehearse.verl.host import HOST, LEFT_OUT, RESPONSE, SEPARATE, impossible, is_separate
 from rlstep_hooks.rehearse.verl.rate import look_at_rate
 from rlstep_hooks.rehearse.verl.rows import Taken, take
 from rlstep_hooks.rehearse.verl.sizes import Shrunk, Sizes, pieces, shrink
+from rlstep_hooks.systems.verl.unread import PROGRAM, SECTIONS, unread, worded
 
-_STARTS = 48.0
-"""Seconds from the command to the first rollout, and after the last, on two idle cores; there are two, the resumed run included."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STARTS = 54.0
+"""Seconds that a run takes whatever its sizes, on two idle cores: 48 from the command to the first rollout and after the last, the rest
+for its updates. There are two runs, the resumed one included."""
 _ACTOR, _ROLLOUT, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
+
+_FILES = (
+    "reward.custom_reward_function.path",
+    "data.custom_cls.path",
+    f"{_ROLLOUT}.multi_turn.tool_config_path",
+    f"{_ROLLOUT}.multi_turn.function_tool_path",
+    f"{_ROLLOUT}.multi_turn.interaction_config_path",
+    f"{_ROLLOUT}.agent.agent_loop_config_path",
+)
+"""Settings that name a file of the user's code or of its settings."""
 
 _done: list[Any] = []
 """Configurations that are small already."""
@@ -82,6 +100,7 @@ class _Length(msgspec.Struct, frozen=True, kw_only=True):
 def _make_small(config: Any) -> None:
     from omegaconf import OmegaConf, open_dict
 
+    _places(config)
     why = impossible(config)
     if why:
         raise CannotRehearseError(why)
@@ -106,18 +125,56 @@ def _make_small(config: Any) -> None:
         raise SystemExit(1)
 
 
+def _places(config: Any) -> None:
+    """Take the user's own files where they are on this machine."""
+    from omegaconf import OmegaConf
+
+    for name in _FILES:
+        given = OmegaConf.select(config, name, default=None)
+        if given and (found := stand_in(name, str(given))) != given:
+            OmegaConf.update(config, name, found)
+
+
 def _check(real: Any) -> None:
-    """Have verl's own check see the real sizes; `main` only sees the small ones."""
+    """Have verl's own check see the real sizes; `main` only sees the small ones. And look for settings that it does not read."""
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import validate_config
 
+    _look_at_unread(real)
     checked = copy.deepcopy(real)
     try:
         validate_config(checked, use_reference_policy=need_reference_policy(checked), use_critic=_critic(checked))
-    except ImportError:  # of the real engine, which this machine may lack
-        return
-    except (AssertionError, ValueError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - of verl's own check
+        if _of_an_import(error):  # of the real engine, which this machine may lack
+            return
         say("settings", f"verl refuses them: {type(error).__name__}: {error}", level="problem")
+
+
+def _of_an_import(error: Exception) -> bool:
+    """Whether an exception came while a module was imported: verl's vLLM module raises ValueError without vLLM."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ImportError) or any(frame.f_code.co_name == "<module>" for frame, _ in frames)
+
+
+def _look_at_unread(real: Any) -> None:
+    """Older settings of rewards, which verl's program takes and does not read."""
+    from omegaconf import OmegaConf
+
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if getattr(main, "name", None) != PROGRAM:
+        return
+    given = [name for section in SECTIONS for name in _set_below(real.get(section) or {}, section)]
+    found = unread(given, lambda name: OmegaConf.select(real, name, default=None) is not None)
+    if found:
+        say("settings", f"no effect, because {PROGRAM} does not read them since 0.9: {worded(found)}", level="problem")
+
+
+def _set_below(section: Any, name: str) -> Iterator[str]:
+    for key, value in section.items():
+        if hasattr(value, "items"):
+            yield from _set_below(value, f"{name}.{key}")
+        elif value is not None:
+            yield f"{name}.{key}"
 
 
 def _load_reward(real: Any) -> None:

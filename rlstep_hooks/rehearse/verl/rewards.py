@@ -48,6 +48,9 @@ def _around_custom(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         async def awaited(*args: Any, **given: Any) -> Any:
             try:
                 found = await function(*args, **given)
+            except ImportError as error:
+                _raised(f"{name} needs what is not here: {_described(error)}", level="impossible")
+                raise
             except Exception as error:
                 _raised(f"{name} raised {_described(error)} on the completion {_shown(given)}")
                 raise
@@ -72,7 +75,9 @@ def _called(function: Any, name: str, args: Any, given: dict[str, Any]) -> Any:
         found = function(*args, **given)
     except Exception as error:
         text = f"{name} raised {_described(error)}"
-        if _made() and all(_raises(function, args, given, each) for each in ("", "42", *_answers(given))):
+        if isinstance(error, ImportError):
+            _raised(f"{name} needs what is not here: {_described(error)}", level="impossible")
+        elif _made() and all(_raises(function, args, given, each) for each in ("", "42", *_answers(given))):
             _raised(f"{text} on every row, and the rows were made: give its files", level="impossible")
         else:
             _raised(f"{text} on the completion {_shown(given)}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.launch import processes
 from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.links import no
+from rlstep_hooks.systems.trl_ppo_step.links import LINKS as STEP_LINKS
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.request import Request
@@ -201,29 +202,12 @@ SYSTEM = System(
     on_import={"llamafactory.train.ppo.trainer": "rlstep_hooks.systems.llamafactory.observe.audit:audit_ppo"},
     observes=("rollouts", "old log-probs", "micro-batches", "updates", "advantages", "learning rate", "weights"),
     links={
+        **STEP_LINKS,
         "settings in force": no("its trainer builds its own optimizer"),
-        "completions": no("they stay inside step()"),
-        "completions on the way": no("they stay inside step()"),
         "rewards on the way": no("the trainer scores and hands over to step() in one method"),
-        "advantages": no("step() computes them inside, and hands them on to its loss alone"),
-        "advantages on the way": no("step() keeps it inside"),
         "mask": no("LLaMA-Factory makes them of its templates"),
-        "mask on the way": no("step() keeps it inside"),
-        "loss": yes("that its constants carry no gradient", "not its value"),
-        "backward": no("the loss stays inside step()"),
-        "gradients cleared": no("step() clears them where nothing of this package stands"),
-        "gradients on the way": no("step() backpropagates inside, where nothing of this package stands"),
-        "gradient norm": no("step() clips inside"),
-        "optimizer step": yes(
-            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
-            "not other optimizers, nor steps of DeepSpeed's engine",
-        ),
-        "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": no("the schedule of its launch is not read"),
-        "reference": no("its log-probs stay inside step()"),
-        "reference on the way": no("its log-probs stay inside step()"),
         "sampler": no("its settings are not looked at"),
-        "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(
         "how samples are drawn, and with which weights",

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.values import Role
     from rlstep_hooks.session.recorder import Listener
     from rlstep_hooks.systems.own_loop.advantages import EstimatorName
-    from rlstep_hooks.systems.own_loop.optimizers import Role
     from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
 

@@ -17,8 +17,8 @@ from rlstep_hooks.observe.gradient_watch import GradientSource, GradientWatch
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
+from rlstep_hooks.record.values import Role
 from rlstep_hooks.systems.own_loop.left_over import LeftOver
-from rlstep_hooks.systems.own_loop.optimizers import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Role = Literal["policy", "critic"]
-Seen = "Callable[[Role, Any], None]"
+    from rlstep_hooks.record.values import Role
 
 
 class OptimizerSteps:

@@ -17,13 +17,14 @@ from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
 from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
 from rlstep_hooks.systems.own_loop.numbers import HELD, LoopNumbers
-from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps, Role, parameters_of
+from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.record.values import Role
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.own_loop.advantages import EstimatorName
 

@@ -1,7 +1,7 @@
 """Stable-Baselines3 PPO and A2C: a smaller last mini-batch is kept, rollouts are whole, `n_updates` counts passes.
 
 Read in the wheels of 2.7.0 and 2.9.2, whose training code is the same: ppo/ppo.py `__init__` and `train`, a2c/a2c.py,
-common/on_policy_algorithm.py `learn`, common/buffers.py `RolloutBuffer.get`. Read besides: rl-baselines3-zoo at 22e3ff2,
+common/on_policy_algorithm.py `learn`, common/buffers.py `RolloutBuffer.get`. Also read: rl-baselines3-zoo at 22e3ff2,
 rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
 """
 
@@ -185,7 +185,7 @@ SYSTEM = System(
     links={
         "settings in force": yes(
             "discount, lambda, coefficients, limits, clips and the optimizer's: at each rollout against those when training began",
-            "another ent_coef, which callbacks lower on purpose, is told as information",
+            "another ent_coef, which callbacks lower on purpose, is reported as information",
         ),
         "completions": no("actions are no completions"),
         "completions on the way": no("actions are no completions"),
@@ -201,7 +201,7 @@ SYSTEM = System(
         "mask on the way": no("each timestep counts"),
         "loss": yes(
             "by the gradients that it sends to log-probs, values and entropies: clips, normalisation, signs, coefficients",
-            "not where a clip is a function of somebody's that does more than to compute with numbers",
+            "not where a clip is a function of somebody's that does more than compute with numbers",
         ),
         "backward": yes("in the same gradients, as a factor of the loss"),
         "gradients cleared": yes("a probe after zero_grad"),

@@ -15,6 +15,7 @@ from rlstep_hooks.systems.links import no, yes
 from rlstep_hooks.systems.swift.releases import COMPUTED_SINCE, FIRST, FIRST_UNSUPPORTED, PACKAGE
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import valid_groups
+from rlstep_hooks.systems.trl.links import OF_UPDATES
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.request import Request
@@ -238,6 +239,7 @@ SYSTEM = System(
         "syncs to vLLM, as far as the trainer hands the weights over",
     ),
     links={
+        **OF_UPDATES,
         "settings in force": no("ms-swift builds its trainers in ways of its own; sizes alone are compared"),
         "completions": yes(
             "against the policy's own distributions, and each other",
@@ -250,24 +252,7 @@ SYSTEM = System(
         "mask": no("ms-swift makes masks of its templates"),
         "mask on the way": yes("bit for bit, from the rollout to the loss"),
         "loss": yes("grpo, bnpo, dr_grpo and dapo, on the same log-probs", "not other types, nor inside a liger loss"),
-        "backward": yes(
-            "the factor that arrives at the loss",
-            "not with a gradient scaler or DeepSpeed, whose factors are their own",
-        ),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
-        "gradients on the way": yes(
-            "eight tensors an update, from autograd to the step",
-            "not among several processes, nor with a scaler, FSDP or DeepSpeed",
-        ),
-        "gradient norm": yes(
-            "of all gradients at the step, against max_grad_norm", "of shards the part of one process"
-        ),
-        "optimizer step": yes(
-            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
-            "not other optimizers, nor steps of DeepSpeed's engine",
-        ),
-        "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": yes("a probe of its weights"),
         "reference on the way": yes("bit for bit, from the rollout to the loss"),
         "sampler": yes(

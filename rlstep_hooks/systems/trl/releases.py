@@ -58,11 +58,6 @@ class TrlRelease(msgspec.Struct, frozen=True):
         """0.22 and later divide by the accumulation inside `_compute_loss`; before, transformers does."""
         return self.since("0.22")
 
-    @property
-    def mode_from_evaluation_flag(self) -> bool:
-        """0.16 and 0.17 take train or evaluation mode from `control.should_evaluate`, later ones from `model.training`."""
-        return not self.since("0.18")
-
 
 @lru_cache(maxsize=1)
 def installed_release() -> TrlRelease | None:

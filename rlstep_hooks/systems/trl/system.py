@@ -22,10 +22,10 @@ from rlstep_hooks.systems.declaration import (
     program_assumed,
     text,
 )
-from rlstep_hooks.systems.links import yes
 from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
+from rlstep_hooks.systems.trl.links import LINKS
 from rlstep_hooks.systems.trl.names import KEYS
 from rlstep_hooks.systems.trl.releases import FIRST, FIRST_PLANNED, FIRST_UNSUPPORTED
 
@@ -359,69 +359,7 @@ SYSTEM = System(
         "evaluation",
         "syncs to vLLM, as far as the trainer hands the weights over",
     ),
-    links={
-        "settings in force": yes(
-            "what trainer and optimizer compute with, when training begins and at each rollout",
-            "of an optimizer of your own, changes alone",
-        ),
-        "completions": yes(
-            "against the policy's own distributions, and each other (0.20 and later)",
-            "not truncated sampling, several turns, or dropout",
-        ),
-        "completions on the way": yes(
-            "what generate was asked for and gave, and bit for bit from the rollout to the loss",
-            "an engine's from the rollout on",
-        ),
-        "rewards on the way": yes(
-            "what each reward function gave, and which completions it got (0.20 and later)",
-            "not reward models, nor coroutines",
-        ),
-        "advantages": yes(
-            "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
-            "before 0.20 rewards are not seen; not RLOO with a KL penalty in the rewards, nor trainers with advantages of their own",
-        ),
-        "advantages on the way": yes("bit for bit, from the rollout to the loss"),
-        "mask": yes(
-            "through the first end; truncated completions as configured",
-            "not with tools, environments or other ends: several turns",
-        ),
-        "mask on the way": yes("bit for bit, from the rollout to the loss"),
-        "loss": yes(
-            "the documented types, on the same log-probs", "not inside a liger loss, nor types of somebody's own"
-        ),
-        "backward": yes(
-            "the factor that arrives at the loss",
-            "not with a gradient scaler or DeepSpeed, whose factors are their own",
-        ),
-        "gradients cleared": yes("a probe before the first micro-batch of each update"),
-        "gradients on the way": yes(
-            "eight tensors an update, from autograd to the step",
-            "not among several processes, nor with a scaler, FSDP or DeepSpeed",
-        ),
-        "gradient norm": yes(
-            "of all gradients at the step, against max_grad_norm", "of shards the part of one process"
-        ),
-        "optimizer step": yes(
-            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
-            "not other optimizers, nor steps of DeepSpeed's engine",
-        ),
-        "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
-        "reference": yes(
-            "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
-            "not shards, nor a reference that is the policy with its adapters off",
-        ),
-        "reference on the way": yes(
-            "bit for bit, from the rollout to the loss",
-            "not RLOO's, which enter its rewards, nor those computed in the loss",
-        ),
-        "sampler": yes(
-            "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
-            "and what it holds after each sync",
-            "not what a vLLM server does with the weights",
-        ),
-        "weights between updates": yes("a probe, between updates and while samples are generated"),
-    },
+    links=LINKS,
     does_not_observe=(
         "what a vLLM server does with the weights",
         "log-probs inside a liger loss",

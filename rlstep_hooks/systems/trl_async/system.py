@@ -194,7 +194,7 @@ SYSTEM = System(
         "advantages on the way": no("the worker computes them in a process of its own"),
         "mask": no("the worker makes it in a process of its own"),
         "mask on the way": no("the worker makes it in a process of its own"),
-        "loss": no("its value is not compared; the ratio that it takes is"),
+        "loss": no("only the ratio that it takes"),
         "backward": no("the loss is not followed into its backward"),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
         "gradients on the way": no("micro-batches and steps are not seen from the beginning of a window"),

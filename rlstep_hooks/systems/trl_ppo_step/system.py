@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags
 from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.trl_ppo_step.links import LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -187,31 +187,7 @@ SYSTEM = System(
         "learning rate",
         "weights",
     ),
-    links={
-        "settings in force": no("a script may change them between two steps on purpose"),
-        "completions": no("they stay inside step()"),
-        "completions on the way": no("they stay inside step()"),
-        "rewards on the way": no("a script hands its scores to step() itself"),
-        "advantages": no("step() computes them inside, and hands them on to its loss alone"),
-        "advantages on the way": no("step() keeps it inside"),
-        "mask": no("the script says what its tokens are"),
-        "mask on the way": no("step() keeps it inside"),
-        "loss": yes("that its constants carry no gradient", "not its value"),
-        "backward": no("the loss stays inside step()"),
-        "gradients cleared": no("step() clears them where nothing of this package stands"),
-        "gradients on the way": no("step() backpropagates inside, where nothing of this package stands"),
-        "gradient norm": no("step() clips inside"),
-        "optimizer step": yes(
-            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
-            "not other optimizers, nor steps of DeepSpeed's engine",
-        ),
-        "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": no("the script gives the scheduler, if there is one"),
-        "reference": no("its log-probs stay inside step()"),
-        "reference on the way": no("its log-probs stay inside step()"),
-        "sampler": no("the script samples"),
-        "weights between updates": yes("a probe between updates"),
-    },
+    links=LINKS,
     does_not_observe=(
         "how the script samples",
         "how often it calls `step()`",

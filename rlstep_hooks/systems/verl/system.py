@@ -20,6 +20,7 @@ from rlstep_hooks.systems.verl.settings import ACTOR, SETTINGS, SHOWN
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH, SIZES
 from rlstep_hooks.systems.verl.staleness import STALENESS
 from rlstep_hooks.systems.verl.trainers import TRAINERS
+from rlstep_hooks.systems.verl.unread import unread_in
 
 _OPTIM = f"{ACTOR}.optim"
 
@@ -77,6 +78,7 @@ SYSTEM = System(
         "near_divisors": near_divisors,
         "ratio": ratio,
         "shipped_loop": shipped_loop,
+        "unread_in": unread_in,
         **remarks.FUNCTIONS,
     },
     let={**DIFFERENCES, **TRAINERS, **LENGTH, **SIZES, **OF_CRITIC, **STALENESS, **PLACES},
@@ -138,6 +140,7 @@ SYSTEM = System(
     facts={
         "lr_constant": f"({_OPTIM}.lr_scheduler_type or 'constant') == 'constant'",
         "minibatch_unit": "'prompts'",
+        "unread": "unread_in(launch) if has_v1 else None",
         "correct_by": "'algorithm.rollout_correction.rollout_is=token, or algorithm.rollout_correction.bypass_mode=True'",
         "more_updates": f"'{ACTOR}.ppo_epochs above 1, or {ACTOR}.ppo_mini_batch_size below data.train_batch_size,'",
         "nominal_updates_per_rollout": f"reuse_epochs * prompts_per_rollout / {MINIBATCH}",

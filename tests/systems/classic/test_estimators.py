@@ -150,7 +150,7 @@ def test_signs_shifts_and_groups_across_prompts_are_named() -> None:
     right = GROUPED.of(given).values.float()
     one = right.gather(1, torch.zeros(6, 1, dtype=torch.long))
     assert fitting(GROUPED, given, -right) == "of the opposite sign"
-    assert fitting(GROUPED, given, one.roll(1, 0) * given.mask) == "each those of the sample before it"
+    assert fitting(GROUPED, given, one.roll(1, 0) * given.mask) == "at each sample those of the sample before it"
     across = GROUPED.of(Rewards(tokens=given.tokens, mask=given.mask, groups=torch.arange(6) % 2))
     assert fitting(GROUPED, given, across.values.float()) == "those of groups taken across prompts"
     assert fitting(GROUPED, given, torch.randn(6, 5)) == ""

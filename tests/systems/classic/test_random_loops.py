@@ -16,8 +16,8 @@ from tests.systems.classic.tiny import errors
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.own_loop.loop import LoopAudit
-    from rlstep_hooks.systems.own_loop.optimizers import Role
 
 ROLLOUTS = 3
 

@@ -342,3 +342,32 @@ def test_a_limit_of_the_gradient_norm_that_no_engine_reads(more: str, said: str)
     about = [text for text in notes if "grad_clip" in text]
     assert len(about) == bool(said)
     assert all(said in text for text in about)
+
+
+OLDER = "custom_reward_function.path=reward.py custom_reward_function.name=score reward_model.reward_manager=dapo "
+
+
+@pytest.mark.parametrize(
+    ("launch", "version", "observed"),
+    [
+        (
+            GRPO + OLDER,
+            "0.9.1",
+            "custom_reward_function.path (now reward.custom_reward_function.path), custom_reward_function.name (now "
+            "reward.custom_reward_function.name), reward_model.reward_manager (now reward.reward_manager.name)",
+        ),
+        (
+            GRPO
+            + "+reward_model.reward_kwargs.max_resp_len=8 reward_model.enable=False custom_reward_function.path=null",
+            "0.9.1",
+            "reward_model.reward_kwargs.max_resp_len (now reward.reward_kwargs.max_resp_len), reward_model.enable (now "
+            "reward.reward_model.enable)",
+        ),
+        (GRPO + OLDER, "0.8.0", None),
+        (GRPO + "custom_reward_function.path=a.py reward.custom_reward_function.path=a.py", "0.9.1", None),
+        (GRPO.replace("verl.trainer.main_ppo", "mine.main_ppo") + OLDER, "0.9.1", None),
+    ],
+)
+def test_older_settings_of_rewards_have_no_effect_from_0_9_on(launch: str, version: str, observed: str | None) -> None:
+    found = [finding.observed for finding in planned(launch, version=version).findings if finding.code == "RLS118"]
+    assert found == ([observed] if observed else [])

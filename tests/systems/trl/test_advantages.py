@@ -78,8 +78,8 @@ WRONG = {
     "those above 0, and 0 for all others": lambda rewards, right: right.clamp(min=0),
     "cut at 0.7": lambda rewards, right: right.clamp(-0.7, 0.7),
     "those of the rollout before": lambda rewards, right: formula().of(rewards_of(3, 2))[0],
-    "each those of the sample after it": lambda rewards, right: right.roll(-1),
-    "each those of the sample before it": lambda rewards, right: right.roll(1),
+    "at each sample those of the sample after it": lambda rewards, right: right.roll(-1),
+    "at each sample those of the sample before it": lambda rewards, right: right.roll(1),
     "divided by the standard deviation of the whole rollout": lambda rewards, right: formula(scale="batch").of(rewards)[
         0
     ],

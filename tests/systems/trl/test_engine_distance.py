@@ -150,8 +150,8 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
         "top_p 0.7",
     ),
     "other samples": ({"change": answered(others_first)}, "those of other samples"),
-    "one late": ({"change": answered(one_late)}, "each that of the token before it"),
-    "one early": ({"change": answered(one_early)}, "each that of the token after it"),
+    "one late": ({"change": answered(one_late)}, "at each token that of the token before it"),
+    "one early": ({"change": answered(one_early)}, "at each token that of the token after it"),
 }
 
 

@@ -213,7 +213,7 @@ class AdvantagesOfOthers(Rule):
         by which names they are grouped.
 
     Known limits:
-        - Only verl's controller shows rewards beside advantages. Order is checked for grpo, rloo, opo, gpg and
+        - Only verl is compared here; RLS516 recomputes advantages in more systems. Order is checked for grpo, rloo, opo, gpg and
           reinforce_plus_plus_baseline, the sum for grpo and rloo; for gae only prompts are compared.
         - Sums and differences may be off by 0.001 of the largest advantage of the group, for rounding.
 
@@ -265,7 +265,7 @@ class RewardsMoved(Rule):
         by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
         against the rewards that advantages are computed from, and the completions that it was asked about against those of the
         rollout. In Stable-Baselines3 what the environment's step gave, against the buffer. In verl the rewards that the estimator got
-        against those that its samples have once they are trained. In the first eight rollouts and later one of 29.
+        against those that its samples have once they are trained. In the first eight rollouts and later one of 41.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.

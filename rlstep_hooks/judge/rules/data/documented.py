@@ -23,7 +23,7 @@ class AdvantagesNotDocumented(ValueRule):
         settings (TRL: `scale_rewards`, `multi_objective_aggregation`, the weights of the reward functions; RLOO:
         `normalize_advantages`, `reward_clip_range`; PPOTrainer: scores, KL penalty, GAE and whitening; Stable-Baselines3: GAE and
         the critic's targets; a loop of one's own: the estimator that it names). The tolerance is what float32 loses in a mean, a
-        difference and a division. All of the first eight rollouts are compared, later one of 29. Where they differ, other known
+        difference and a division. All of the first eight rollouts are compared, later one of 41. Where they differ, other known
         calculations are tried, and the one that gives these advantages is named.
 
     Why it matters:
@@ -34,7 +34,7 @@ class AdvantagesNotDocumented(ValueRule):
         ERROR RLS516 Advantages are not those of the rewards · data epoch 0, rollout
         0, update 0 · 4 times, in rollouts 0 to 3
           expected  the advantages of the documented formula for these rewards
-          observed  each those of the sample before it
+          observed  at each sample those of the sample before it
           why       the policy is moved along these advantages, whatever the rewards
                     say
           fix       look for code between the rewards and the loss that sorts,
@@ -44,8 +44,7 @@ class AdvantagesNotDocumented(ValueRule):
         Look for code between the reward function and the loss that sorts, filters, scales or groups samples.
 
     Known limits:
-        - TRL before 0.20 is not compared: rewards are not seen. [The table of links](../systems/links.md) has the estimators of each
-          framework.
+        - TRL before 0.20 is not compared: rewards are not seen. `rlstep doctor` names the estimators that are known of each framework.
         - RLOO with a KL penalty on several processes, and trainers that compute rewards or advantages of their own, are not compared.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
@@ -194,7 +193,7 @@ class MaskNotDocumented(Rule):
     What it checks:
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact. All of the first eight rollouts are
-        compared, later one of 29.
+        compared, later one of 41.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts

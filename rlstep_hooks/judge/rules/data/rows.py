@@ -269,7 +269,7 @@ class OtherRowsTrained(Rule):
         Look at which loader gives the rows of training.
 
     Known limits:
-        - Only verl's controller knows the rows of a rollout, by their fields `data_source`, `reward_model` and
+        - Only verl's controller compares rows with the validation set, by their fields `data_source`, `reward_model` and
           `extra_info`.
         - Validation sets above 20 000 rows are not counted.
         - A row that is in both sets is no finding: whether your split is clean is not looked at.

@@ -49,7 +49,8 @@ class OldAndNotCorrected(Rule):
         synchronously.
 
     Known limits:
-        - The rule looks at the plan: how far the samples of a run are from the weights is measured by RLS404.
+        - The rule looks at the plan. In a run RLS402 compares how old the samples are, RLS403 how far their log-probs are from the
+          trainer's.
         - A loss or a correction of your own (`--custom-...-path`) is taken for one that corrects.
 
     Sources:

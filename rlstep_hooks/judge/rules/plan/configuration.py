@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
@@ -96,6 +97,61 @@ class ForeignSettings(Rule):
     report = "https://github.com/langfengQ/verl-agent/issues/42"
 
 
+class SettingsWithoutEffect(Rule):
+    """The launch gives settings that the framework takes and does not read.
+
+    What it checks:
+        Settings of an older release that the configuration of this release still has, so that no error is raised, while nothing
+        reads them any more: verl's `custom_reward_function.*`, `reward_model.*` and `sandbox_fusion.*` in `main_ppo` of 0.9.
+
+    Why it matters:
+        The run looks healthy and does something else. With verl's three sections the reward function of the launch is never called:
+        verl's own rule for the data source gives the rewards, and DAPO's reward manager and its penalty for long samples are left out.
+
+    Example:
+        WARNING RLS118 Settings that have no effect · the whole run
+          expected  settings that verl reads
+          observed  custom_reward_function.path (now
+                    reward.custom_reward_function.path)
+          why       verl takes them without an error and reads nothing of them: the
+                    run goes on as if they were not there
+          fix       write them under the names that are read
+
+    What to do:
+        Write the setting under the name that the finding gives.
+
+    Known limits:
+        - Only plans of launches show it (`rlstep plan`, `rlstep rehearse`). The report of a run does not repeat it.
+        - It knows verl's sections of rewards. A program of somebody's own that calls `main_ppo` may move them itself, as verl 0.8 did;
+          of such a program nothing is said.
+        - A setting that is given under both names is not shown.
+
+    Sources:
+        - https://github.com/verl-project/verl/pull/7331: the older sections of rewards are silently ignored
+    """
+
+    code = "RLS118"
+    title = "Settings that have no effect"
+    severity = "warning"
+    seen_in = "plan"
+    report = "https://github.com/verl-project/verl/pull/7331"
+
+    def started(self, event: RunStarted) -> Finding | None:
+        """Look at what the system says of settings that nothing reads."""
+        unread = event.facts.get("unread")
+        if not unread:
+            return None
+        self.checks += 1
+        framework = self.schedule.framework
+        return self.fail(
+            expected=f"settings that {framework} reads",
+            observed=unread,
+            why=f"{framework} takes them without an error and reads nothing of them: the run goes on as if they were not there",
+            fix="write them under the names that are read",
+            where=Where(),
+        )
+
+
 class ConfigRewritten(Rule):
     """The configuration that trains is not the one that was written.
 
@@ -128,7 +184,7 @@ class ConfigRewritten(Rule):
           training. OpenRLHF's controller and trainers compare their arguments with the beginning of training, and betas, epsilon,
           decay and the limit of the gradient norm with what is configured; so do verl's trainers with these four. In other systems
           it is not evaluated.
-        - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is told as information.
+        - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is reported as information.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 

@@ -9,8 +9,22 @@ from rlstep_hooks.judge.rules.carried import carried
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues
+
+
+def _in_the_loss(rule: Rule, intact: bool, name: str, where: Where) -> Finding | None:
+    """The finding of a rule, if what a loss takes of its samples is not what was computed; each look counts as a check."""
+    rule.checks += 1
+    if intact:
+        return None
+    return rule.fail(
+        expected=f"the {name} of these samples, bit for bit as computed",
+        observed=f"other {name}",
+        where=where,
+        why="they were overwritten, replaced, or moved to another sample on the way to the loss",
+        fix="look for code that writes into the sample buffer or reorders part of it",
+    )
 
 
 class OldLogProbsAltered(Rule):
@@ -61,16 +75,7 @@ class OldLogProbsAltered(Rule):
         if values.old_intact is None:
             self.missed += event.old_source in ("at_rollout", "recompute")
             return None
-        self.checks += 1
-        if values.old_intact:
-            return None
-        return self.fail(
-            expected="the old log-probs of these samples, bit for bit as computed",
-            observed="other old log-probs",
-            where=self.progress.where_at(place, event),
-            why="they were overwritten, replaced, or moved to another sample on the way to the loss",
-            fix="look for code that writes into the sample buffer or reorders part of it",
-        )
+        return _in_the_loss(self, values.old_intact, "old log-probs", self.progress.where_at(place, event))
 
 
 class TokensAltered(Rule):
@@ -102,7 +107,7 @@ class TokensAltered(Rule):
 
     Known limits:
         - What an engine or an environment does to tokens before they are in the rollout is not seen.
-        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 29th later.
+        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 41st later.
         - Loops of your own, Stable-Baselines3 and TRL's PPOTrainer do not show tokens: there it is not evaluated.
 
     Sources:
@@ -179,9 +184,9 @@ class ReferenceLogProbsAltered(Rule):
     Example:
         ERROR RLS311 Reference log-probs altered before use · data epoch 0, rollout
         2, update 5, micro-batch 10
-          expected  the reference's log-probs of these samples, bit for bit as
+          expected  the reference log-probs of these samples, bit for bit as
                     computed
-          observed  other log-probs
+          observed  other reference log-probs
           why       they were overwritten, replaced, or moved to another sample on
                     the way to the loss
           fix       look for code that writes into the sample buffer or reorders
@@ -192,7 +197,7 @@ class ReferenceLogProbsAltered(Rule):
 
     Known limits:
         - TRL's GRPOTrainer, in releases that compute them with the rollout, and OpenRLHF from the reference's answer to the trainer's
-          buffer, and verl from the reference's forward to the loss; in the first eight cycles of rollouts and every 29th later. RLOO
+          buffer, and verl from the reference's forward to the loss; in the first eight cycles of rollouts and every 41st later. RLOO
           takes them into its rewards, which RLS516 recomputes.
         - Whether the forward that gave them is right is RLS411's and RLS414's.
 
@@ -215,16 +220,7 @@ class ReferenceLogProbsAltered(Rule):
         """Look at the comparison of checksums."""
         if values.reference_intact is None:
             return None
-        self.checks += 1
-        if values.reference_intact:
-            return None
-        return self.fail(
-            expected="the reference's log-probs of these samples, bit for bit as computed",
-            observed="other log-probs",
-            where=self.progress.where_at(place, event),
-            why="they were overwritten, replaced, or moved to another sample on the way to the loss",
-            fix="look for code that writes into the sample buffer or reorders part of it",
-        )
+        return _in_the_loss(self, values.reference_intact, "reference log-probs", self.progress.where_at(place, event))
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison with what a forward gave."""

@@ -49,7 +49,7 @@ class SamplerVersion(Rule):
     Known limits:
         - An engine's version is what it was told ("by label only" in the report). Whether it holds these weights is
           proved only where the engine itself is observed: RLS415.
-        - TRL: with vLLM, the sync is seen and the engine is not. With `rollout_func` or a compiled model, which weights
+        - TRL: with a vLLM server, the sync is seen and the engine is not. With `rollout_func` or a compiled model, which weights
           sampled is not known.
         - Loops of your own say which version sampled, or nothing; then it is not evaluated.
 
@@ -258,7 +258,8 @@ class SyncNotAsPlanned(Rule):
     Known limits:
         - TRL syncs when it generates, if weights have changed. Its plan has no syncs of their own, and RLS402 compares
           versions instead.
-        - The rule sees that weights were handed over. Whether the engine loaded them is RLS402 and RLS403.
+        - The rule sees that weights were handed over. Whether the engine holds them is RLS415 and RLS416, where it is observed, else
+          RLS403.
 
     Sources:
         - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights

@@ -65,7 +65,7 @@ class Penalties(msgspec.Struct, frozen=True):
     """ProRL's factor of a truncated completion's reward, or where it is negative that reward; None without it."""
 
     def of(self, rewards: Tensor, lengths: Tensor, truncated: Tensor) -> Tensor:
-        """(B,), the rewards once they have acted."""
+        """(B,), the rewards less these penalties."""
         found = rewards.double()
         if self.buffer is not None:
             beyond = (lengths.double() - (self.longest - self.buffer)).clamp(0, self.buffer)

@@ -12,7 +12,7 @@ from rlstep_hooks.record.values import RolloutValues
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rlstep_hooks.observe.trainer_record import Role
+    from rlstep_hooks.record.values import Role
 
 
 class Came(msgspec.Struct, frozen=True, gc=False):

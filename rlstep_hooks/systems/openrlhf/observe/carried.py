@@ -19,7 +19,7 @@ from rlstep_hooks.record.events import Carried, CarriedPart
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from rlstep_hooks.observe.trainer_record import Role
+    from rlstep_hooks.record.values import Role
 
 REMEMBERED = 1 << 18
 """Samples that came from an engine and were not trained so far, for instance because they were filtered out."""

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.observe.trainer_record import Role
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import Carried, PhaseName
+    from rlstep_hooks.record.values import Role
     from rlstep_hooks.session.recorder import Recorder
 
 ATTACH_HINT = (

@@ -56,7 +56,7 @@ class LossSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """How the terms of a loss are brought to one number."""
+    """What the terms of a loss are aggregated with: its mask and its divisors."""
 
     mask: Tensor
     """(B, T) in float64."""
@@ -199,7 +199,7 @@ def kl_estimate(difference: Tensor, kind: str) -> Tensor:
 
 
 def aggregated(terms: Tensor, given: Totals, *, token_level: bool) -> Tensor:
-    """Numbers (B, T) brought to one, as a part of the update over all ranks."""
+    """Terms (B, T) aggregated to this process's part of the loss of the update, which is averaged over all ranks."""
     masked = terms * given.mask
     if token_level:
         return masked.sum() / given.tokens * given.ranks

@@ -16,7 +16,7 @@ from torch import Tensor
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.identity import checksum_of
-from rlstep_hooks.observe.trainer_record import LossNumbers
+from rlstep_hooks.observe.microbatch_numbers import LossNumbers
 from rlstep_hooks.systems.openrlhf.observe.buffered import Came
 from rlstep_hooks.systems.openrlhf.observe.loss import (
     LossInputs,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlstep_hooks.observe.contained import Contained
-    from rlstep_hooks.observe.trainer_record import Role
+    from rlstep_hooks.record.values import Role
 
 HELD_TOKENS = 1 << 20
 """Tokens of a rollout whose numbers are held until they are sent; micro-batches beyond are not compared."""
@@ -134,7 +134,7 @@ class LossMeter:
         role: The role.
         ranks: Processes that share an update.
         accumulation: Micro-batches of an update, where they are counted.
-        scale: By which gradients in the backward are multiplied to be those of the loss; 0 where that is not known.
+        scale: What gradients in the backward must be multiplied by to be those of the loss; 0 where that is not known.
         guard: Contains errors of the hooks in the backward.
     """
 

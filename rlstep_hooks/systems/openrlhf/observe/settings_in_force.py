@@ -57,7 +57,7 @@ class SettingsInForce:
         self._before = self._right
 
     def changes(self) -> list[Change]:
-        """Those that changed since the last call, and are not right; before stands what would be."""
+        """Settings that changed since the last call to a value that is not right: name, right value, value now."""
         right, before, now = self._right, self._before, self._read()
         if now == before:
             return []

@@ -19,7 +19,7 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.rates import rate_schedule
-from rlstep_hooks.observe.trainer_record import REFRESHES, LossNumbers, Role, TrainerRecord
+from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
@@ -36,6 +36,8 @@ from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+    from rlstep_hooks.record.values import Role
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """`ds.param_dtype` -> torch's name."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.observe.patches import Patches
-    from rlstep_hooks.observe.trainer_record import Role
+    from rlstep_hooks.record.values import Role
 
 
 def place_call_hooks(patches: Patches, module: Any) -> None:

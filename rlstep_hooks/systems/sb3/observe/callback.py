@@ -55,7 +55,7 @@ _BY_DESIGN = ("ent_coef",)
 """Those of them that callbacks lower on purpose. The loss is compared with the value in force."""
 
 
-class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]
+class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is not here when types are checked
     """Records a run of Stable-Baselines3's PPO or A2C, judges it against its own configuration while it trains, and reports.
 
         audit = StepAuditSB3Callback()

@@ -55,7 +55,7 @@ def _number(schedule: Any, left: float) -> float:
     """
     inner = schedule_of(schedule)
     if not is_own(inner) and not is_pure(inner):
-        raise TypeError("the clip range is a function of somebody's that does more than to compute with numbers")
+        raise TypeError("the clip range is a function of somebody's that does more than compute with numbers")
     return float(inner(left))
 
 

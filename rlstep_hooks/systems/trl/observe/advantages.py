@@ -155,8 +155,8 @@ class Scored(msgspec.Struct, frozen=True):
         yield f"cut at {largest:.4g}", (right.clamp(-largest, largest), tolerance)
         if self.earlier is not None:
             yield "those of the rollout before", self.earlier.formula.of(self.earlier.rewards)
-        yield "each those of the sample after it", (right.roll(-1), tolerance.roll(-1))
-        yield "each those of the sample before it", (right.roll(1), tolerance.roll(1))
+        yield "at each sample those of the sample after it", (right.roll(-1), tolerance.roll(-1))
+        yield "at each sample those of the sample before it", (right.roll(1), tolerance.roll(1))
         for scale, words in _DIVISORS.items():
             if scale != self.formula.scale and not self.formula.each_function:
                 yield words, msgspec.structs.replace(self.formula, scale=scale).of(self.rewards)

@@ -27,7 +27,7 @@ class BackwardWatch:
         """Whether a gradient scaler or DeepSpeed multiplies each loss by factors of its own."""
 
     def follow(self, loss: Any) -> list[Tensor]:
-        """Where the factor over the documented one will be, once the backward pass has come; a number on the device."""
+        """A list that holds, once the backward pass is over, the factor of the loss over the documented one: a number on the device."""
         arrived: list[Tensor] = []
         if self._scaled or not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
             return arrived

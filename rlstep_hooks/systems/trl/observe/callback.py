@@ -29,13 +29,14 @@ from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.session.recorder import Listener, Recorder
 
 
-class StepAuditCallback(TrainerCallback):  # type: ignore[misc]
+class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not here when types are checked
     """Records a TRL run, judges it against its own configuration while it trains, and reports.
 
     Pass it as `callbacks=[StepAuditCallback()]`; it finds its trainer itself, also where it is added to a trainer that is there
@@ -329,12 +330,12 @@ def _calling_trainer(callback: StepAuditCallback) -> Any:
 
     transformers hands callbacks no trainer (4.49 to 5.23), but calls them from its methods, two frames up.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Trainer):
             return owner
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

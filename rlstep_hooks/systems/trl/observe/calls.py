@@ -50,4 +50,4 @@ class Generation:
         self.drawn: tuple[Tensor, Tensor] | None = None
         """Probed weights that the policy generates with, and those that the update before had left."""
         self.logits: KeptLogits | None = None
-        """Keeps logits of the trainer's own pass, by which a distance from the engine's log-probs is explained; None without need."""
+        """Keeps logits of the trainer's own forward, which explain a distance from the engine's log-probs; None if not needed."""

@@ -193,7 +193,7 @@ class Documented:
             yield "those of scores of the opposite sign", replace(given, scores=-given.scores)
             for shift, words in ((-1, "after"), (1, "before")):
                 moved = replace(given, scores=given.scores.roll(shift))
-                yield f"those of scores that are each those of the sample {words} it", moved
+                yield f"those of scores that are at each sample those of the sample {words} it", moved
 
     def _other_settings(self) -> Iterator[tuple[str, Settings]]:
         settings = self.settings

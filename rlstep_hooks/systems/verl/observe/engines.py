@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.trainer_record import Role
+    from rlstep_hooks.record.values import Role
 
 
 def role_of(engine: Any) -> Role:

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 EDGE = 1e-5
 """A ratio this near to its limit may be on either side of it."""
@@ -165,7 +165,7 @@ def _shares(settings: LossSettings, given: LossInputs) -> Tensor:
 
 
 def _terms(settings: LossSettings, given: LossInputs) -> Iterator[tuple[float, Tensor, Tensor, LossSettings]]:
-    """What the loss adds up: weight, numbers (B, T), one rounding of each, and how they are brought to one."""
+    """What the loss adds up: weight, terms (B, T), one rounding of each, and how they are aggregated."""
     losses = token_losses(settings, given)
     if given.weights is not None:
         losses = losses * given.weights
@@ -241,7 +241,7 @@ def kl_estimate(log_probs: Tensor, reference: Tensor, kind: str) -> Tensor:
 
 
 class Aggregation(Protocol):
-    """How terms are brought to one number."""
+    """How terms are aggregated."""
 
     @property
     def aggregation(self) -> str:
@@ -273,7 +273,7 @@ class Counts(Protocol):
 
 
 def aggregated(terms: Tensor, settings: Aggregation, given: Counts) -> Tensor:
-    """Numbers (B, T) brought to one by `loss_agg_mode`, as a part of the mini-batch over all ranks (core_algos.py 0.9.1:1140)."""
+    """Terms (B, T) aggregated by `loss_agg_mode`, as a part of the mini-batch over all ranks (core_algos.py 0.9.1:1140)."""
     mask, mode = given.mask, settings.aggregation
     masked = torch.where(mask > 0, terms, 0.0)
     if mode == "token-sum":
@@ -291,6 +291,24 @@ def aggregated(terms: Tensor, settings: Aggregation, given: Counts) -> Tensor:
 
 def _count(known: float | None, counted: Tensor) -> float:
     return max(float(counted.sum()) if known is None else known, 1e-8)
+
+
+def aggregated_otherwise(
+    value: Callable[[Any, Any], float], settings: Any, given: Any, microbatches: int
+) -> Iterator[tuple[str, float]]:
+    """Losses of the documented terms, aggregated in another way, in words that follow "the loss is".
+
+    Args:
+        value: The documented loss of settings and inputs.
+        settings: As documented: a dataclass with the fields of `Aggregation`.
+        given: As documented: a dataclass with the fields of `Counts`.
+        microbatches: Of the update.
+    """
+    alone = replace(given, tokens=None, samples=None)
+    yield "that of the micro-batch alone, not a part of its mini-batch", value(settings, alone)
+    for mode in AGGREGATIONS:
+        yield f"that of loss_agg_mode={mode}", value(replace(settings, aggregation=mode), given)
+    yield from of_other_size(value(settings, given), ranks=given.ranks, microbatches=microbatches)
 
 
 def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -> Iterator[tuple[str, float]]:
@@ -318,10 +336,4 @@ def alternatives(settings: LossSettings, given: LossInputs, microbatches: int) -
     yield "that without a clip", value(replace(settings, clip_low=1e30, clip_high=1e30, clip_c=1e30))
     yield "that of a mask without the last token of each completion", value(given=ended_early)
     yield "that of a mask without the last token of each completion", value(plain, ended_early) + rest
-    yield (
-        "that of the micro-batch alone, not a part of its mini-batch",
-        value(given=replace(given, tokens=None, samples=None)),
-    )
-    for mode in AGGREGATIONS:
-        yield f"that of loss_agg_mode={mode}", value(replace(settings, aggregation=mode))
-    yield from of_other_size(documented, ranks=given.ranks, microbatches=microbatches)
+    yield from aggregated_otherwise(value, settings, given, microbatches)

@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.deferred import finite
-from rlstep_hooks.observe.trainer_record import LossNumbers
+from rlstep_hooks.observe.microbatch_numbers import LossNumbers
 from rlstep_hooks.systems.verl.observe import loss as of_policy
 from rlstep_hooks.systems.verl.observe import value_loss as of_critic
 from rlstep_hooks.systems.verl.observe.loss_meter import Arrived, LossKind

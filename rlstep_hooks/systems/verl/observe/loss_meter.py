@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.deferred import DeferredValues, finite
-from rlstep_hooks.observe.trainer_record import LossNumbers
+from rlstep_hooks.observe.microbatch_numbers import LossNumbers
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:

@@ -38,8 +38,9 @@ from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, 
 from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.trainer_record import LossNumbers, Role
+    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
     from rlstep_hooks.record.events import PhaseName
+    from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.verl.observe.samples import Key
 
 

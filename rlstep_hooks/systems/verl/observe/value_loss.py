@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
-from rlstep_hooks.systems.verl.observe.loss import AGGREGATIONS, EDGE, aggregated
+from rlstep_hooks.observe.alternative_losses import without_last
+from rlstep_hooks.systems.verl.observe.loss import AGGREGATIONS, EDGE, aggregated, aggregated_otherwise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,10 +121,4 @@ def alternatives(settings: ValueSettings, given: ValueInputs, microbatches: int)
         "that of a mask without the last token of each completion",
         value(given=replace(given, mask=without_last(given.mask))),
     )
-    yield (
-        "that of the micro-batch alone, not a part of its mini-batch",
-        value(given=replace(given, tokens=None, samples=None)),
-    )
-    for mode in AGGREGATIONS:
-        yield f"that of loss_agg_mode={mode}", value(replace(settings, aggregation=mode))
-    yield from of_other_size(documented, ranks=given.ranks, microbatches=microbatches)
+    yield from aggregated_otherwise(value, settings, given, microbatches)

@@ -1,0 +1,175 @@
+"""Events that only a run with a controller has: one process, the controller, calls the trainers, and each writes a record."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rlstep_hooks.record.event_base import FORMAT_VERSION, Event, Purpose
+from rlstep_hooks.record.values import CarriedPart, Queued, Role
+
+
+class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
+    """A process attached its audit in a run that another process controls. The first line of its file."""
+
+    format: int = FORMAT_VERSION
+    run: str
+    process: str
+    """Its name in the run, such as "rank0" (a trainer) or "engine1"; its file has the same name."""
+    world_size: int = 1
+    """Number of trainers in the run, if this process is one of them."""
+    host: str = ""
+    pid: int = 0
+    started: float = 0.0
+    """Unix time."""
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    """Installed releases of the packages involved."""
+
+
+class FactsRead(Event, frozen=True, kw_only=True, gc=False, tag="facts_read"):
+    """What a trainer's observer read from its live model and optimizer once they were built."""
+
+    facts: dict[str, Any]
+
+
+PhaseName = Literal["refresh", "reference", "values", "policy_updates", "critic_updates", "sync"]
+
+
+class Phase(Event, frozen=True, kw_only=True, gc=False, tag="phase"):
+    """One call of the controller to all its trainers.
+
+    The controller writes it when the call has returned; a trainer writes it when the call begins, and its events up to the next phase
+    happened within the call. Both count the calls of each name, so that their records can be matched without a common clock.
+    """
+
+    name: PhaseName
+    number: int
+    """Counts calls of this name from 0."""
+    purpose: Purpose = "training"
+
+
+class PhaseEnded(Event, frozen=True, kw_only=True, gc=False, tag="phase_ended"):
+    """A trainer has done its part of a call; its record of the call is complete."""
+
+    name: PhaseName
+    number: int
+
+
+class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
+    """One generation phase as the controller of a run sees it: the samples of all processes."""
+
+    index: int
+    """Counts rollouts from 0, evaluation included."""
+    samples: int
+    """Generated samples to be trained on, without padding."""
+    prompts: int
+    """Prompts submitted for it."""
+    added: int = 0
+    """Padding samples."""
+    due: int | None = None
+    """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
+    repeated: int | None = None
+    """Rows submitted for it more often than the passes of the loader allow; None if rows are unknown."""
+    foreign: int | None = None
+    """Rows of the validation set submitted for it; None if rows are unknown."""
+    labels: tuple[tuple[int, int], ...] = ()
+    """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
+    parts: tuple[int, ...] = ()
+    """Samples of the parts in which it was trained, padding included; empty if it was trained at once."""
+    queue: Queued | None = None
+    """As in `Rollout`."""
+    sampling: tuple[dict[str, float], ...] = ()
+    """Sampling settings of the engines, each combination once; empty if not observed."""
+    all_drawn: bool | None = None
+    """As in `Rollout`."""
+    purpose: Purpose = "training"
+
+
+QueueStepName = Literal["submitted", "putting", "put", "pushed", "done"]
+"""Generation begins, the samples are about to go into the queue, they are in it, they are in it and have pushed out the oldest ones,
+and the process that generates is done with them."""
+
+
+class QueueStep(Event, frozen=True, kw_only=True, gc=False, tag="queue_step"):
+    """What a process that generates by itself did with one prompt on its way into the queue."""
+
+    prompt: str
+    step: QueueStepName
+    syncs: int = 0
+    """Syncs of weights that the process had been told of."""
+
+
+class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
+    """Whether the advantages of one rollout agree with its rewards, as the controller has them."""
+
+    rollout: int
+    """Index of the rollout."""
+    groups: int
+    """Groups of at least two samples."""
+    mixed: int = 0
+    """Groups whose samples have different prompts."""
+    unordered: int = 0
+    """Groups in which a higher reward has no higher advantage, although the estimator compares samples within groups."""
+    off_centre: int = 0
+    """Groups whose advantages do not sum to 0, although the estimator's should."""
+    advantages_off: float | None = None
+    """As in `RolloutValues`, where the controller holds rewards and advantages."""
+    advantages_fit: str = ""
+    altered: int | None = None
+    """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""
+    rewards_moved: int | None = None
+    """Samples whose advantages were computed from other rewards than they have; None if that was not compared."""
+    targets_altered: int | None = None
+    """The same for the values that advantages were computed with, and the returns; None without a critic."""
+    samples: int = 0
+    """Samples whose masks were compared."""
+    masks_wrong: int | None = None
+    """As in `RolloutValues`."""
+    weights_off: float | None = None
+    """Largest distance of an importance weight from the documented one, in units of what rounding explains; None if that was not
+    compared."""
+    weights_like: str = ""
+    """What the weights are instead, if something known gives them."""
+    weights_cut: float | None = None
+    """Fraction of tokens whose documented weight is outside of its bounds."""
+
+
+class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
+    """What a controller observed of the latest rollout once its advantages were computed; fields as in `Rollout`."""
+
+    groups_intact: bool | None = None
+    rewards_intact: bool | None = None
+    repeats: int | None = None
+    copied: tuple[int, float] | None = None
+    signal: bool | None = None
+    reference_intact: bool | None = None
+
+
+class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):
+    """Samples of a rollout were carried from one place of a controlled run to the next.
+
+    Where one process sees both places, it says what was altered. Else the controller writes what it handed over and a trainer what
+    came, and a judge compares them.
+    """
+
+    way: str
+    """The two places, in words that follow "on the way"."""
+    rollout: int = -1
+    """Index of the rollout; a trainer does not know it."""
+    role: Role = "policy"
+    """Whose trainer they came to."""
+    compared: int = 0
+    """Samples that were compared."""
+    names: tuple[str, ...] = ()
+    """What of them was compared (`CARRIED`)."""
+    altered: dict[str, int] = msgspec.field(default_factory=dict)
+    """Name of what was compared -> samples in which it was altered."""
+    parts: tuple[CarriedPart, ...] = ()
+    """What was handed over, or came, part by part."""
+
+
+class Received(Event, frozen=True, kw_only=True, gc=False, tag="received"):
+    """Samples of the latest rollout were given to this trainer, whichever trainer computed their old log-probs."""
+
+    samples: int
