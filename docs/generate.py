@@ -252,7 +252,7 @@ def links_page() -> str:
     lines = [
         "# From the reward to the weight\n",
         "Each number of an update is computed again from what went into it, and compared: in the first eight cycles of rollouts,",
-        "and in every 29th later (58th, where all gradients of a model are read). The report says which of these links a run",
+        "and in every 41st later (82nd, where all gradients of a model are read). The report says which of these links a run",
         "showed. `rlstep doctor` prints them for what is installed.\n",
     ]
     for name in links.NAMES:

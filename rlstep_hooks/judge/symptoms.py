@@ -65,7 +65,9 @@ _LENGTH = Cause("training or a data epoch ends at another time than planned", ("
 _ROWS = Cause("rows are left out, or come again too early", ("RLS506", "RLS509", "RLS513"))
 _REFERENCE = Cause("the reference changes, or its log-probs come from elsewhere", ("RLS308", "RLS411", "RLS414"))
 _DRIFT = Cause("samples are trained at a larger lag than planned", ("RLS307", "RLS304"))
-_NOT_ONE = Cause("the trainer disagrees with itself: dropout, precision, another padding", ("RLS301", "RLS309"))
+_NOT_ONE = Cause(
+    "the trainer disagrees with itself: dropout, precision, another padding", ("RLS301", "RLS309", "RLS313")
+)
 _GROUPS = Cause("samples are not in groups of one prompt, or are repeated", ("RLS501", "RLS514", "RLS519"))
 _BEYOND = Cause("passes over a rollout go on beyond the limit of the divergence", ("RLS213",))
 _TICKS = Cause("the scheduler ticks at other times than updates", ("RLS602",))

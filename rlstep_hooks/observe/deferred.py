@@ -96,4 +96,6 @@ def on_device(numbers: list[Any], device: torch.device) -> Tensor:
 def finite(number: float) -> float | None:
     """The number rounded to six digits (float32 has seven), so that a report reads the same from a record; None if it is not
     finite, because JSON has no such numbers."""
+    if number == 0.0 or number == 1.0:  # as most are; formatting takes several times as long
+        return number
     return float(f"{number:.6g}") if math.isfinite(number) else None

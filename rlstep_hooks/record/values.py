@@ -27,6 +27,7 @@ TOPICS = (
     "sampler",
     "sampler_weights",
     "drawn",
+    "drawn_log_probs",
     "delivery",
     "engine_distance",
     "learning_rate",
@@ -151,6 +152,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     surprise_squares: float | None = None
     """Sum of the squares of the same."""
     surprise_largest: float | None = None
+    """The largest of the same."""
+    sampling_gap: float | None = None
+    """Mean |log-prob in the loss - log-prob when it was drawn| over tokens that the weights of the loss drew; None if not compared."""
+    max_sampling_gap: float | None = None
     """The largest of the same."""
     divergence: float | None = None
     """The framework's estimate of the KL divergence from the old policy, by which it ends the updates on a rollout."""

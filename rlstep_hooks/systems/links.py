@@ -38,7 +38,7 @@ NAMES: tuple[LinkName, ...] = get_args(LinkName)
 
 RULES: dict[LinkName, tuple[str, ...]] = {
     "settings in force": ("RLS101",),
-    "completions": ("RLS413", "RLS519"),
+    "completions": ("RLS313", "RLS413", "RLS519"),
     "completions on the way": ("RLS306",),
     "rewards on the way": ("RLS515",),
     "advantages": ("RLS516",),

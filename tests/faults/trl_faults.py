@@ -1860,5 +1860,62 @@ def one_completion_written_over_another(trainer: Any) -> None:
     copied_rows(trainer, lambda rows: torch.where(rows == 5, 4, rows))
 
 
+# E: a training forward that is not the one that sampled, where TRL computes no old log-probs
+
+AS_SAMPLED: dict[str, Any] = {
+    "code": "RLS313",
+    "where": Where(rollout=3, update=3),
+    "where_016": Where(rollout=6, update=3),
+    "settings": ONCE,
+}
+
+
+def in_training_forwards(trainer: Any, module: Any, alter: Callable[[Any, Any], Any]) -> None:
+    """Have `alter(what a module was given, what it gave)` replace its output in forwards with a gradient, from update 3 on."""
+
+    def altered(_: Any, given: Any, output: Any) -> Any:
+        return alter(given, output) if torch.is_grad_enabled() and trainer.state.global_step >= 3 else None
+
+    module.register_forward_hook(altered)
+
+
+@fault(report="autocast around the loss alone", **AS_SAMPLED)
+def loss_under_autocast(trainer: Any) -> None:
+    """The forward of the loss runs in bfloat16, and generation does not."""
+
+    def loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=trainer.state.global_step >= 3):
+            return original(*args, **kwargs)
+
+    replace_method(trainer, "compute_loss", loss)
+
+
+@fault(report="NEFTune left on", **AS_SAMPLED)
+def noise_on_embeddings_in_training(trainer: Any) -> None:
+    """Embeddings get noise where a gradient is taken."""
+    generator = torch.Generator().manual_seed(0)
+    in_training_forwards(
+        trainer,
+        trainer.model.get_input_embeddings(),
+        lambda _, output: output + 0.05 * torch.randn(output.shape, generator=generator) * output.std().detach(),
+    )
+
+
+@fault(report="stochastic depth", **AS_SAMPLED)
+def layer_skipped_in_training(trainer: Any) -> None:
+    """A layer hands on what it was given."""
+
+    def skipped(given: Any, output: Any) -> Any:
+        return (given[0], *output[1:]) if isinstance(output, tuple) else given[0]
+
+    in_training_forwards(trainer, trainer.model.model.layers[-1], skipped)
+
+
+@fault(report="a fused kernel's norm with another epsilon", **AS_SAMPLED)
+def norm_of_another_epsilon_in_training(trainer: Any) -> None:
+    """The last norm divides by a little more."""
+    in_training_forwards(trainer, trainer.model.model.norm, lambda _, output: output * 0.99)
+
+
 EXPRESSIBLE = [entry for entry in FAULTS if RELEASE is not None and entry.expressible(RELEASE)]
 """The faults that can be made in the installed release."""

@@ -311,6 +311,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS312": lambda: judged(
         after(run(), Rollout, 2, Rewarded(rollout=2, groups=16, weights_off=4e4, weights_like="all of them 1"))
     ),
+    "RLS313": lambda: judged(measured(run(), "microbatches", 8, sampling_gap=0.009, max_sampling_gap=0.08)),
     "RLS401": lambda: judged(measured(run(), "updates", 5, changed=0)),
     "RLS402": lambda: judged(changed(run(), Rollout, 2, sampler_version=3)),
     "RLS403": lambda: judged(measured(run(), "rollouts", 2, sampler_gap_mean=0.2, sampler_gap_max=3.1)),

@@ -15,9 +15,9 @@ SAID = re.compile(r"(?:later (?:in )?one of |every (?=\d+th)|one cycle in )(\d+)
 
 
 def test_all_of_the_first_cycles_are_compared_and_few_later_ones() -> None:
-    assert [cycle for cycle in range(100) if is_compared(cycle)] == [*range(8), 29, 58, 87]
-    assert [cycle for cycle in range(100) if is_compared_whole(cycle)] == [*range(8), 58]
-    assert [cycle for cycle in range(100) if is_probed(cycle)] == [*range(32), 57, 58, 86, 87]
+    assert [cycle for cycle in range(100) if is_compared(cycle)] == [*range(8), 41, 82]
+    assert [cycle for cycle in range(100) if is_compared_whole(cycle)] == [*range(8), 82]
+    assert [cycle for cycle in range(100) if is_probed(cycle)] == [*range(16), 40, 41, 81, 82]
 
 
 def test_a_compared_cycle_begins_with_weights_that_a_probe_has_read() -> None:

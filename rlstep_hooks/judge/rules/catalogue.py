@@ -19,7 +19,7 @@ from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
 from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
-from rlstep_hooks.judge.rules.ratio import intact, refresh, values, weighed
+from rlstep_hooks.judge.rules.ratio import intact, refresh, sampling, values, weighed
 from rlstep_hooks.judge.rules.weights import delivered, drawn, moved, reference, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
@@ -64,6 +64,7 @@ RULES: tuple[type[Rule], ...] = (
     values.RatioNeverMoves,
     intact.ReferenceLogProbsAltered,
     weighed.WeightsNotDocumented,
+    sampling.LossAsSampled,
     training.WeightsUnchanged,
     sampler.SamplerVersion,
     sampler.SamplerGap,

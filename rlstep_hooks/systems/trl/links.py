@@ -37,8 +37,8 @@ LINKS: dict[LinkName, Link] = {
         "of an optimizer that you build yourself, only its changes",
     ),
     "completions": yes(
-        "against the policy's own distributions, and each other (0.20 and later)",
-        "not truncated sampling, several turns, or dropout",
+        "against the policy's own distributions and each other (0.20 and later); the loss's log-probs against those of generate",
+        "not truncated sampling, several turns, or dropout; an engine's log-probs where it gives them",
     ),
     "completions on the way": yes(
         "what generate was asked for and gave, and bit for bit from the rollout to the loss",

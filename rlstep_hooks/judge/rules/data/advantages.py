@@ -265,7 +265,7 @@ class RewardsMoved(Rule):
         by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
         against the rewards that advantages are computed from, and the completions that it was asked about against those of the
         rollout. In Stable-Baselines3 what the environment's step gave, against the buffer. In verl the rewards that the estimator got
-        against those that its samples have once they are trained. In the first eight rollouts and later one of 29.
+        against those that its samples have once they are trained. In the first eight rollouts and later one of 41.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.

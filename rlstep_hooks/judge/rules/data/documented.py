@@ -23,7 +23,7 @@ class AdvantagesNotDocumented(ValueRule):
         settings (TRL: `scale_rewards`, `multi_objective_aggregation`, the weights of the reward functions; RLOO:
         `normalize_advantages`, `reward_clip_range`; PPOTrainer: scores, KL penalty, GAE and whitening; Stable-Baselines3: GAE and
         the critic's targets; a loop of one's own: the estimator that it names). The tolerance is what float32 loses in a mean, a
-        difference and a division. All of the first eight rollouts are compared, later one of 29. Where they differ, other known
+        difference and a division. All of the first eight rollouts are compared, later one of 41. Where they differ, other known
         calculations are tried, and the one that gives these advantages is named.
 
     Why it matters:
@@ -193,7 +193,7 @@ class MaskNotDocumented(Rule):
     What it checks:
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact. All of the first eight rollouts are
-        compared, later one of 29.
+        compared, later one of 41.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts

@@ -287,7 +287,7 @@ class RolloutRepeated(Rule):
         Checksums of the sequences of each rollout, where a controller sees them all. It fails if all are those of an
         earlier rollout although sampling could not have given them twice: together they are less likely than 1e-21. In TRL, where
         the policy itself generates: the state of its random generator when a rollout begins is that of no earlier one. Exact, in the
-        first eight rollouts and every 29th later.
+        first eight rollouts and every 41st later.
 
     Why it matters:
         A cache, a generator that was not advanced, or an answer that was delivered twice trains old samples as new

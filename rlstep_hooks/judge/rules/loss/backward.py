@@ -21,7 +21,7 @@ class BackwardScale(Rule):
         The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
         the loss method. In OpenRLHF and verl also the gradient that arrives at each log-prob, or value of the critic, against that of
-        the documented loss. In the first eight cycles of rollouts and every 29th later.
+        the documented loss. In the first eight cycles of rollouts and every 41st later.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.

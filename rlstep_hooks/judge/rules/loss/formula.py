@@ -31,7 +31,7 @@ class LossScale(ValueRule):
 
     What it checks:
         The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
-        the first eight cycles of rollouts and every 29th later. In TRL that is the formula of every loss type (grpo, bnpo,
+        the first eight cycles of rollouts and every 41st later. In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
         importance weights. In OpenRLHF and verl the critic's loss too, with its clip of values. In Stable-Baselines3 it is the

@@ -67,7 +67,7 @@ class GradientMissing(Rule):
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
           completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
-        - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
+        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
           before it.
         - Where no update has a gradient it is RLS406.
 
@@ -145,7 +145,7 @@ class GradientAltered(ValueRule):
         Of eight tensors, others in each update and first those that have hooks, up to 64 gradients: the sum of what each backward pass
         computed, before any hook of the tensor, against what the optimizer is about to use. The clip multiplies all gradients by one
         factor of at most 1, and by less only if the norm was above its limit. And there is one backward pass for each micro-batch. In
-        the first eight cycles of rollouts and every 58th later. In these, too, what the backward hooks of the model's modules return:
+        the first eight cycles of rollouts and every 82nd later. In these, too, what the backward hooks of the model's modules return:
         no other gradients than they got.
 
     Why it matters:

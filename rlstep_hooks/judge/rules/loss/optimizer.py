@@ -23,7 +23,7 @@ class StepNotDocumented(ValueRule):
     What it checks:
         Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam, AdamW or RMSprop in double precision,
         from the weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of
-        rollouts and every 29th later.
+        rollouts and every 41st later.
 
     Why it matters:
         A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains
@@ -151,7 +151,7 @@ class NormNotClipped(Rule):
 
     What it checks:
         The norm of all gradients at the step, as far as one process holds them, against `max_grad_norm`: clipping leaves at most the
-        limit. In the first eight cycles of rollouts and every 58th later, since it takes all gradients of the model.
+        limit. In the first eight cycles of rollouts and every 82nd later, since it takes all gradients of the model.
 
     Why it matters:
         A limit that is configured and not applied lets single rollouts move the policy as far as they like. The norm that is logged is

@@ -260,7 +260,7 @@ class TrainedBeyondLimit(Rule):
         Look for code that writes to target_kl, and for a schedule of it.
 
     Known limits:
-        - Stable-Baselines3's PPO, in the first eight rollouts and every 29th later.
+        - Stable-Baselines3's PPO, in the first eight rollouts and every 41st later.
         - The limit is read when training begins. A schedule of somebody's that raises it is found as well.
 
     Sources:

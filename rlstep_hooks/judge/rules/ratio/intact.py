@@ -107,7 +107,7 @@ class TokensAltered(Rule):
 
     Known limits:
         - What an engine or an environment does to tokens before they are in the rollout is not seen.
-        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 29th later.
+        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 41st later.
         - Loops of your own, Stable-Baselines3 and TRL's PPOTrainer do not show tokens: there it is not evaluated.
 
     Sources:
@@ -197,7 +197,7 @@ class ReferenceLogProbsAltered(Rule):
 
     Known limits:
         - TRL's GRPOTrainer, in releases that compute them with the rollout, and OpenRLHF from the reference's answer to the trainer's
-          buffer, and verl from the reference's forward to the loss; in the first eight cycles of rollouts and every 29th later. RLOO
+          buffer, and verl from the reference's forward to the loss; in the first eight cycles of rollouts and every 41st later. RLOO
           takes them into its rewards, which RLS516 recomputes.
         - Whether the forward that gave them is right is RLS411's and RLS414's.
 

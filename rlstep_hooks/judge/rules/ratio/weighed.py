@@ -20,7 +20,7 @@ class WeightsNotDocumented(ValueRule):
         Where an importance correction is configured (TIS, IcePop): the weights of each rollout, recomputed in double precision
         from the trainer's old log-probs and those of the engine, by the documented formula with its level, its bounds and its
         mean. The tolerance is what float32 loses in the sum and the exponential. All of the first eight rollouts are
-        compared, later one of 29. Where they differ, other calculations are tried, and the one that gives these weights is named.
+        compared, later one of 41. Where they differ, other calculations are tried, and the one that gives these weights is named.
 
     Why it matters:
         The weights are all that corrects for old samples and for another engine. Weights that are all 1 are no correction, and

@@ -27,7 +27,7 @@ class NotDrawnFromPolicy(Rule):
         For a token drawn from the policy, -log p minus the entropy of its position has mean 0, whatever came before. The sum over
         the tokens of each rollout, and of the run, at the first update that trains them, is compared with a bound that holds at
         all times with a probability of a false alarm below 1e-6 for the whole run. It needs no log-probs of the sampler. Micro-batches
-        of the first eight cycles of rollouts and every 29th later are added up. In verl the entropies are those that are computed with
+        of the first eight cycles of rollouts and every 41st later are added up. In verl the entropies are those that are computed with
         old log-probs, so that it is the rollout that is judged, whatever its updates do.
 
     Why it matters:

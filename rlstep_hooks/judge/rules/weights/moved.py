@@ -39,8 +39,8 @@ class WeightsMovedBetweenUpdates(Rule):
 
     Known limits:
         - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
-          seen, but in verl, where all weights are compared in the first eight cycles of rollouts and every 58th later.
-        - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
+          seen, but in verl, where all weights are compared in the first eight cycles of rollouts and every 82nd later.
+        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
           before it; torch's counters of writes are read at every update.
         - What is written and written back between two updates is seen in TRL only, and not what goes through `.data`, which torch
           does not count. RLS412 sees weights that were swapped while the policy generates.
@@ -115,7 +115,7 @@ class GeneratedWithOthers(Rule):
 
     What it checks:
         The probed weights at the first forward of a training rollout, bit for bit against those after the update before it. Only
-        where the trained model itself generates, in the first eight rollouts and every 29th later.
+        where the trained model itself generates, in the first eight rollouts and every 41st later.
 
     Why it matters:
         Weights that are swapped for the generation and put back (an average, a frozen copy, weights in another precision) sample from

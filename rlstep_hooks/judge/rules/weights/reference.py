@@ -51,10 +51,10 @@ class ReferenceMoved(Rule):
 
     Known limits:
         - The reference of TRL and verl is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
-        - In TRL some rollouts are compared: the first eight, and later one of 29.
+        - In TRL some rollouts are compared: the first eight, and later one of 41.
         - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
           at, nor one that is sharded.
-        - With `sync_ref_model` the first eight syncs are recomputed, and later one of 29; not one after the last update.
+        - With `sync_ref_model` the first eight syncs are recomputed, and later one of 41; not one after the last update.
         - torch does not count what is written through `.data`.
         - Whether the first weights are those of the policy is RLS414.
 

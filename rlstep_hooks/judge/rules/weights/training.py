@@ -51,7 +51,7 @@ class WeightsUnchanged(Rule):
     Known limits:
         - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
           seen.
-        - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
+        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
           before it.
         - Updates whose gradient is too small to show in the dtype of the weights are not compared one by one; RLS406
           looks at all of them together.
@@ -120,7 +120,7 @@ class NothingLearned(Rule):
     Known limits:
         - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
           seen.
-        - In TRL the updates of the first 32 cycles of rollouts are probed, later those of one cycle in 29 and of the one
+        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
           before it.
         - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
           Elsewhere it is not evaluated.

@@ -14,9 +14,22 @@ from rlstep_hooks.observe.bits import bits
 if TYPE_CHECKING:
     from torch import Tensor
 
-COLUMNS = ("tokens", "advantages", "mask", "prompts", "reference", "alike", "old")
-"""What the columns are of, in their order. `alike` is the number of samples in the rollout that have this completion, itself counted;
-`prompts` and `reference` are 0 where they were not taken. `old` is left out where there are no old log-probs."""
+_ALWAYS = ("tokens", "mask", "advantages")
+_MORE = ("prompts", "reference", "alike")
+_COLUMNS = {3: _ALWAYS, 4: (*_ALWAYS, "old"), 6: (*_ALWAYS, *_MORE), 7: (*_ALWAYS, "old", *_MORE)}
+
+
+def columns_of(checks: Tensor) -> dict[str, Tensor]:
+    """What the columns of checksums are of; their number says which there are.
+
+    `old` is there with old log-probs. `prompts`, `reference` and `alike` are there in some rollouts: `alike` is the number of samples
+    in the rollout that have this completion, itself counted; `prompts` and `reference` are 0 where they were not taken.
+
+    Args:
+        checks: (..., columns), of any number of samples.
+    """
+    return dict(zip(_COLUMNS[checks.shape[-1]], checks.unbind(-1), strict=True))
+
 
 _FACTOR = 6364136223846793005
 """Knuth's multiplier of a linear congruential generator modulo 2**64."""
@@ -28,30 +41,27 @@ class Checksums:
     def __init__(self) -> None:
         self._positions: Tensor | None = None
 
-    def of_rollout(self, part: dict[str, Any], mask: Tensor, old: Tensor | None, *, whole: bool) -> Tensor:
-        """(B, 7), or (B, 6) without old log-probs: the columns of `COLUMNS`.
+    def of_rollout(self, part: dict[str, Any], mask: Tensor, old: Tensor | None, *, whole: bool, alike: bool) -> Tensor:
+        """(B, columns) int64, as `columns_of` takes them apart.
 
         Args:
             part: The rollout by TRL's names.
             mask: (B, T), 1 on tokens that count.
             old: Its old log-probs, (B, T) or (B,).
             whole: Whether to take those of prompts and reference.
+            alike: Whether to count the samples of equal completions.
         """
         ids, advantages = part["completion_ids"], part["advantages"]
-        tokens = self.of_tokens(ids)
-        none = torch.zeros_like(tokens)
-        handed = self.of_loss(part) if whole else {}
-        columns = [
-            tokens,
-            of_bits(advantages, per_token=advantages.dim() == 2),
-            self.of_tokens(mask),
-            handed.get("prompts", none),
-            handed.get("reference", none),
-            (tokens.unsqueeze(0) == tokens.unsqueeze(1)).sum(1),
-        ]
+        both = self.of_tokens(torch.stack((ids, mask.to(ids.dtype)), 1))
+        found = [both, of_bits(advantages, per_token=advantages.dim() == 2).unsqueeze(1)]
         if old is not None:
-            columns.append(of_bits(old, per_token=old.dim() == 2))
-        return torch.stack(columns, -1)  # of the largest type among them, int64
+            found.append(of_bits(old, per_token=old.dim() == 2).unsqueeze(1))
+        if whole or alike:
+            handed, tokens = self.of_loss(part) if whole else {}, both[:, 0]
+            equal = (tokens.unsqueeze(0) == tokens.unsqueeze(1)).sum(1)
+            none = torch.zeros_like(tokens)
+            found.append(torch.stack((handed.get("prompts", none), handed.get("reference", none), equal), 1))
+        return torch.cat(found, 1)  # of the largest type among them, int64
 
     def of_loss(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         """Of the prompts and of the reference's log-probs, as far as a rollout or a loss has them: each (B,)."""

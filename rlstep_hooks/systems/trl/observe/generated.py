@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.systems.trl.observe.drawn_log_probs import DrawnLogProbs
 from rlstep_hooks.systems.trl.observe.randomness import RandomWatch
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.session.recorder import Recorder
-
 SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory", "multi_turn_scheduler")
 """Settings of a trainer whose completions are put together of several generations."""
 
@@ -30,7 +30,9 @@ class GeneratedWatch:
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
         self._guard = Contained(recorder, ("samples",))
+        self._log_probs_guard = Contained(recorder, ("drawn_log_probs",))
         self._random = RandomWatch()
+        self._drawn = DrawnLogProbs(trainer)
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor]] = []
         """Of each call: the prompts, and prompts with completions."""
@@ -46,25 +48,35 @@ class GeneratedWatch:
         if callable(getattr(model, "generate", None)):
             patches.wrap(model, "generate", self._around_generate)
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        # Called by `generate` before it draws, so that whatever was to be seeded is.
-        if hasattr(inner, "_prepare_generation_config"):
-            patches.wrap(inner, "_prepare_generation_config", self._around_prepare)
+        # Called by `generate` before it draws, so that whatever was to be seeded is. It gives the processors of logits, of which the
+        # first gets them as the model gave them (transformers 4.51.3, 4.57.6 and 5.23.0).
+        if hasattr(inner, "_get_logits_processor"):
+            patches.wrap(inner, "_get_logits_processor", self._around_processors)
 
-    def begin(self, *, looks: bool) -> None:
-        """A rollout begins; its tokens are compared if `looks`."""
+    def begin(self, *, looks: bool, log_probs: bool) -> None:
+        """A rollout begins; its tokens are compared if `looks`, and their log-probs are taken too if `log_probs`."""
         self._looks, self._seen = looks, []
         self._random.begin()
+        self._drawn.begin(looks=log_probs)
 
     def repeats_random(self, index: int) -> int | None:
         """The earlier rollout that was drawn from the same state of the random generator, as `RandomWatch` says."""
         return self._random.ended(self._trainer.accelerator.device, index)
 
-    def _around_prepare(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
+    def log_probs(self, ids: Tensor) -> Tensor | None:
+        """(B, T): the log-probs of a rollout's completions when they were drawn, as `DrawnLogProbs.take` says."""
+        with self._log_probs_guard:
+            return self._drawn.take(ids)
+        return None
+
+    def _around_processors(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+        processors = wrapped(*args, **kwargs)
         if self._looks:
             with self._guard:
                 self._random.draws(self._trainer.accelerator.device)
-        return result
+            with self._log_probs_guard:
+                self._drawn.see(processors, self._log_probs_guard)
+        return processors
 
     def _around_generate(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PLACES = 1 << 32
 """A sample's identity is its rollout times this, plus its place in the rollout."""
 _REMEMBERED_ROLLOUTS = 4096
-_REMEMBERED_SLICES = 256
+_MOST_SLICES = 256
 
 
 class Trained(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -42,9 +42,14 @@ _UNKNOWN = Trained(rows=None, written=-1, samples=None, rollout=-1, sampled=None
 
 
 class SampleIdentities:
-    """Remembers the versions behind the latest rollouts, and recognises their samples in micro-batches."""
+    """Remembers the versions behind the latest rollouts, and recognises their samples in micro-batches.
 
-    def __init__(self) -> None:
+    Args:
+        slices: Micro-batches of a cycle of rollouts, after which the same slices of the buffer may be trained again.
+    """
+
+    def __init__(self, slices: int) -> None:
+        self._slices = min(max(slices, 1), _MOST_SLICES)
         self._sampled: OrderedDict[int, int] = OrderedDict()
         self._refreshed: OrderedDict[int, int] = OrderedDict()
         self._known: dict[int, Trained] = {}
@@ -69,23 +74,17 @@ class SampleIdentities:
         written, known = version_of(rows), self._known.get(id(rows))
         if known is not None and known.rows is rows and known.written == written >= 0:  # trained in an earlier pass
             return known
-        by_rollout: dict[int, list[int]] = {}
-        for identity in rows.tolist():
-            rollout, place = divmod(identity, _PLACES)
-            if rollout in by_rollout:
-                by_rollout[rollout].append(place)
-            else:
-                by_rollout[rollout] = [place]
+        by_rollout = _by_rollout(rows.tolist())
         found = Trained(
             rows=rows,
             written=written,
             samples=tuple([SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()]),
             rollout=next(iter(by_rollout), -1),
             sampled=_oldest(self._sampled, by_rollout),
-            refreshed=_oldest(self._refreshed, by_rollout),
+            refreshed=_oldest(self._refreshed, by_rollout) if self._refreshed else None,
         )
-        if len(self._known) >= _REMEMBERED_SLICES:
-            self._known.clear()
+        if len(self._known) >= self._slices:
+            del self._known[next(iter(self._known))]
         self._known[id(rows)] = found
         return found
 
@@ -95,6 +94,16 @@ def identities(rollout: int, sizes: list[int]) -> Sequence[Tensor]:
     first = rollout * _PLACES
     rows = torch.arange(first, first + sum(sizes))
     return (rows,) if len(sizes) == 1 else rows.split(sizes)
+
+
+def _by_rollout(identities: list[int]) -> dict[int, list[int]]:
+    """The places of samples by their rollouts."""
+    if identities and min(identities) // _PLACES == max(identities) // _PLACES:  # as almost always
+        return {identities[0] // _PLACES: [identity % _PLACES for identity in identities]}
+    found: dict[int, list[int]] = {}
+    for identity in identities:
+        found.setdefault(identity // _PLACES, []).append(identity % _PLACES)
+    return found
 
 
 def _oldest(table: OrderedDict[int, int], rollouts: Iterable[int]) -> int | None:

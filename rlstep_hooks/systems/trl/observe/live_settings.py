@@ -6,13 +6,14 @@ Sizes that a cycle follows are read from the arguments. What the trainer compute
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.limits import own_construction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _COPIED = {
     "beta": "beta",
@@ -51,6 +52,7 @@ class LiveSettings:
         # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
         self._of_trainer = ("num_generations", *self._copied)
         self._names = (*self._of_args, *[f"trainer.{name}" for name in (*self._of_trainer, "reward_weights")])
+        self._values_of_args, self._values_of_trainer = _reader(self._of_args), _reader(self._of_trainer)
         self._before = self._read()
 
     def not_as_configured(self) -> Iterator[tuple[str, Any, Any]]:
@@ -74,11 +76,13 @@ class LiveSettings:
         if now == before:
             return []
         self._before = now
-        return [change for change in zip(self._names, before, now, strict=True) if change[1] != change[2]]
+        pairs = zip(self._names, _flat(before), _flat(now), strict=True)
+        return [change for change in pairs if change[1] != change[2]]
 
-    def _read(self) -> tuple[Any, ...]:
+    def _read(self) -> tuple[Any, Any, Any]:
+        """The values of the arguments, of the trainer, and the weights."""
         trainer = self._trainer
-        return (*_values(trainer.args, self._of_args), *_values(trainer, self._of_trainer), self._weights())
+        return (self._values_of_args(trainer.args), self._values_of_trainer(trainer), self._weights())
 
     def _weights(self) -> tuple[float, ...] | None:
         """The weights of the reward functions; None where reading them would wait for the device."""
@@ -88,9 +92,19 @@ class LiveSettings:
         return tuple(weights.tolist())
 
 
-def _values(owner: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Attributes of an object. Its own dictionary is read where it has them all: `getattr` searches all its classes first."""
-    try:
-        return tuple(map(vars(owner).__getitem__, names))
-    except KeyError:
-        return tuple([getattr(owner, name) for name in names])
+def _flat(read: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+    return (*read[0], *read[1], read[2])
+
+
+def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Reads these attributes of an object. Its own dictionary is read where it has them: `getattr` searches all its classes first."""
+    read: Callable[[dict[str, Any]], Any] = operator.itemgetter(*names)
+
+    def values(owner: Any) -> tuple[Any, ...]:
+        try:
+            found = read(vars(owner))
+        except KeyError:
+            return tuple([getattr(owner, name) for name in names])
+        return found if len(names) > 1 else (found,)
+
+    return values

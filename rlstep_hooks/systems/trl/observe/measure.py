@@ -16,7 +16,7 @@ from torch import Tensor
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
-from rlstep_hooks.systems.trl.observe.checksums import COLUMNS, Checksums, of_bits
+from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
 from rlstep_hooks.systems.trl.observe.loss import (
     WITHIN,
     LossInputs,
@@ -60,6 +60,10 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """(B, T), log-probs of the reference where it should still be the policy; None where it need not be."""
     entropies: Tensor | None
     """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
+    alike: bool
+    """Whether equal completions of its rollout were looked for."""
+    sampled: Tensor | None
+    """(B, T), log-probs of the tokens when they were drawn, nan where not known; None where they are not compared."""
     handed: dict[str, Tensor]
     """Checksums of what else the loss got, by the names of their columns, each (B,); empty where they are not compared."""
     replaced: list[tuple[str, Tensor]]
@@ -81,6 +85,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             loss,
             len(self.arrived),
             self.entropies is None,
+            self.alike,
+            self.sampled is None,
             self.reference is None,
             tuple(self.handed),
             tuple(name for name, _ in self.replaced),
@@ -149,6 +155,8 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             gradients_replaced=int(of["replaced"]) if "replaced" in of else None,
             replacing_module=self.replacing,
             reference_gap=finite(of["reference_gap"] / tokens) if "reference_gap" in of else None,
+            sampling_gap=finite(of["sampling_gap"] / of["sampling_known"]) if of.get("sampling_known") else None,
+            max_sampling_gap=finite(of["largest_sampling_gap"]) if of.get("sampling_known") else None,
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
@@ -178,10 +186,20 @@ class MicroBatchMeter:
         """Whether work may wait. Not once somebody was seen to write to what a loss had used."""
         self._done: list[tuple[MicroBatchSource, Tensor]] = []
 
-    def mark(self, output: dict[str, Any], rows: Tensor, old: Tensor | None, *, whole: bool = True) -> None:
-        """Add identities and checksums to the tensors of a rollout; those of its prompts and its reference only if `whole`."""
+    def mark(
+        self, output: dict[str, Any], rows: Tensor, old: Tensor | None, *, whole: bool = True, alike: bool = True
+    ) -> None:
+        """Add identities and checksums to the tensors of a rollout.
+
+        Args:
+            output: The rollout by TRL's names.
+            rows: (B,), identities of its samples.
+            old: Its old log-probs, (B, T) or (B,).
+            whole: Whether its prompts and its reference are compared with those of the losses.
+            alike: Whether equal completions are looked for.
+        """
         output[ROWS] = rows
-        output[CHECKS] = self._checksums.of_rollout(output, token_mask(output), old, whole=whole)
+        output[CHECKS] = self._checksums.of_rollout(output, token_mask(output), old, whole=whole, alike=alike)
 
     def hold(
         self,
@@ -194,8 +212,10 @@ class MicroBatchMeter:
         entropies: Tensor | None = None,
         reference: Tensor | None = None,
         *,
+        sampled: Tensor | None = None,
         replaced: list[tuple[str, Tensor]] | None = None,
         whole: bool = False,
+        alike: bool = False,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -208,8 +228,10 @@ class MicroBatchMeter:
             arrived: Where the factor of the loss in its backward pass will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
             reference: (B, T), log-probs of the reference where it should still be the policy.
+            sampled: (B, T), log-probs of the tokens when these weights drew them, nan where not known; None for no comparison.
             replaced: Where modules will be noted whose backward hooks replaced gradients.
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
+            alike: Whether equal completions of its rollout were looked for.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -235,6 +257,8 @@ class MicroBatchMeter:
             arrived,
             reference,
             entropies,
+            alike,
+            None if sampled is None or sampled.shape != new.shape else sampled,
             handed,
             [] if replaced is None else replaced,
             versions,
@@ -286,13 +310,14 @@ class MicroBatchMeter:
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
             tokens = torch.stack([held.tokens for held in group])
-            of_rollout = torch.stack(checks)
+            of_rollout = columns_of(torch.stack(checks))
             columns |= self._differences(of_rollout, tokens, mask, advantages, old)
-            alike = of_rollout[..., COLUMNS.index("alike")] > 1
-            columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
             columns |= _handed_on(of_rollout, [held.handed for held in group])
-            if group[0].entropies is not None:
-                columns |= _copies(alike, new, mask)
+            if group[0].alike:
+                alike = of_rollout["alike"] > 1
+                columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
+                if group[0].entropies is not None:
+                    columns |= _copies(alike, new, mask)
         arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
         if arrived:
             columns["backward"] = torch.stack(arrived).float()
@@ -301,6 +326,9 @@ class MicroBatchMeter:
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
             columns |= surprises(new, torch.stack(entropies), mask, self._cap)
+        sampled = [held.sampled for held in group if held.sampled is not None]
+        if sampled:
+            columns |= _sampling_gaps(new, torch.stack(sampled), mask)
         references = [held.reference for held in group if held.reference is not None]
         if references:
             columns["reference_gap"] = ((new - torch.stack(references)).abs() * mask).float().sum((1, 2))
@@ -313,24 +341,24 @@ class MicroBatchMeter:
         return columns, (inputs, self._settings)
 
     def _differences(
-        self, checks: Tensor, tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
+        self, of: dict[str, Tensor], tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
     ) -> dict[str, Tensor]:
-        """How many samples differ from their checksums, (N, B, columns)."""
-        of = dict(zip(COLUMNS, checks.unbind(-1), strict=False))
+        """How many samples differ from their checksums, each (N, B)."""
         differ = {"tokens_differ": self._checksums.of_tokens(tokens) != of["tokens"]}
         if self._follows_rollout:
             differ["advantages_differ"] = of_bits(advantages, per_token=True) != of["advantages"]
-            differ["mask_differs"] = self._checksums.of_tokens(mask) != of["mask"]
+            differ["mask_differs"] = self._checksums.of_tokens(mask.to(tokens.dtype)) != of["mask"]
         if old is not None and "old" in of:
             differ["old_differ"] = of_bits(old, per_token=old.dim() == 3) != of["old"]
-        return {name: differing.sum(1).float() for name, differing in differ.items()}
+        counts = torch.stack(list(differ.values())).sum(2, dtype=torch.float32)
+        return dict(zip(differ, counts.unbind(0), strict=True))
 
 
-def _handed_on(checks: Tensor, handed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _handed_on(of_rollout: dict[str, Tensor], handed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """How many samples of N micro-batches differ in what else they were handed, and how many were compared: 0 was not taken."""
     differ = {}
     for name in handed[0]:
-        now, before = torch.stack([of[name] for of in handed]), checks[..., COLUMNS.index(name)]
+        now, before = torch.stack([of[name] for of in handed]), of_rollout[name]
         differ[f"{name}_differ"] = ((now != before) & (before != 0)).sum(1).float()
         differ[f"{name}_compared"] = (before != 0).sum(1).float()
     return differ
@@ -340,6 +368,14 @@ def _copies(copied: Tensor, new: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """How many samples of N micro-batches are copies of others of their rollout, (N, B), and -log p of the least probable of them."""
     nats = -(new * mask).float().sum(2)
     return {"copied": copied.sum(1).float(), "copied_nats": torch.where(copied, nats, 0.0).amax(1)}
+
+
+def _sampling_gaps(new: Tensor, sampled: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """Distances of N micro-batches' log-probs from those at the sampling, each (N, B, T), nan where these are not known."""
+    known = mask.bool() & ~sampled.isnan()
+    gap = torch.where(known, (new - sampled).abs().float(), 0.0).flatten(1)
+    counted = known.sum((1, 2), dtype=torch.float32)
+    return {"sampling_gap": gap.sum(1), "largest_sampling_gap": gap.amax(1), "sampling_known": counted}
 
 
 def version_of(tensor: Tensor) -> int:

@@ -12,6 +12,7 @@ from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
 from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
+from rlstep_hooks.systems.trl.observe.drawn_log_probs import SAMPLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.loss import LossTerms
     from rlstep_hooks.systems.trl.observe.observation import Observation
+
+
+_ADVANTAGES: tuple[Constant, ...] = ("advantages",)
+_AND_OLD: tuple[Constant, ...] = ("advantages", "old_logprobs")
 
 
 class MicroBatchHooks:
@@ -124,8 +129,10 @@ class MicroBatchHooks:
             arrived,
             entropies,
             reference,
+            sampled=inputs.get(SAMPLED) if fresh else None,
             replaced=self._replaced,
             whole=compared,
+            alike=seen.tells_alike(self._microbatches // seen.schedule.microbatches_per_cycle),
         )
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
@@ -164,9 +171,8 @@ class MicroBatchHooks:
             old_version = recomputed.version
         elif old is not None:
             old_version = trained.sampled if seen.schedule.old_logprob_source == "engine" else trained.refreshed
-        constants: dict[Constant, Tensor] = {"advantages": inputs["advantages"]}
-        if old is not None:
-            constants["old_logprobs"] = old
+        constants = _ADVANTAGES if old is None else _AND_OLD
+        values: tuple[Tensor, ...] = (inputs["advantages"],) if old is None else (inputs["advantages"], old)
         microbatch = MicroBatch(
             at=self._recorder.now(),
             index=self._microbatches,
@@ -176,8 +182,8 @@ class MicroBatchHooks:
             sampled_version=trained.sampled,
             old_version=old_version,
             old_source=self._source(old, recomputed),
-            constants=tuple(constants),
-            with_gradient=tuple(name for name, value in constants.items() if value.requires_grad),
+            constants=constants,
+            with_gradient=tuple([name for name, value in zip(constants, values, strict=True) if value.requires_grad]),
         )
         # The last one of a window is followed by its update, with nothing but the clipping of gradients between them.
         if seen.updates.follows_microbatch:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.observe.compared import is_probed
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -42,6 +44,13 @@ class Observation:
     """None outside training steps and evaluation."""
     generation: Generation | None = None
     """None while no rollout is made."""
+
+    def tells_alike(self, cycle: int) -> bool:
+        """Whether equal completions of this cycle of rollouts are looked for.
+
+        Their gradients may cancel, which matters where gradients are probed, and where later updates should move the ratio.
+        """
+        return self.schedule.updates_per_rollout > 1 or is_probed(cycle)
 
     def is_policy(self, model: Any) -> bool:
         """Whether this model is the one that is trained, wrapped or not."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
@@ -15,6 +15,7 @@ from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refres
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
+from rlstep_hooks.systems.trl.observe.drawn_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advantages
@@ -91,7 +92,7 @@ class RolloutHooks:
             with self._delivery_guard:
                 self._attach_engine(patches)
         self._sampling.attach(patches)
-        self._generated.attach(patches)
+        self._generated.attach(patches)  # around the hook of `SamplingWatch`, which counts the processors of others
         self._replay.attach(patches)
         self._rewards.attach(patches)
         self._observation.reference.attach()
@@ -106,7 +107,7 @@ class RolloutHooks:
             return wrapped(*args, **kwargs)
         seen.reference.goes_on(seen.updates.latest)
         generation = seen.generation = Generation()
-        self._generated.begin(looks=is_compared(self._rollouts))
+        self._generated.begin(looks=is_compared(self._rollouts), log_probs=is_compared_whole(self._rollouts))
         if self._corrects_for_engine() and is_compared(self._rollouts):
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         began = self._recorder.now()
@@ -235,6 +236,7 @@ class RolloutHooks:
         samples = sum(sizes) + (self._left_out if purpose == "training" else 0)
         replayed = self._replay.take()
         compared = purpose == "training" and is_compared(index)
+        intact = self._groups_intact(rows, samples) if purpose == "training" else None
         events: list[AnyEvent] = [
             Rollout(
                 at=recorder.now(),
@@ -245,10 +247,10 @@ class RolloutHooks:
                 purpose=purpose,
                 reference=any(part.get("ref_per_token_logps") is not None for part in parts)
                 or self._has_reference_call(generation.calls),
-                groups_intact=self._groups_intact(rows, samples) if purpose == "training" else None,
+                groups_intact=intact,
                 sampling=self._sampling.take(),
                 repeats_random=self._repeats_random(index) if compared else None,
-                repeated=self._served_again(rows) if purpose == "training" else None,
+                repeated=self._served_again(rows, intact) if purpose == "training" else None,
             )
         ]
         if not replayed:
@@ -259,7 +261,16 @@ class RolloutHooks:
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
                 if of_others:
                     recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
-                seen.meter.mark(part, rows_of_part, None if of_others else old, whole=compared and not replayed)
+                seen.meter.mark(
+                    part,
+                    rows_of_part,
+                    None if of_others else old,
+                    whole=compared and not replayed,
+                    alike=seen.tells_alike(index // seen.schedule.rollouts_per_cycle),
+                )
+            sampled = self._generated.log_probs(parts[0]["completion_ids"]) if compared and len(parts) == 1 else None
+            if sampled is not None and not replayed:
+                parts[0][SAMPLED] = sampled
             seen.form.mark(output, parts)
             penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
             misplaced = self._misplaced(parts) if compared else None
@@ -373,9 +384,11 @@ class RolloutHooks:
             for prompt in prompts[start + 1 : start + group]
         )
 
-    def _served_again(self, rows: Any) -> int | None:
+    def _served_again(self, rows: Any, groups_intact: bool | None) -> int | None:
         with self._rows_guard:
-            return self._rows.repeated(rows)
+            # Of an intact group one row says it all.
+            group = self._observation.schedule.samples_per_prompt if groups_intact else 1
+            return self._rows.repeated(rows[::group] if group > 1 else rows)
         return None
 
     def _check_settings(self) -> None:

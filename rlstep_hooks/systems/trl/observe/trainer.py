@@ -59,7 +59,7 @@ class TrlObserver(Observer):
             recorder=recorder,
             updates=self.updates,
             reference=reference,
-            identities=SampleIdentities(),
+            identities=SampleIdentities(int(schedule.microbatches_per_cycle)),
             drawing=drawing,
             meter=meter,
             numbers=NumberCollector(recorder, meter, self.updates, reference, interval=interval),

@@ -1,0 +1,82 @@
+"""The forward of the loss beside that of the sampling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.precision import how_far
+from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Place
+    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+
+
+class LossAsSampled(ValueRule):
+    """The log-probs in the loss are not those with which the same weights drew the tokens.
+
+    What it checks:
+        At lag 0, where transformers generates: the log-probs of the tokens when they were drawn, computed from the model's logits at
+        the trainer's temperature, beside those of the loss. Their mean distance is within what rounding explains, 0.0001 in float32
+        and 0.05 in reduced precision. 100 times as far in three micro-batches is an error. The rollouts of the first eight cycles are
+        compared, and later those of one cycle in 82.
+
+    Why it matters:
+        With one pass over each rollout there are no old log-probs, and the ratio is 1 by construction: if the training forward runs
+        under another precision, with noise, without its adapters or with another mask, no metric shows it.
+
+    Example:
+        WARNING RLS313 Loss of another forward than the sampling · data epoch 0,
+        rollout 2, update 4, micro-batch 8
+          expected  log-probs as they were when the tokens were drawn, within 0.0001
+                    on average in float32
+          observed  0.009 away on average, 0.08 at most
+          why       the same weights give the drawn tokens other probabilities in
+                    the training forward than in generation
+          fix       compare precision, autocast, attention mask, positions, adapters
+                    and hooks of the model in training with those in generation
+
+    What to do:
+        Look for what is there in only one of the two forwards: autocast, noise on embeddings or logits, an attention mask or position
+        ids, adapters that are switched off, a hook of a module.
+
+    Known limits:
+        - TRL's GRPOTrainer and RLOOTrainer that generate with transformers. With an engine, RLS403 compares the engine's log-probs
+          where the framework asks for them.
+        - Not with dropout, in which each forward differs; not with tools or environments, beams, assisted or continuous generation.
+        - The last token of the longest completion of a rollout is left out.
+        - Models with absolute positions, such as GPT-2, are found rightly: TRL's training forward gives no positions, so that a prompt
+          that is padded on the left begins at another position than in generation.
+
+    Sources:
+        - https://arxiv.org/abs/1707.06347: the gradient is taken at the policy that sampled
+        - https://github.com/huggingface/trl/pull/3029: a temperature that one forward left out
+    """
+
+    code = "RLS313"
+    title = "Loss of another forward than the sampling"
+    topics = ("drawn_log_probs", "log_ratio")
+    nothing_seen = "no micro-batch at lag 0 had the log-probs with which its tokens were drawn"
+    optional = True
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Compare the mean distance with the tolerance."""
+        if values.sampling_gap is None:
+            return None
+        self.checks += 1
+        tolerance = MEAN_TOLERANCE[self.progress.precision]
+        if values.sampling_gap <= tolerance:
+            return None
+        return self.fail_by(
+            values.sampling_gap / tolerance,
+            expected=f"log-probs as they were when the tokens were drawn, within {tolerance:g} on average in "
+            f"{self.progress.compute_dtype}",
+            observed=f"{values.sampling_gap:.2g} away on average, {values.max_sampling_gap or 0.0:.2g} at most",
+            where=self.progress.where_at(place, event),
+            degree=how_far(values.sampling_gap, tolerance),
+            why="the same weights give the drawn tokens other probabilities in the training forward than in generation",
+            fix="compare precision, autocast, attention mask, positions, adapters and hooks of the model in training with those in "
+            "generation",
+        )

@@ -1,0 +1,109 @@
+"""The log-probs of the tokens that transformers' `generate` draws, at the trainer's temperature, for the loss that trains them.
+
+Where a rollout is trained once, TRL computes no old log-probs: nothing else in the run says whether the forward of the loss is that of
+the sampling. Shapes: B samples, V tokens of the vocabulary, T completion tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.systems.trl.observe.facts import active_dropout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlstep_hooks.observe.contained import Contained
+
+SAMPLED = "rlstep_sampled"
+"""Key added to a rollout's tensors: (B, T) float32, the log-probs of its tokens when they were drawn; nan where they are not known. TRL
+shuffles and splits it with all others."""
+
+
+class _Draws:
+    """A processor of logits that changes nothing: it computes the log-prob of each token that is drawn from them."""
+
+    def __init__(self, temperature: float, guard: Contained) -> None:
+        self._temperature = temperature
+        self._guard = guard
+        self._logits: Tensor | None = None
+        self._writes = self._length = -1
+        self._whole = True
+        """Whether the calls followed each other token by token."""
+        self._tokens: list[Tensor] = []
+        self._log_probs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Called by transformers before each token with all ids so far and the logits of the next, (B, V) float32."""
+        with self._guard:
+            self._drawn(input_ids)
+            self._logits, self._writes, self._length = scores, scores._version, input_ids.shape[1]
+        return scores
+
+    def _drawn(self, input_ids: Tensor) -> None:
+        """The last token of `input_ids` was drawn from the logits of the call before."""
+        logits = self._logits
+        if logits is None:
+            return
+        # Beams and assisted generation draw otherwise; a processor may write into the logits.
+        if (
+            input_ids.shape[1] != self._length + 1
+            or logits.shape[0] != input_ids.shape[0]
+            or logits._version != self._writes
+        ):
+            self._whole = False
+            return
+        tokens, scaled = input_ids[:, -1:], logits / self._temperature
+        self._tokens.append(tokens)
+        self._log_probs.append(scaled.gather(1, tokens) - scaled.logsumexp(1, keepdim=True))
+
+    def of(self, ids: Tensor) -> Tensor | None:
+        """(B, T): the log-probs of completions, nan where other tokens were drawn, and at the last one, which no call followed.
+
+        Args:
+            ids: (B, T), the completions that the rollout came with.
+        """
+        if not self._whole or not self._tokens or self._tokens[0].shape[0] != ids.shape[0]:
+            return None
+        long = min(len(self._tokens), ids.shape[1])
+        drawn, log_probs = torch.cat(self._tokens[:long], 1), torch.cat(self._log_probs[:long], 1)
+        found = torch.full(ids.shape, torch.nan, dtype=log_probs.dtype, device=ids.device)
+        found[:, :long] = torch.where(drawn == ids[:, :long], log_probs, torch.nan)
+        return found
+
+
+class DrawnLogProbs:
+    """Looks at the generation of one rollout at a time. Not with dropout, with which each forward is another one.
+
+    Args:
+        trainer: Its temperature is that of the loss.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._comparable = not active_dropout(trainer.model)
+        self._looks = False
+        self._draws: list[_Draws] = []
+
+    def begin(self, *, looks: bool) -> None:
+        """A rollout begins; the log-probs of its tokens are taken if `looks`."""
+        self._looks, self._draws = looks and self._comparable, []
+
+    def see(self, processors: list[Any], guard: Contained) -> None:
+        """A generation is about to draw with these processors of logits; one that changes nothing becomes their first.
+
+        Args:
+            processors: The list that transformers goes through for each token.
+            guard: Keeps errors of what is computed then away from the generation.
+        """
+        if self._looks:
+            draws = _Draws(float(self._trainer.temperature), guard)
+            processors.insert(0, draws)
+            self._draws.append(draws)
+
+    def take(self, ids: Tensor) -> Tensor | None:
+        """The log-probs of the completions (B, T); None where they were not all drawn in one call."""
+        draws, self._draws, self._looks = self._draws, [], False
+        return draws[0].of(ids) if len(draws) == 1 else None
