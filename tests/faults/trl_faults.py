@@ -1862,7 +1862,12 @@ def one_completion_written_over_another(trainer: Any) -> None:
 
 # E: a training forward that is not the one that sampled, where TRL computes no old log-probs
 
-AS_SAMPLED = {"code": "RLS313", "where": Where(rollout=3, update=3), "settings": ONCE}
+AS_SAMPLED: dict[str, Any] = {
+    "code": "RLS313",
+    "where": Where(rollout=3, update=3),
+    "where_016": Where(rollout=6, update=3),
+    "settings": ONCE,
+}
 
 
 def in_training_forwards(trainer: Any, module: Any, alter: Callable[[Any, Any], Any]) -> None:
