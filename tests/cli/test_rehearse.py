@@ -20,6 +20,7 @@ from rlstep_hooks.rehearse.messages import said as spoken
 from rlstep_hooks.rehearse.outcome import outcome_of
 from rlstep_hooks.rehearse.parts import Part, Rehearsed
 from rlstep_hooks.rehearse.places import place_here
+from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
 from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
 from rlstep_hooks.rehearse.tools import made_arguments, raised
@@ -325,3 +326,16 @@ def test_what_a_tool_raises_is_a_doubt_where_its_code_is_wrong(
     monkeypatch.setattr("rlstep_hooks.rehearse.messages.settings", lambda: rehearsal)
     raised("weather", {"city": "42"}, error)
     assert [(each.level, each.values["answered"]) for each in spoken(rehearsal)] == [(level, False)]
+
+
+@pytest.mark.parametrize(
+    ("rates", "tick"), [([], None), ([1.0, 0.5], None), ([0.0, 1.0, 0.0], 2), ([1.0, 0.0, 0.0], 1), ([0.0, 0.0], 0)]
+)
+def test_the_tick_from_which_on_the_rate_is_zero(rates: list[float], tick: int | None) -> None:
+    assert zero_from(rates) == tick
+
+
+def test_the_rates_of_a_long_run_are_looked_at_once() -> None:
+    began = time.monotonic()
+    assert zero_from([1.0] * 1_000_000) is None
+    assert time.monotonic() - began < 5

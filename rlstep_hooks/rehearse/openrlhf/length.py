@@ -15,6 +15,7 @@ from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.columns import Named
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, settings
 from rlstep_hooks.rehearse.openrlhf.arguments import TOKENS, gpus, real_sizes
+from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 
 _EVALUATED = 4
@@ -149,7 +150,7 @@ def _look_at_rate(real: Any, schedule: Any) -> None:
     if rates is None:
         say("learning rate", f"{real.actor.lr_scheduler} is not a schedule that can be read ahead", own=False)
         return
-    first = next((tick for tick in range(len(rates)) if not any(rates[tick:])), None)
+    first = zero_from(rates)
     if first is not None and len(rates) - first > 1 and (len(rates) - first) / len(rates) > 0.02:
         share = (len(rates) - first) / len(rates)
         text = f"it is zero from update {first + 1:,} to {len(rates):,}, {share:.0%} of the run"

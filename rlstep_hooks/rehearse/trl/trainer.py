@@ -23,6 +23,7 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
+from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
 from rlstep_hooks.rehearse.trl.rewards import Watched, watch
 from rlstep_hooks.rehearse.trl.tools import probe
@@ -443,7 +444,7 @@ def _look_at_rate(trainer: Any, real: Real, own: bool) -> None:
     if rates is None:
         say("learning rate", f"{type(trainer.lr_scheduler).__name__} is not a schedule that can be read ahead", own=own)
         return
-    first = next((tick for tick in range(updates) if not any(rates[tick:])), None)
+    first = zero_from(rates)
     share = 0.0 if first is None else (updates - first) / updates
     if first is not None and updates - first > 1 and share > 0.02:
         text = f"it is zero from update {first + 1:,} to {updates:,}, {share:.0%} of the run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.rehearse.messages import say
+from rlstep_hooks.rehearse.rate import zero_from
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -36,7 +37,7 @@ def look_at_rate(config: Any, schedule: Schedule | None) -> None:
         say("learning rate", f"lr_scheduler_type={kind} is no schedule of verl", own=False)
         return
     rates = rates[:rollouts]
-    first = next((tick for tick in range(len(rates)) if not any(rates[tick:])), None)
+    first = zero_from(rates)
     share = 0.0 if first is None else (rollouts - first) / rollouts
     if first is not None and rollouts - first > 1 and share > 0.02:
         text = f"it is zero from rollout {first + 1:,} to {rollouts:,}, {share:.0%} of the run"
