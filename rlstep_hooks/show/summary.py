@@ -160,7 +160,6 @@ _TOPIC_WORDS = {
     "sampler": "weights of the sampler",
     "sampler_weights": "version of the sampler's weights",
     "drawn": "text against the policy's distribution",
-    "drawn_log_probs": "log-probs of the drawn tokens",
     "drawn_log_probs": "log-probs of the loss against those of the sampling",
     "delivery": "weights in the engine",
     "engine_distance": "cause of a distance from the engine",
