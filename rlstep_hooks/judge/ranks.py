@@ -297,7 +297,9 @@ def shape(event: Any) -> str:
             else ""
         )
     if isinstance(event, MicroBatch):
-        old = f", old log-probs of version {event.old_version}" if event.old_version is not None else ""
+        # An engine's are as old as its weights were, which is another age for each sample.
+        known = event.old_version is not None and event.old_source != "engine"
+        old = f", old log-probs of version {event.old_version}" if known else ""
         return f"micro-batch of {event.samples} samples at version {event.policy_version}{old}"
     if isinstance(event, Refresh):
         return f"old log-probs of version {event.policy_version}"

@@ -11,7 +11,7 @@ temperature and truncation, processed ones those after), `v1/sample/logits_proce
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
@@ -150,7 +150,18 @@ class Explained(msgspec.Struct, frozen=True):
     """Mean |cause - engine|, (C,); NaN where there are not enough tokens."""
 
 
-def explained(own: Tensor, engine: Tensor, mask: Tensor, kept: KeptLogits | None) -> Explained:
+class Kept(Protocol):
+    """Tokens whose logits were kept."""
+
+    @property
+    def places(self) -> tuple[Tensor, Tensor] | None:
+        """Row and column of each among the completion's (B, T); None until something was kept."""
+
+    def alternatives(self) -> tuple[tuple[str, ...], Tensor]:
+        """Names of causes, the first "" for the trainer's own log-probs, and what they make of each log-prob, (C, N)."""
+
+
+def explained(own: Tensor, engine: Tensor, mask: Tensor, kept: Kept | None) -> Explained:
     """Compare an engine's log-probs with every cause.
 
     Args:

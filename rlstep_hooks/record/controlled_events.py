@@ -86,6 +86,20 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     purpose: Purpose = "training"
 
 
+QueueStepName = Literal["submitted", "putting", "put", "pushed", "done"]
+"""Generation begins, the samples are about to go into the queue, they are in it, they are in it and have pushed out the oldest ones,
+and the process that generates is done with them."""
+
+
+class QueueStep(Event, frozen=True, kw_only=True, gc=False, tag="queue_step"):
+    """What a process that generates by itself did with one prompt on its way into the queue."""
+
+    prompt: str
+    step: QueueStepName
+    syncs: int = 0
+    """Syncs of weights that the process had been told of."""
+
+
 class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """Whether the advantages of one rollout agree with its rewards, as the controller has them."""
 

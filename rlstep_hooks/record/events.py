@@ -24,6 +24,8 @@ from rlstep_hooks.record.controlled_events import Inspected as Inspected
 from rlstep_hooks.record.controlled_events import Phase as Phase
 from rlstep_hooks.record.controlled_events import PhaseEnded as PhaseEnded
 from rlstep_hooks.record.controlled_events import PhaseName as PhaseName
+from rlstep_hooks.record.controlled_events import QueueStep as QueueStep
+from rlstep_hooks.record.controlled_events import QueueStepName as QueueStepName
 from rlstep_hooks.record.controlled_events import Received as Received
 from rlstep_hooks.record.controlled_events import Rewarded as Rewarded
 from rlstep_hooks.record.event_base import FORMAT_VERSION as FORMAT_VERSION
@@ -261,6 +263,7 @@ AnyEvent = (
     | Phase
     | PhaseEnded
     | Generated
+    | QueueStep
     | Rewarded
     | Inspected
     | Carried

@@ -78,6 +78,10 @@ class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Samples of weights that are older than those synced before their prompt was submitted."""
     dropped: tuple[tuple[str, int], ...] = ()
     """Why prompts were dropped -> how many."""
+    ahead: int = 0
+    """Samples that say they are of weights which no engine had when they were finished."""
+    waited: tuple[tuple[int, int], ...] = ()
+    """Syncs between a prompt's way into the queue and its training -> prompts; empty if that was not observed."""
 
 
 CARRIED = (
@@ -277,3 +281,6 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
+    sampler_gap_fresh: float | None = None
+    """As `sampler_gap_mean`, over the samples of the very weights that computed the trainer's log-probs; None where there
+    were none, or that is not known."""

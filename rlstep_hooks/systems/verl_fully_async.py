@@ -53,7 +53,7 @@ SYSTEM = System(
         f"{_CORRECTION}.rollout_is_threshold": text("2.0"),
         "algorithm.adv_estimator": text("gae"),
         "algorithm.use_kl_in_reward": flag(False),
-        "rollout.total_rollout_steps": count(100),
+        "rollout.total_rollout_steps": count(None),
         "trainer.total_epochs": count(30),
         "trainer.n_gpus_per_node": count(8),
         "trainer.nnodes": count(1),
@@ -62,14 +62,23 @@ SYSTEM = System(
         "trigger": f"{_SECTION}.trigger_parameter_sync_step",
         "threshold": f"{_SECTION}.staleness_threshold",
         "fetched": f"{ACTOR}.ppo_mini_batch_size * {_SECTION}.require_batches",
+        "ppo_updates": f"{ACTOR}.ppo_epochs * {_SECTION}.require_batches",
         "samples_per_prompt": f"{ROLLOUT}.n",
-        "reuse_epochs": "1",
+        # Each fetch is passed over `ppo_epochs` times before the next one.
+        "reuse_epochs": f"{ACTOR}.ppo_epochs",
+        "parts_per_rollout": "trigger",
         "processes": f"max(trainer.n_gpus_per_node * trainer.nnodes // {ACTOR}.ulysses_sequence_parallel_size, 1)",
         "samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {ACTOR}.use_dynamic_bsz "
         f"or {ACTOR}.ppo_micro_batch_size_per_gpu is None else {ACTOR}.ppo_micro_batch_size_per_gpu * world_size",
-        # Each fetch is passed over `ppo_epochs` times before the next one.
-        "minibatches": "repeated((samples_per_update,), updates_per_rollout)",
-        "generated": "limited(rows * trainer.total_epochs, rollout.total_rollout_steps)",
+        "minibatches": f"repeated((samples_per_update,), {_SECTION}.require_batches * trigger)",
+        "lr_clock": f"'rollout' if trigger == 1 else 'update' if {ACTOR}.ppo_epochs * {_SECTION}.require_batches == 1 else 'part'",
+        # What may be generated between two syncs; one more may wait for an engine, uncounted (fully_async_rollouter.py:957).
+        "most": "floor(prompts_per_rollout * (threshold + 1))",
+        # Fetches that no rollout has: they are trained, and no sync follows them (fully_async_trainer.py:472-479).
+        "left": "floor((generated - rollouts * prompts_per_rollout) / fetched) if known(generated) else 0",
+        # Null stands for no limit beside the epochs; its configuration has 100.
+        "limit": "rollout.total_rollout_steps if given(rollout.total_rollout_steps) else 100",
+        "generated": "limited(rows * trainer.total_epochs, limit)",
         "algorithm": "'PPO' if algorithm.adv_estimator == 'gae' else upper(algorithm.adv_estimator)",
         "old_logprob_source": f"'engine' if {_CORRECTION}.bypass_mode else 'recompute'",
         "correction": f"'' if {_CORRECTION}.bypass_mode else 'none' if {_CORRECTION}.rollout_is is None "
@@ -100,8 +109,13 @@ SYSTEM = System(
             "rollouts * trigger",
             "verl {version} workers/engine_workers.py train_mini_batch: one tick a call",
         ),
-        # Between two syncs (1 + threshold) times what a rollout takes may be under way or in the queue; nothing is dropped for its age.
-        Formula("max_age", "ceil(threshold)", f"{_ROLLOUTER}:493-497,1155 (max_required_samples)"),
+        # Between two syncs (1 + threshold) times what a rollout takes may be under way or in the queue, so what is finished waits for
+        # so many syncs at most; nothing is dropped for its age.
+        Formula(
+            "max_age",
+            "0 if threshold == 0 else ceil((most - prompts_per_rollout + 1) / prompts_per_rollout)",
+            f"{_ROLLOUTER}:493-497,1155 (max_required_samples)",
+        ),
     ),
     checks=(
         Check(
@@ -139,6 +153,12 @@ SYSTEM = System(
             "assumes",
             "a prompt that takes longer than others is trained all the same: staleness_threshold = {decimal(threshold)} limits how "
             "much is generated between two syncs, and drops nothing",
+        ),
+        Note(
+            "grows",
+            "the last {left * fetched} prompts fill no rollout: verl trains them all the same (updates: {left * ppo_updates}), and no "
+            "sync follows",
+            "left > 0",
         ),
         Note(
             "carries",

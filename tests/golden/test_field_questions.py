@@ -110,9 +110,8 @@ COMPARED = [
             row("world_size", "1", "2"),
             row("microbatches_per_update", "128", "64"),
             row("old_logprob_source", "engine", "recompute"),
-            row("lr_clock", "update", "rollout"),
         ),
-        ("updates", "rollouts", "max_age", "samples_per_update", "updates_per_rollout"),
+        ("updates", "rollouts", "max_age", "samples_per_update", "updates_per_rollout", "lr_clock"),
         id="verl-project/verl#6780 on-policy",
     ),
     # The same with the sync of its published recipes: fewer versions, older samples, larger batches.

@@ -229,6 +229,21 @@ def test_a_loss_is_an_error_where_no_rounding_explains_it(values: dict[str, Any]
     assert report.verdict == ("FAIL" if severity == "error" else "PASS")
 
 
+@pytest.mark.parametrize(("like", "severity"), [("without its KL term", "error"), ("", "warning")])
+def test_one_loss_of_a_known_mistake_is_an_error(like: str, severity: str) -> None:
+    events: list[AnyEvent] = []
+    for event in scripted_run(REUSE):
+        if isinstance(event, Measured):
+            far = [
+                v if v.index != 10 else msgspec.structs.replace(v, loss_gap=1e6, loss_like=like)
+                for v in event.microbatches
+            ]
+            event = msgspec.structs.replace(event, microbatches=tuple(far))
+        events.append(event)
+    [finding] = [f for f in judge(events).findings if f.severity != "info"]
+    assert (finding.code, finding.severity, finding.occurrences) == ("RLS801", severity, 1)
+
+
 @pytest.mark.parametrize(("dtype", "finds"), [("float32", True), ("bfloat16", False), ("unknown", False)])
 def test_value_rules_tolerate_what_the_dtype_rounds(dtype: str, finds: bool) -> None:
     events = []

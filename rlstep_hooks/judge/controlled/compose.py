@@ -39,7 +39,7 @@ from rlstep_hooks.record.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rlstep_hooks.record.events import PhaseName
 
@@ -181,8 +181,10 @@ class TrainerStream:
         self._rollout_of_refresh: OrderedDict[int, int] = OrderedDict()
         self._rows: OrderedDict[int, int] = OrderedDict()
         """Refresh of a rollout that is trained in parts -> samples of the parts before its own."""
-        self._parts = False
-        """Whether the latest rollout was trained in parts."""
+        self._parts = 1
+        """Parts in which the latest rollout was trained."""
+        self._of_parts: dict[int, tuple[int, RolloutValues]] = {}
+        """Rollouts of which the numbers of some parts came: of how many, and these together."""
         self._refreshed = 0
         """Samples of its parts that were refreshed."""
         self._processes = 1
@@ -252,7 +254,9 @@ class TrainerStream:
         rest = self._keep_received(self._phases.rest())
         if ended.status == "raised":  # it happened within a call that did not return
             rest = [event for event in rest if isinstance(event, Measured | Unobserved)]
-        return list(map(self._placed, rest))
+        placed = list(map(self._placed, rest))
+        left = tuple(values for _, values in self._of_parts.values())
+        return [*placed, Measured(at=ended.at, rollouts=left)] if left else placed
 
     def _call(self, call: Phase) -> list[AnyEvent]:
         begun = self._begin()
@@ -312,7 +316,7 @@ class TrainerStream:
         oldest = min(known) if whole else None
         if event.purpose == "training":
             self._rollout = event.index
-            self._parts, self._refreshed = len(event.parts) > 1, 0
+            self._parts, self._refreshed = max(len(event.parts), 1), 0
             _remember(self._sampled, event.index, None if oldest is None or oldest < 0 else oldest)
         return Rollout(
             at=event.at,
@@ -362,7 +366,7 @@ class TrainerStream:
             return msgspec.structs.replace(event, policy_version=version)
         if isinstance(event, Refresh):
             _remember(self._rollout_of_refresh, event.rollout, self._rollout)
-            if self._parts:
+            if self._parts > 1:
                 _remember(self._rows, event.rollout, self._refreshed)
                 self._refreshed += event.samples
             return msgspec.structs.replace(
@@ -379,7 +383,7 @@ class TrainerStream:
         if isinstance(event, Measured):
             return msgspec.structs.replace(
                 event,
-                rollouts=_of_whole_rollouts(map(self._values, event.rollouts)),
+                rollouts=tuple(self._of_whole_rollouts(event.rollouts)),
                 updates=tuple(map(self._update_values, event.updates)),
             )
         return event
@@ -411,25 +415,30 @@ class TrainerStream:
         rows = tuple(before + row for row in part.rows) if before else part.rows
         return SampleRows(self._rollout_of_refresh.get(part.rollout, part.rollout), rows)
 
+    def _of_whole_rollouts(self, found: Iterable[RolloutValues]) -> Iterator[RolloutValues]:
+        """Numbers of rollouts. Those of the parts of one rollout are put together, and wait for each other."""
+        for part in map(self._values, found):
+            if self._parts == 1:
+                yield part
+                continue
+            count, values = self._of_parts.get(part.index, (0, part))
+            self._of_parts[part.index] = count + 1, _joined(values, part) if count else part
+        for index, (count, values) in list(self._of_parts.items()):
+            if count >= self._parts or index < self._rollout:
+                del self._of_parts[index]
+                yield values
+
     def _values(self, values: RolloutValues) -> RolloutValues:
         """A rollout's numbers under its rollout index; a trainer numbers them by refresh."""
         return msgspec.structs.replace(values, index=self._rollout_of_refresh.get(values.index, self._rollout))
 
 
-def _of_whole_rollouts(parts: Iterable[RolloutValues]) -> tuple[RolloutValues, ...]:
-    """Numbers of rollouts; those of the parts of one rollout are put together."""
-    known: dict[int, RolloutValues] = {}
-    for values in parts:
-        known[values.index] = _joined(known[values.index], values) if values.index in known else values
-    return tuple(known.values())
-
-
 def _joined(one: RolloutValues, other: RolloutValues) -> RolloutValues:
     """The numbers of two parts of a rollout, as a trainer of a controlled run measures them: the largest of each."""
-    names = ("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "reference_changed")
+    names = ("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "sampler_gap_fresh", "reference_changed")
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
     largest = {name: max((n for n in pair if n is not None), default=None) for name, pair in pairs.items()}
-    return msgspec.structs.replace(one, **largest)
+    return msgspec.structs.replace(one, **largest, sampler_gap_fit=one.sampler_gap_fit or other.sampler_gap_fit)
 
 
 def _remember(known: OrderedDict[int, _Remembered], key: int, value: _Remembered) -> None:

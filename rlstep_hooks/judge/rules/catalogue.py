@@ -20,7 +20,7 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, sampling, values, weighed
-from rlstep_hooks.judge.rules.weights import delivered, drawn, moved, reference, sampler, training
+from rlstep_hooks.judge.rules.weights import delivered, distance, drawn, moved, reference, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -67,7 +67,7 @@ RULES: tuple[type[Rule], ...] = (
     sampling.LossAsSampled,
     training.WeightsUnchanged,
     sampler.SamplerVersion,
-    sampler.SamplerGap,
+    distance.SamplerGap,
     moved.WeightsMovedBetweenUpdates,
     moved.GeneratedWithOthers,
     sampler.SyncNotAsPlanned,

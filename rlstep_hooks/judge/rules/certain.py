@@ -1,5 +1,5 @@
 """Values so far off that no rounding explains them: a warning in one or two micro-batches, an error in several, and an error at once
-where the value is of a whole rollout or update."""
+where the value is of a whole rollout or update, or where a known mistake gives it to rounding."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class ValueRule(Rule):
         self._certain = 0
         """Values that no rounding explains."""
 
-    def fail_by(self, distance: float, *, degree: str = "", **fields: Any) -> Finding | None:
+    def fail_by(self, distance: float, *, degree: str = "", known: bool = False, **fields: Any) -> Finding | None:
         """Report a value.
 
         Args:
             distance: From what was expected, in tolerances.
+            known: Whether a known mistake gives this value to rounding. That beside such a distance is certain in one micro-batch.
             degree: As in `fail`, of values that are not certain.
             fields: Those of `fail`.
 
@@ -47,7 +48,7 @@ class ValueRule(Rule):
         """
         certain = distance > BEYOND_ROUNDING
         self._certain += certain
-        severity: Severity = "error" if self._certain >= self.several else "warning"
+        severity: Severity = "error" if self._certain >= self.several or (certain and known) else "warning"
         found = self.fail(severity=severity, degree=_CERTAIN if certain else degree, **fields)
         return found or (self._make_certain() if self._certain == self.several else None)
 

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.systems import reader
+from rlstep_hooks.systems import index, reader
 from rlstep_hooks.systems.verl.launch import shipped_loop
 from rlstep_hooks.systems.verl.releases import SUPPORTED, VerlRelease, installed_release
 from rlstep_hooks.systems.verl.settings import ACTOR, OF_SCHEDULE, ROLLOUT, setting
 from rlstep_hooks.systems.verl.system import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.declaration import System
 
 _ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
+_FULLY_ASYNC = "verl_fully_async"
+"""The system that plans `verl.experimental.fully_async_policy`."""
 _RATE = f"{ACTOR}.optim.lr"
 
 
@@ -51,9 +54,11 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None, release: VerlRel
         raise LookupError(f"verl {release.verl} is not supported ({SUPPORTED} are)")
     if not is_config(config):
         raise TypeError("no configuration of verl: it has no actor_rollout_ref, data and trainer sections")
+    apart = is_fully_async(config)
+    system = index.system_of(_FULLY_ASYNC) if apart else SYSTEM
     reading = reader.read_config(
-        SYSTEM,
-        dict(_given(config, release)),
+        system,
+        dict(_given(config, system, list(system.settings) if apart else OF_SCHEDULE, release)),
         version=release.verl,
         program=_ONE_STEP_OFF if is_one_step_off(config) else "",
         rows=rows,
@@ -64,15 +69,17 @@ def plan_config(config: Mapping[str, Any], *, rows: int | None, release: VerlRel
     return msgspec.structs.replace(reading.schedule, settings=shown)
 
 
-def _given(config: Mapping[str, Any], release: VerlRelease) -> Iterator[tuple[str, Any]]:
-    """What a configuration sets; null where verl takes a default instead is not set."""
-    for name in OF_SCHEDULE:
+def _given(
+    config: Mapping[str, Any], system: System, names: Iterable[str], release: VerlRelease
+) -> Iterator[tuple[str, Any]]:
+    """What a configuration sets of these names; null where verl takes a default instead is not set."""
+    for name in names:
         section, _, last = name.rpartition(".")
         within = setting(config, section) if section else config
         if not hasattr(within, "get") or last not in within:
             continue
         value = within.get(last)
-        if value is not None or not SYSTEM.settings[name].needed_in(release.verl):
+        if value is not None or not system.settings[name].needed_in(release.verl):
             yield name, value
 
 
@@ -119,7 +126,7 @@ def unsupported(config: Mapping[str, Any]) -> str:
         if strategy not in ("fsdp", "fsdp2") and (section != "critic" or _has_critic(config)):
             return f"{section}.strategy={strategy}: only the updates of fsdp and fsdp2 were read and observed"
     separate = _separate_entry_point(config)
-    if separate:
+    if separate or is_fully_async(config):
         return separate
     mode = setting(config, "trainer.v1.trainer_mode", "sync")
     v1 = setting(config, "trainer.use_v1", True)
@@ -136,16 +143,36 @@ def unsupported(config: Mapping[str, Any]) -> str:
 
 def _separate_entry_point(config: Mapping[str, Any]) -> str:
     """The experimental trainers bring a section of their own (experimental/*/config 0.9.1)."""
-    if "async_training" in config:
-        return "fully_async_policy: rollouts and updates run apart from each other, which is not observed"
+    if is_fully_async(config):
+        return _fully_async(config)
     if "rollout" in config and _has_critic(config):
         return "one_step_off_policy with a critic was not observed"
+    return ""
+
+
+def _fully_async(config: Mapping[str, Any]) -> str:
+    """Why a run of fully_async_policy cannot be audited; empty where it can."""
+    section = config["async_training"]
+    for name in ("use_trainer_do_validate", "use_dynamic_resource_scheduling"):
+        if setting(section, name, False):
+            return f"async_training.{name}: engines within the trainers, which come and go, were not observed"
+    if _has_critic(config):
+        return "fully_async_policy with a critic was not observed"
+    if setting(config, "trainer.critic_warmup", 0) > 1:
+        return "fully_async_policy with trainer.critic_warmup was not observed"
+    if own_agent_loop(config):
+        return "an agent loop of one's own in fully_async_policy: how many samples a prompt has is not known"
     return ""
 
 
 def is_one_step_off(config: Mapping[str, Any]) -> bool:
     """Whether a live configuration is that of `verl.experimental.one_step_off_policy`."""
     return "rollout" in config and "async_training" not in config
+
+
+def is_fully_async(config: Mapping[str, Any]) -> bool:
+    """Whether a live configuration is that of `verl.experimental.fully_async_policy`."""
+    return "async_training" in config
 
 
 def _has_critic(config: Mapping[str, Any]) -> bool:

@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 _MODEL = "actor_rollout_ref.model"
 _EXTERNAL = "VERL_USE_EXTERNAL_MODULES"
 
+
+def _clip_without_effect(role: str, trained: str) -> Note:
+    """The limit of the gradient norm that an engine does not read (workers/engine/fsdp/transformer_impl.py 0.9.1:795-811)."""
+    acts = f"(1 if {role}.optim.clip_grad is None else {role}.optim.clip_grad)"
+    return Note(
+        "ignores",
+        f"{role}.grad_clip = {{decimal({role}.grad_clip)}} has no effect: the norm of the gradients is limited by "
+        f"{role}.optim.clip_grad, which is {{decimal({acts})}}",
+        f"release >= (0, 9) and {trained} and {role}.grad_clip is not None and {role}.grad_clip != {acts}",
+    )
+
+
 REMARKS = (
+    _clip_without_effect(ACTOR, "not evaluates_only"),
+    _clip_without_effect("critic", "critic"),
     # trainer/ppo/ray_trainer.py 0.9.1:356-360, ref_in_actor; so since LoRA came with 0.4.
     Note("reference", BASE_MODEL, "reference_source != 'none' and trains_adapter(launch)"),
     other_shapes("samples_before(launch)", "samples_after(launch)", "old_logprob_source == 'recompute'"),

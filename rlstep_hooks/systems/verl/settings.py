@@ -62,6 +62,8 @@ SETTINGS: dict[str, Typed] = {
     f"{ROLLOUT}.agent.agent_loop_config_path": text(),
     f"{ACTOR}.use_rollout_log_probs": flag(),
     f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": count(),
+    **{f"{role}.grad_clip": number(None) for role in _ROLES},
+    **{f"{role}.optim.clip_grad": number(None) for role in _ROLES},
     f"{ACTOR}.optim.lr_scheduler_type": text("constant", also=(f"{ACTOR}.optim.warmup_style",)),
     f"{ACTOR}.optim.lr_warmup_steps": count(None, least=_ANY),
     f"{ACTOR}.optim.lr_warmup_steps_ratio": number(0.0),
@@ -106,7 +108,8 @@ SHOWN = tuple(_SHOWN)
 OF_SCHEDULE = tuple(
     name
     for name in SETTINGS
-    if not name.startswith((f"{ACTOR}.optim.", "trainer.save_", "trainer.test_", "config_name"))
+    if not name.startswith((f"{ACTOR}.optim.", "critic.optim.", "trainer.save_", "trainer.test_", "config_name"))
+    and not name.endswith(".grad_clip")
 )
 """Those behind a Schedule; the others are facts for the rules on launches."""
 

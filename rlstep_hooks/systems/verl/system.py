@@ -161,7 +161,7 @@ SYSTEM = System(
     trained_releases=("0.9.1",),
     observes=(
         "rollouts with the policy version behind each sample",
-        "prompts between submission and training, by name (V1)",
+        "prompts between submission and training, by name (V1 and fully_async_policy)",
         "rows of the data set",
         "rewards beside advantages",
         "refreshes of old log-probs",
@@ -230,15 +230,18 @@ SYSTEM = System(
         ),
         "reference on the way": yes("its log-probs from its forward to the loss, bit for bit", "not those in rewards"),
         "sampler": yes(
-            "the version behind each sample against the bound on its age, and in V1 against the sync before its prompt; the engine's "
-            "log-probs where it gives them; with vLLM what it is given and holds after each sync",
+            "the version behind each sample against the bound on its age, and in V1 and fully_async_policy against the sync before its "
+            "prompt; the engine's log-probs where it gives them and the trainer computes its own, with the cause of a distance "
+            "(temperature, truncation, precision, place); with vLLM what it is given and holds after each sync",
             "no version where hybrid_rollout lends engines; not the settings of its calls, "
-            "nor what another engine, or an adapter of its own, holds",
+            "nor what another engine, or an adapter of its own, holds; of samples that are all older than the trainer's log-probs "
+            "only a distance with such a cause",
         ),
         "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
     },
     does_not_observe=(
-        "the trainers of verl.experimental, but one_step_off_policy without a critic",
+        "the trainers of verl.experimental, but one_step_off_policy and fully_async_policy without a critic",
+        "fully_async_policy with engines within the trainers (use_trainer_do_validate, use_dynamic_resource_scheduling), its rows",
         "Megatron and engines other than FSDP",
     ),
 )

@@ -193,6 +193,9 @@ AGES = [
     # (1 + threshold) times what is trained between two syncs may wait.
     ("verl_fully_async", FULLY_ASYNC, 1, 4, "the engine's log-probs"),
     ("verl_fully_async", FULLY_ASYNC + "async_training.staleness_threshold=1.5", 2, 8, "the engine's log-probs"),
+    ("verl_fully_async", FULLY_ASYNC + "async_training.staleness_threshold=0", 0, 0, ""),
+    # One prompt may have been taken to be generated, and wait for an engine, when the count begins anew.
+    ("verl_fully_async", FULLY_ASYNC + "async_training.staleness_threshold=1", 2, 8, "the engine's log-probs"),
     (
         "verl_fully_async",
         FULLY_ASYNC + "async_training.require_batches=2 algorithm.rollout_correction.bypass_mode=False",

@@ -324,6 +324,26 @@ def test_a_configuration_without_the_sizes_of_a_rollout_is_another_programs(tmp_
     assert read(file).schedule.updates_per_rollout == 4
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("actor_rollout_ref.actor.grad_clip=0.5", "actor.grad_clip = 0.5 has no effect"),
+        ("actor_rollout_ref.actor.grad_clip=0.5 actor_rollout_ref.actor.optim.clip_grad=0.5", ""),
+        ("actor_rollout_ref.actor.grad_clip=1.0", ""),
+        ("critic.grad_clip=0.3", ""),
+        (
+            "critic.grad_clip=0.3 algorithm.adv_estimator=gae critic.ppo_micro_batch_size_per_gpu=4",
+            "critic.grad_clip = 0.3 has no effect",
+        ),
+    ],
+)
+def test_a_limit_of_the_gradient_norm_that_no_engine_reads(more: str, said: str) -> None:
+    notes = [str(note.text) for note in read(GRPO + more, rows=8532, version="0.9.1").notes]
+    about = [text for text in notes if "grad_clip" in text]
+    assert len(about) == bool(said)
+    assert all(said in text for text in about)
+
+
 OLDER = "custom_reward_function.path=reward.py custom_reward_function.name=score reward_model.reward_manager=dapo "
 
 

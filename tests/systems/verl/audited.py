@@ -106,7 +106,8 @@ class Expected:
     critic_updates: int = 0
     refreshes: int | None = None
     """As many as rollouts if left out."""
-    lags: tuple[int, ...] = (0, 1)
+    lags: tuple[int, ...] | None = (0, 1)
+    """None where they follow from what came first out of a queue."""
     not_drawn: str = ""
     """A part of the reason for which completions are not tested against the policy's distributions."""
     masks: bool = True
@@ -127,7 +128,8 @@ class Expected:
         assert counts.critic_updates == self.critic_updates
         assert counts.old_logprob_refreshes == (self.rollouts if self.refreshes is None else self.refreshes)
         assert counts.weight_syncs == self.rollouts + 1, "one before the first rollout"
-        assert tuple(values.lag for values in run.report.lags) == self.lags
+        if self.lags is not None:
+            assert tuple(values.lag for values in run.report.lags) == self.lags
         assert all(values.clipped is not None for values in run.report.lags)
         compared = {rule.code: rule for rule in run.report.rules if rule.code in ("RLS801", "RLS804")}
         assert (compared["RLS801"].verdict, compared["RLS801"].missed) == ("PASS", 0), compared["RLS801"].reason

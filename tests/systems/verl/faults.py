@@ -894,6 +894,6 @@ def make_faults() -> None:
         found.apply(rollout)
 
 
-from tests.systems.verl import number_faults  # noqa: E402, F401 - registers its faults with what is defined above
+from tests.systems.verl import engine_faults, number_faults  # noqa: E402, F401 - register their faults with what is defined above
 
 make_faults()

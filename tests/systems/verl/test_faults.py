@@ -103,6 +103,18 @@ LAUNCHES = {
         rows=56,
         sharpness=20.0,
     ),
+    "engine": Launch(
+        faults={
+            "engine_scores_at_another_temperature": 1,
+            "engine_scores_what_is_left": 2,
+            "engine_rounds_log_probs": 4,
+            "log_probs_of_the_token_before": 5,
+            "log_probs_of_other_requests": 6,
+        },
+        settings={"actor_rollout_ref.rollout.calculate_log_probs": True, "actor_rollout_ref.actor.optim.lr": 1e-4},
+        rows=64,
+        sharpness=20.0,
+    ),
     "numbers": Launch(
         faults={
             "reference_at_another_temperature": 0,

@@ -1,4 +1,4 @@
-"""The sampler: its weights, its settings, and how far its log-probs are from the trainer's."""
+"""The sampler: its weights, its settings, and the syncs to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.certain import ValueRule
-from rlstep_hooks.judge.rules.precision import how_far, precision_class
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, WeightSync
@@ -18,79 +14,8 @@ from rlstep_hooks.record.events import UNSENT, EpochEnd, Rollout, RunEnded, Weig
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.delivery import Delivery
-    from rlstep_hooks.judge.rules.progress import Place, Progress
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import RolloutValues
-
-
-SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
-"""Largest mean |trainer log-prob - engine log-prob| without a warning.
-
-Reduced precision on either side: NeMo-RL docs/guides/grpo.md, 1.05 multiplicative. float32 on both: two implementations of one
-model differ by rounding only; a real vLLM engine on a CPU against verl's trainer stays below 1e-6 (tests/systems/verl), and
-the bound leaves three orders of magnitude."""
-
-
-ROUNDING_GAP = {"float32": 1e-5, "reduced": 1e-3}
-"""A distance below this is rounding, whatever the distances before were."""
-
-
-SUDDEN = 10.0
-"""How many times the largest distance so far is sudden. Healthy rollouts on a CPU in bf16 stay within a factor of two of each other
-(tests/systems/openrlhf); a distance that grows slowly with training raises this bound."""
-
-
-ENOUGH_MEASURED = 2
-"""Rollouts that must be measured before a distance can be called unusual."""
-
-
-TRUNCATION_SHARE = 0.15
-"""Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
-
-EXPLAINED = ("truncation", "rounding")
-"""Causes of a distance that leave it a warning however large it is: a truncation may be configured."""
-
-
-class _Cause(msgspec.Struct, frozen=True):
-    """Why an engine's log-probs are far from the trainer's."""
-
-    why: str
-    fix: str
-    shows: str = ""
-    """What was computed to find it."""
-    variant: str = ""
-
-
-def _cause_of(fit: str) -> _Cause:
-    """The cause that `rlstep_hooks.observe.engine_distance` names."""
-    kind = fit.partition(" ")[0]
-    if kind == "temperature":
-        return _Cause(
-            why="engine and trainer divide their logits by different temperatures, so the ratio between them is no correction",
-            fix="give both the same temperature, and ask the engine for processed log-probs: raw ones are those of temperature 1",
-            shows=f"the engine's log-probs are those at {fit}",
-            variant="temperature",
-        )
-    if kind in ("top_k", "top_p", "min_p"):
-        return _Cause(
-            why=f"the engine's log-probs are those of the tokens that {fit} leaves, the trainer's of all",
-            fix="sample from all tokens, or correct with log-probs of the same distribution",
-            shows=f"the engine's log-probs are those of {fit}",
-            variant="truncation",
-        )
-    if kind in ("logits", "log-probs"):
-        return _Cause(
-            why="the engine rounds where the trainer does not; a ratio over many tokens adds the errors up",
-            fix="have the engine compute its last layer and its log-probs in float32",
-            shows=f"the engine has its {fit}",
-            variant="rounding",
-        )
-    return _Cause(
-        why="the engine's log-probs belong to other tokens than those that they are used for",
-        fix="look at where the prompt is cut off, at padding, and at the order in which the engine's answers are put together",
-        shows=f"the engine's log-probs are {fit}",
-        variant="place",
-    )
 
 
 class SamplerVersion(Rule):
@@ -100,7 +25,9 @@ class SamplerVersion(Rule):
         The policy version that the sampler held at each rollout equals the policy's own (synchronous training), or is
         no older than the plan allows (asynchronous training, counted in rollouts): weights were synced to the engine
         since the last update, or the policy itself generated. Where a queue is followed: no sample has weights older than
-        those synced before its prompt was submitted, also where its age would be allowed.
+        those synced before its prompt was submitted, also where its age would be allowed. Where a completion may go on
+        under newer weights (verl's fully_async_policy), the bound is on the syncs that a finished prompt waits in the
+        queue, and no sample is stamped with weights that came after it.
 
     Why it matters:
         Samples of older weights are trained as if they were on-policy. That costs reward slowly and raises no error
@@ -158,6 +85,10 @@ class SamplerVersion(Rule):
             self.checks += 1
             if event.queue.behind:
                 return self._not_taken(event.queue.behind)
+            if event.queue.ahead:
+                return self._stamped(event.queue.ahead)
+            if event.queue.waited:
+                return self._waited(dict(event.queue.waited))
         if self.schedule.max_age is None:
             return None
         if event.sampler_version is None:
@@ -197,6 +128,32 @@ class SamplerVersion(Rule):
             variant="not taken",
         )
 
+    def _stamped(self, samples: int) -> Finding | None:
+        return self.fail(
+            expected="samples that say of which weights they are: of a sync that was made before they were finished",
+            observed=f"{number(samples, 'samples')} stamped with weights that no engine had by then",
+            where=self.progress.where(),
+            why="whatever counts the age of samples, or drops those that are too old, reads these stamps",
+            fix="look at what writes the version into a sample: the engine's own, and no counter of steps or of samples",
+            variant="stamped",
+        )
+
+    def _waited(self, prompts: dict[int, int]) -> Finding | None:
+        """How long prompts were in the queue: where completions go on with newer weights, their first tokens have no bound."""
+        bound = self.schedule.max_age
+        late = sum(count for syncs, count in prompts.items() if bound is not None and syncs > bound)
+        if not late:
+            return None
+        longest = max(prompts)
+        return self.fail(
+            expected=f"prompts that are in the queue for {number(bound or 0, 'syncs')} at most",
+            observed=f"{number(late, 'prompts')} that were in it for up to {longest}, so {longest} rollouts behind",
+            where=self.progress.where(),
+            why="generation ran further ahead than its limit allows, and the samples come from older weights than the plan has",
+            fix="look at what pauses generation: it must count what is under way and what is in the queue",
+            variant="waited",
+        )
+
     def weight_sync(self, event: WeightSync) -> Finding | None:
         """Remember that there is an engine."""
         self._engine = True
@@ -213,150 +170,6 @@ class SamplerVersion(Rule):
 
     def _older(self) -> str:
         return f", or of {self._versions[0]} and later" if self._versions[0] != self._versions[-1] else ""
-
-
-class SamplerGap(ValueRule):
-    """The engine's log-probs are far from the trainer's at the same version.
-
-    What it checks:
-        Where the engine returns log-probs of the tokens that it sampled: their mean distance from the trainer's at the
-        same policy version. The bound is 0.05 in reduced precision and 0.001 where both compute in float32. Once two
-        rollouts were measured, the rule also warns at ten times the largest distance so far. More than 100 times the bound
-        is an error, since no rounding explains it, unless a truncation or fewer bits were found to.
-
-        Where the trainer's logits of some tokens can be read (TRL), each documented cause is computed from them and the
-        one that leaves at most 3 % of the distance is named: another temperature, a truncation (top_k, top_p,
-        min_p), logits or log-probs of fewer bits, log-probs of the neighbouring token or of another sample. What is
-        left has another cause: weights, kernels, an adapter. The finding says whether the weights were compared.
-
-    Why it matters:
-        A distance at equal versions means that the engine computes something else: stale weights behind an equal
-        version, another precision, other kernels (which differ even where the weights are shared), a temperature or a
-        truncation that only one side applies (trl#4159, trl#5312). It is not the same with another engine: a run that is
-        stable with SGLang can collapse with vLLM.
-
-    Example:
-        WARNING RLS403 Engine and trainer disagree · data epoch 0, rollout 2, update
-        4
-          expected  mean |log-prob difference| at most 0.05
-          observed  mean 0.2, max 3.1
-          why       at the same policy version engine and trainer should give nearly
-                    the same log-probs
-          fix       compare weights first, then temperature, top-p and the engine's
-                    log-prob mode
-
-    What to do:
-        Compare the weights first, then temperature, top-p and the engine's log-prob mode.
-
-    Known limits:
-        - It needs an engine that returns log-probs. verl and OpenRLHF return them if the configuration asks for it, TRL
-          if it corrects for the engine.
-        - One mean for each rollout is compared. A few wrong tokens among thousands can stay below the bound.
-        - The cause is looked for in the first eight rollouts and in some later ones, and one at a time: where two act
-          together, none is named. Logits of a compiled model are not read. In verl and OpenRLHF only a configured top_p
-          is told from the rest.
-        - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
-
-    Sources:
-        - https://github.com/NVIDIA-NeMo/RL/blob/main/docs/guides/grpo.md: the bound of 1.05 (token_mult_prob_error)
-        - https://github.com/huggingface/trl/issues/5312: 0.015 in a healthy run and 0.2 with stale weights
-        - https://github.com/huggingface/trl/issues/4159: a temperature that only one side applied
-        - https://github.com/areal-project/AReaL/issues/1290: stable with one engine, and not with another
-        - https://github.com/NVIDIA-NeMo/RL/issues/3743: a distance although the weights are shared
-        - https://github.com/vllm-project/vllm/issues/32718: a reload that gives cached weights
-        - https://arxiv.org/abs/2605.14220: a small mismatch can be enough for a collapse
-    """
-
-    code = "RLS403"
-    title = "Engine and trainer disagree"
-    several = 1
-    topics = ("sampler", "sampler_weights")
-    nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
-    optional = True
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(progress)
-        self._measured = 0
-        """Rollouts whose distance was within the bound."""
-        self._largest = 0.0
-        """The largest distance among these rollouts."""
-        self._delivered: bool | None = None
-        """Whether the engine holds the weights of the policy, as far as they were compared; None if they were not."""
-
-    def delivered(self, delivery: Delivery) -> Finding | None:
-        """Remember whether the engine's own tensors were those of the policy."""
-        if delivery.compared:
-            self._delivered = not delivery.wrong
-        return None
-
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
-        """Compare the mean gap with the bound."""
-        if event.sampler_version is not None and event.sampler_version != event.policy_version:
-            return None
-        if values.sampler_gap_mean is None:
-            self.missed += event.purpose == "training"
-            return None
-        self.checks += 1
-        facts = self.progress.started.facts
-        kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
-        tolerance = SAMPLER_GAP_TOLERANCE["float32" if kinds == {"float32"} else "reduced"]
-        gap, usual = values.sampler_gap_mean, self._usual()
-        if gap <= min(tolerance, usual * SUDDEN if usual is not None else tolerance):
-            self._measured, self._largest = self._measured + 1, max(self._largest, gap)
-            return None
-        observed = f"mean {gap:.3g}, max {values.sampler_gap_max or 0.0:.3g}"
-        where = self.progress.where_at(place, event)
-        if gap <= tolerance:
-            return self.fail(
-                expected=f"mean |log-prob difference| near the {self._largest:.3g} of the rollouts before",
-                observed=observed,
-                where=where,
-                why="at the same policy version the engine suddenly computes something else: with other weights, or other settings",
-                fix="look at the sync of weights before this rollout: are all tensors sent and loaded?",
-                variant="sudden",
-            )
-        top_p = facts.get("configured_sampling", {}).get("top_p", 1.0)
-        if values.sampler_gap_fit:
-            cause = _cause_of(values.sampler_gap_fit)
-        elif top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
-            cause = msgspec.structs.replace(_cause_of(f"top_p {top_p:g}"), shows=f"which is -ln {top_p:g}")
-        else:
-            cause = self._rest()
-        return self.fail_by(
-            1.0 if cause.variant in EXPLAINED else gap / tolerance,
-            expected=f"mean |log-prob difference| at most {tolerance:g}",
-            observed=f"{observed}; {cause.shows}" if cause.shows else observed,
-            where=where,
-            degree="" if cause.shows else how_far(gap, tolerance),
-            why=cause.why,
-            fix=cause.fix,
-            variant=cause.variant,
-        )
-
-    def _rest(self) -> _Cause:
-        """What is left where no cause fits."""
-        if self._delivered:
-            return _Cause(
-                why="at the same policy version engine and trainer should give nearly the same log-probs; the weights that were"
-                " compared are equal",
-                fix="what is left: kernels and their precision, an adapter, a cache of an earlier version, another chat template",
-            )
-        weights = (
-            "compare weights first, then"
-            if self._delivered is None
-            else "mend the sync of weights first (RLS415), then"
-        )
-        return _Cause(
-            why="at the same policy version engine and trainer should give nearly the same log-probs",
-            fix=f"{weights} temperature, top-p and the engine's log-prob mode",
-        )
-
-    def _usual(self) -> float | None:
-        """The largest distance of the rollouts so far, no less than rounding; None until there are enough of them."""
-        facts = self.progress.started.facts
-        kinds = {precision_class(str(facts.get(name, "unknown"))) for name in ("compute_dtype", "engine_dtype")}
-        least = ROUNDING_GAP["float32" if kinds == {"float32"} else "reduced"]
-        return max(self._largest, least) if self._measured >= ENOUGH_MEASURED else None
 
 
 class SampledOtherwise(Rule):

@@ -47,7 +47,8 @@ def attach() -> None:
         # Verified with 0.9.1: `PPOTrainer` (V1) and `RayPPOTrainer` (V0) live in the controller's process, `TaskRunner`.
         _when_imported("verl.trainer.ppo.v1.trainer_base", _place_controller("PPOTrainer"))
         _when_imported("verl.trainer.ppo.ray_trainer", _place_controller("RayPPOTrainer"))
-        _when_imported("verl.experimental.fully_async_policy.fully_async_trainer", _say_not_followed)
+        # Verified with 0.9.1: the parent of both actors of fully_async_policy, the one that generates and the one that trains.
+        _when_imported("verl.experimental.separation.ray_trainer", _place_fully_async)
         if scalars.asked():
             _when_imported("verl.utils.tracking", _place_tracking)
         _name_run()
@@ -90,15 +91,11 @@ def _place_controller(trainer_class: str) -> Callable[[Any], None]:
     return place
 
 
-def _say_not_followed(module: Any) -> None:
-    """Say once, in the process of the command, what no hook of a controller will ever say: this trainer calls none of verl's own."""
-    import ray
+def _place_fully_async(module: Any) -> None:
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.fully_async.hooks import place_hooks
 
-    if not ray.is_initialized():
-        not_evaluated(
-            "verl.experimental.fully_async_policy: its rollouts and updates run apart from each other, which is not observed; "
-            "the record holds what its trainers do, and nothing compares it"
-        )
+        place_hooks(_patches, module.SeparateRayPPOTrainer)
 
 
 def _place_tracking(module: Any) -> None:

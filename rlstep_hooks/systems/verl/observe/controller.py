@@ -17,13 +17,14 @@ from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.reward_hooks import RewardHooks
-from rlstep_hooks.systems.verl.observe.rollout_hooks import RolloutHooks
+from rlstep_hooks.systems.verl.observe.rollout_hooks import FollowedRollouts, RolloutHooks
 from rlstep_hooks.systems.verl.observe.start import facts_of, loader_facts, plan_of, updates_before
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.session.recorder import Recorder
 
@@ -61,8 +62,8 @@ class VerlController:
         self._patches = Patches()
         self._followed = False
         self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
-        self.schedule, reason = plan_of(trainer, own_fit=own_fit, v1=self._v1)
-        updates = updates_before(self.schedule, int(trainer.global_steps))
+        self.schedule, reason = self._plan(own_fit)
+        updates = updates_before(self.schedule, self._rollouts_before())
         self._recorder = self._begin(updates, own_fit=own_fit)
         self._contained = Contained(self._recorder, ("order",))
         self._engines = EngineRecords(folder(), run_name(), self._recorder)
@@ -71,15 +72,43 @@ class VerlController:
         session.take_off(self._patches.restore)
         with session.beginning():
             if not self._record.cannot_follow(reason) and self.schedule is not None:
-                self._rollouts = RolloutHooks(
-                    trainer, self.schedule, self._recorder, resumed=updates > 0, own_fit=own_fit, v1=self._v1
-                )
+                self._rollouts = self._followed_rollouts(self.schedule, resumed=updates > 0, own_fit=own_fit)
                 self._attach()
 
+    # What is another thing where generation and training run apart from each other (`fully_async`).
+
+    def _plan(self, own_fit: bool) -> tuple[Schedule | None, str]:
+        """The plan, and why the run cannot be followed; empty where it can."""
+        return plan_of(self._trainer, rows=len(self._trainer.train_dataset), own_fit=own_fit, v1=self._v1)
+
+    def _rollouts_before(self) -> int:
+        """Rollouts that a resumed run has behind it."""
+        return int(self._trainer.global_steps)
+
+    def _loader_facts(self) -> dict[str, Any]:
+        """Where the loader goes on."""
+        return loader_facts(self._trainer, self.schedule)
+
+    def _followed_rollouts(self, schedule: Schedule, *, resumed: bool, own_fit: bool) -> FollowedRollouts:
+        """What follows the rollouts."""
+        return RolloutHooks(self._trainer, schedule, self._recorder, resumed=resumed, own_fit=own_fit, v1=self._v1)
+
+    def _attach_syncs(self) -> None:
+        """Put hooks on the syncs of weights."""
+        # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
+        trainer, wrap = self._trainer, self._patches.wrap
+        if self._has_separate_engines():
+            # Verified in 0.9.1: made once the trainer is set up, and first used here (trainer_separate_async.py:175, 240).
+            wrap(trainer, "on_init_end", self._before_first_sync)
+            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync_within)
+        else:
+            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
+
     def _begin(self, updates: int, *, own_fit: bool) -> Recorder:
-        facts, trouble = facts_of(self._trainer, self.schedule, updates=updates, own_fit=own_fit), ""
+        rollouts, trouble = self._rollouts_before(), ""
+        facts = facts_of(self._trainer, self.schedule, rollouts=rollouts, updates=updates, own_fit=own_fit)
         try:
-            facts |= loader_facts(self._trainer, self.schedule)
+            facts |= self._loader_facts()
         except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning
             trouble = describe(error)
         recorder = self._record.begin(self.schedule, updates=updates, facts=facts, versions=versions())
@@ -98,14 +127,8 @@ class VerlController:
                 wrap(workers, method, after(lambda *_, name=name: self._record.called.append(name)))
         for method in _RETURNING:
             wrap(trainer, method, after(lambda *_: self._all_returned()))
-        wrap(trainer, "_compute_ref_log_prob", after(lambda *_: self._reference_returned()))
-        # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
-        if self._has_separate_engines():
-            # Verified in 0.9.1: made once the trainer is set up, and first used here (trainer_separate_async.py:175, 240).
-            wrap(trainer, "on_init_end", self._before_first_sync)
-            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync_within)
-        else:
-            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
+        wrap(trainer, "_compute_ref_log_prob", self._around_reference)
+        self._attach_syncs()
         workers = trainer.checkpoint_manager.actor_wg
         wrap(workers, "update_weights", after(lambda *_: self._record.called.append("sync")))
         self._rollouts.place(self._patches)
@@ -133,14 +156,22 @@ class VerlController:
             return
         self._record.all_returned("evaluation" if self._rollouts.validating else "training")
 
-    def _reference_returned(self) -> None:
+    def _around_reference(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         # The reference of an actor with LoRA is the actor itself without its adapter, by the call that computes old log-probs.
-        called = self._record.called
-        self._record.called = ["reference" if name == "refresh" else name for name in called]
-        self._all_returned()
-
-    def _around_sync(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+        before = len(self._record.called)
         result = wrapped(*args, **kwargs)
+        with self._contained:
+            called = self._record.called
+            called[before:] = ["reference" if name == "refresh" else name for name in called[before:]]
+            self._all_returned()
+        return result
+
+    def _synced(self) -> Finding | None:
+        """Weights were synced: judge all that came before.
+
+        Returns:
+            The error for which "stop" and "raise" end training.
+        """
         error = None
         with self._contained:
             self._all_returned()
@@ -148,7 +179,11 @@ class VerlController:
                 self._engines.collect()
             error = self._record.take_error()
         self._record.session.raise_if_asked()
-        trainer = self._trainer
+        return error
+
+    def _around_sync(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        error, trainer = self._synced(), self._trainer
         if trainer.global_steps < trainer.total_training_steps and self._record.session.stop_if_asked():
             self.stopped_for = error
             # Both loops look at this number before each rollout; V0 makes one more (ray_trainer.py:1507).

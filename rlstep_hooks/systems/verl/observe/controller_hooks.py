@@ -6,7 +6,7 @@ A `VerlController` is made when a trainer has loaded its checkpoint; it follows 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.report import StepAuditError
 from rlstep_hooks.observe.logged import with_metrics
@@ -15,6 +15,9 @@ from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.verl.observe.controller import VerlController
 from rlstep_hooks.systems.verl.plan import is_one_step_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def place_hooks(patches: Patches, trainer_class: Any) -> None:
@@ -75,13 +78,32 @@ def _after_building(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
 
 def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
+    begin_with(trainer, _controller)
+    return result
+
+
+def _controller(trainer: Any) -> VerlController:
+    own_fit = _has_own(trainer, "fit") and not is_one_step_off(trainer.config)
+    return VerlController(trainer, own_fit=own_fit)
+
+
+def begin_with(trainer: Any, controller: Callable[[Any], VerlController]) -> None:
+    """Have a trainer followed, once.
+
+    Args:
+        trainer: verl's, or one that stands on it.
+        controller: Makes what follows it.
+    """
     try:
         if id(trainer) not in _controllers:
-            own_fit = _has_own(trainer, "fit") and not is_one_step_off(trainer.config)
-            _controllers[id(trainer)] = VerlController(trainer, own_fit=own_fit)
+            _controllers[id(trainer)] = controller(trainer)
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
         not_evaluated(f"the audit could not begin: {describe(error)}")
-    return result
+
+
+def controller_of(trainer: Any) -> VerlController | None:
+    """What follows a trainer; None if nothing does."""
+    return _controllers.get(id(trainer))
 
 
 def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -91,11 +113,11 @@ def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     try:
         result = wrapped(*args, **kwargs)
     except BaseException as error:
-        _end(trainer, error)
+        end(trainer, error)
         raise
     if inspect.iscoroutine(result):
         return _awaited(result, trainer)
-    _end(trainer)
+    end(trainer)
     return result
 
 
@@ -107,9 +129,9 @@ async def _awaited(fitting: Any, trainer: Any) -> Any:
     try:
         result = await fitting
     except BaseException as error:
-        _end(trainer, error)
+        end(trainer, error)
         raise
-    _end(trainer)
+    end(trainer)
     return result
 
 
@@ -119,7 +141,7 @@ def _around_log(wrapped: Any, tracking: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
-def _end(trainer: Any, error: BaseException | None = None) -> None:
+def end(trainer: Any, error: BaseException | None = None) -> None:
     """The record ends.
 
     Raises:

@@ -14,7 +14,7 @@ import torch
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.surprise import cap_of, surprises
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, rows_of
-from rlstep_hooks.systems.verl.plan import is_one_step_off
+from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,6 +107,8 @@ def why_not_drawn(config: Any, *, own_fit: bool, v1: bool) -> str:
         return "a loop of one's own may choose what it trains"
     if (algorithm.get("rollout_correction") or {}).get("bypass_mode", False):
         return "no entropies are computed where old log-probs are the engine's (bypass_mode)"
+    if is_fully_async(config):
+        return "completions that end early are trained first, so that they are not a fair draw (fully_async_policy)"
     if is_one_step_off(config):
         return "rollouts are sampled with other weights than compute their log-probs (one_step_off_policy)"
     mode = (config.trainer.get("v1") or {}).get("trainer_mode", "sync")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from rlstep_hooks.record.events import RolloutValues
-from rlstep_hooks.systems.verl.observe.samples import rows_of
+from rlstep_hooks.systems.verl.observe.samples import names_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,17 +16,36 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def sampler_gap(number: int, own: list[Any] | None, engine: list[Any] | None, data: Any) -> RolloutValues:
-    """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens."""
-    masks = rows_of(data, "response_mask")
+def sampler_gap(number: int, own: list[Any] | None, data: Any, *, label: int | None, fit: str) -> RolloutValues:
+    """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens.
+
+    Args:
+        number: Of the refresh that computed the trainer's.
+        own: The trainer's, without padding; None where they are not at hand.
+        data: verl's, of the samples.
+        label: The engine's name for the weights that computed them; None where it has none.
+        fit: What gives the engine's instead, if anything does.
+    """
+    engine, masks = rows_of(data, "rollout_log_probs"), rows_of(data, "response_mask")
     if own is None or engine is None or masks is None:
         return RolloutValues(index=number)
-    pairs = [(theirs[: len(mine)], mask[: len(mine)]) for mine, theirs, mask in zip(own, engine, masks, strict=True)]
-    theirs, mask = (torch.cat(rows) for rows in zip(*pairs, strict=True))
-    gaps = (torch.cat(own).float() - theirs.float()).abs()[mask.bool()]
+    rows = [
+        (mine.float() - theirs[: len(mine)].float()).abs()[mask[: len(mine)].bool()]
+        for mine, theirs, mask in zip(own, engine, masks, strict=True)
+    ]
+    gaps = torch.cat(rows)
     if not gaps.numel():
         return RolloutValues(index=number)
-    return RolloutValues(index=number, sampler_gap_mean=float(gaps.mean()), sampler_gap_max=float(gaps.max()))
+    mean, largest = float(gaps.mean()), float(gaps.max())
+    values = RolloutValues(index=number, sampler_gap_mean=mean, sampler_gap_max=largest, sampler_gap_fit=fit)
+    oldest = names_of(data, "min_global_steps")
+    if label is None or oldest is None:
+        return values
+    fresh = [row for row, of in zip(rows, oldest, strict=True) if of == str(label)]
+    of_fresh = torch.cat(fresh) if fresh else gaps[:0]
+    if not of_fresh.numel():
+        return values
+    return msgspec.structs.replace(values, sampler_gap_fresh=float(of_fresh.mean()))
 
 
 def mean_gap(own: Sequence[Tensor], others: Sequence[Tensor], masks: Sequence[Tensor]) -> float | None:

@@ -15,12 +15,12 @@ from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
-from rlstep_hooks.systems.verl.plan import is_one_step_off
+from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.verl.observe.rollout_hooks import RolloutHooks
+    from rlstep_hooks.systems.verl.observe.rollout_hooks import FollowedRollouts
 
 _REWARDED = ("prompts", "responses", "rm_scores", "token_level_rewards", "advantages", "response_mask", *TARGETS)
 """What the advantages of a rollout are compared by. V0 holds rewards per token in any case."""
@@ -35,7 +35,7 @@ class RewardHooks:
         recorder: Where events go.
     """
 
-    def __init__(self, trainer: Any, rollouts: RolloutHooks, recorder: Recorder) -> None:
+    def __init__(self, trainer: Any, rollouts: FollowedRollouts, recorder: Recorder) -> None:
         self._trainer = trainer
         self._rollouts = rollouts
         self._recorder = recorder
@@ -70,7 +70,9 @@ class RewardHooks:
             # Verified in 0.9.1 V0: gets the whole batch, rewards and advantages included, once it is trained (ray_trainer.py:1768).
             # The trainers of verl.experimental have names of their own for the same functions (separation/ray_trainer.py:621, 739).
             own = "verl.experimental.separation.ray_trainer"
-            module = sys.modules[own if is_one_step_off(self._trainer.config) else "verl.trainer.ppo.ray_trainer"]
+            config = self._trainer.config
+            apart = is_one_step_off(config) or is_fully_async(config)
+            module = sys.modules[own if apart else "verl.trainer.ppo.ray_trainer"]
             patches.wrap(module, "compute_data_metrics", self._after_data_metrics)
             # Verified in 0.9.1 V0: the same as above (ray_trainer.py:1667).
             patches.wrap(module, "compute_advantage", self._after_advantages)
@@ -134,7 +136,7 @@ class RewardHooks:
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
         with self._weighed:
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(self._correction.take()))
-        self._recorder.emit(event)
+        self._rollouts.rewarded(event)
 
 
 def _ends(trainer: Any) -> list[int]:

@@ -5,7 +5,7 @@ Hooks on one trainer; each gives its event once the wrapped call has returned.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import EpochEnd, Generated
@@ -24,7 +24,31 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import Rewarded
     from rlstep_hooks.session.recorder import Recorder
+
+
+class FollowedRollouts(Protocol):
+    """What follows the rollouts of a trainer, of whichever kind it is."""
+
+    validating: bool
+    own_loop: bool
+    own_fit: bool
+    several_turns: bool
+
+    @property
+    def trained(self) -> int:
+        """Index of the latest rollout that went into training."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether parts of a rollout were given to training, and others are to come."""
+
+    def place(self, patches: Patches) -> None:
+        """Put the hooks on the trainer."""
+
+    def rewarded(self, event: Rewarded) -> None:
+        """Record how the advantages of the rollout that is trained follow its rewards."""
 
 
 class RolloutHooks:
@@ -43,8 +67,7 @@ class RolloutHooks:
         self, trainer: Any, schedule: Schedule, recorder: Recorder, *, resumed: bool, own_fit: bool, v1: bool
     ) -> None:
         self.validating = False
-        self.trained = -1
-        """Index of the latest rollout that went into training."""
+        self._trained = -1
         self.own_loop = own_agent_loop(trainer.config)
         """Whether an agent loop generates that may give several samples for a session, or none."""
         agent = trainer.config.actor_rollout_ref.rollout.get("agent") or {}
@@ -118,9 +141,18 @@ class RolloutHooks:
             wrap(trainer.async_rollout_manager, "generate_sequences", self._contained.after(self._generated_v0))
 
     @property
+    def trained(self) -> int:
+        """Index of the latest rollout that went into training."""
+        return self._trained
+
+    @property
     def incomplete(self) -> bool:
         """Whether parts of a rollout were given to training, and others are to come."""
         return bool(self._parts)
+
+    def rewarded(self, event: Rewarded) -> None:
+        """Record how the advantages of the rollout that is trained follow its rewards."""
+        self._recorder.emit(event)
 
     def _follow_queue(self, patches: Patches) -> None:
         trainer, inside = self._trainer, self._contained_queue.after
@@ -299,7 +331,7 @@ class RolloutHooks:
                 queue=None if self._queue is None else self._queue.since(),
             )
         )
-        self.trained = self._rollouts
+        self._trained = self._rollouts
         self._rollouts += 1
 
     def _are_all_drawn(self, samples: int) -> bool:

@@ -20,15 +20,16 @@ ATTACH_HINT = (
 )
 
 
-def plan_of(trainer: Any, *, own_fit: bool, v1: bool) -> tuple[Schedule | None, str]:
+def plan_of(trainer: Any, *, rows: int | None, own_fit: bool, v1: bool) -> tuple[Schedule | None, str]:
     """The plan of a live trainer, and why its run cannot be followed; empty where it can.
 
     Args:
         trainer: verl's, or one of somebody's own that stands on it.
+        rows: Of the training set; None if not known.
         own_fit: Whether it has a loop of its own.
         v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
     """
-    schedule, reason = _plan(trainer, own_v0=own_fit and not v1)
+    schedule, reason = _plan(trainer, rows, own_v0=own_fit and not v1)
     if own_fit and not v1 and trainer.config.algorithm.get("filter_groups", {}).get("enable"):
         reason = (
             f"{type(trainer).__qualname__}.fit: how often it generates for a rollout depends on which groups it drops"
@@ -36,11 +37,12 @@ def plan_of(trainer: Any, *, own_fit: bool, v1: bool) -> tuple[Schedule | None, 
     return schedule, reason
 
 
-def _plan(trainer: Any, *, own_v0: bool) -> tuple[Schedule | None, str]:
+def _plan(trainer: Any, rows: int | None, *, own_v0: bool) -> tuple[Schedule | None, str]:
     """The plan of a live trainer, and why its run cannot be followed.
 
     Args:
         trainer: verl's, or one of somebody's own that stands on it.
+        rows: Of the training set; None if not known.
         own_v0: Whether it is one of somebody's own on `RayPPOTrainer`, whose script need not set `trainer.use_v1`.
     """
     from omegaconf import OmegaConf
@@ -53,7 +55,7 @@ def _plan(trainer: Any, *, own_v0: bool) -> tuple[Schedule | None, str]:
         config["trainer"]["use_v1"] = False
     reason = unsupported(config)
     try:
-        schedule = plan_config(config, rows=len(trainer.train_dataset), release=release)
+        schedule = plan_config(config, rows=rows, release=release)
     except Exception as error:  # noqa: BLE001 - whatever the plan meets in a configuration must not end training
         return None, reason or f"the configuration could not be read: {describe(error)}"
     if not reason and not release.since(OBSERVED_SINCE):
@@ -72,16 +74,16 @@ REMEMBERED = 64
 """Syncs before a resume whose labels are known: samples that wait in the queue carry them."""
 
 
-def facts_of(trainer: Any, schedule: Schedule | None, *, updates: int, own_fit: bool) -> dict[str, Any]:
+def facts_of(trainer: Any, schedule: Schedule | None, *, rollouts: int, updates: int, own_fit: bool) -> dict[str, Any]:
     """What the judge needs to know of a run.
 
     Args:
         trainer: The trainer.
         schedule: Its plan.
-        updates: Policy updates made before (a resumed run).
+        rollouts: Rollouts made before (a resumed run).
+        updates: Policy updates made before.
         own_fit: Whether it has a loop of its own.
     """
-    rollouts = int(trainer.global_steps)
     exact = schedule is not None and schedule.updates_bound == "exact"
     return {
         # verl numbers the weights by the rollouts that were trained.
@@ -90,11 +92,12 @@ def facts_of(trainer: Any, schedule: Schedule | None, *, updates: int, own_fit: 
             for label in range(max(rollouts - REMEMBERED, 0), rollouts)
             if exact
         ],
-        "position": {"rollouts": int(trainer.global_steps), "updates": updates, "version": updates},
+        "position": {"rollouts": rollouts, "updates": updates, "version": updates},
         "engine_dtype": str(trainer.config.actor_rollout_ref.rollout.get("dtype", "unknown")),
         "lr_constant": _rate_is_constant(trainer.config.actor_rollout_ref.actor.optim),
         "attach_hint": ATTACH_HINT,
         "compares_settings": True,
+        "engine_log_probs_are_old": _engine_scores_all(trainer.config),
         "evaluation_only": evaluates_only(trainer.config),
         "masks_change": own_fit or _rejects(trainer.config.algorithm),
     }
@@ -104,6 +107,13 @@ def _rate_is_constant(optimizer: Any) -> bool:
     """Whether the learning rate of a section `optim` has no end, so that the length of its schedule does not matter."""
     # `warmup_style` is the older name, and wins where it is set (workers/config/optimizer.py 0.9.1:117-122).
     return bool((optimizer.get("warmup_style") or optimizer.get("lr_scheduler_type", "constant")) == "constant")
+
+
+def _engine_scores_all(config: Any) -> bool:
+    """Whether old log-probs are the engine's, which draws from all tokens, so that equal weights give the trainer the same."""
+    rollout, correction = config.actor_rollout_ref.rollout, config.algorithm.get("rollout_correction") or {}
+    whole = float(rollout.get("top_p", 1.0)) >= 1 and int(rollout.get("top_k", -1)) <= 0
+    return bool(correction.get("bypass_mode")) and whole
 
 
 def _rejects(algorithm: Any) -> bool:

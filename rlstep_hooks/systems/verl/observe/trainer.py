@@ -28,12 +28,13 @@ from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import drawn
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
+from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
 from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
-from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, rows_of
+from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
 from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
 
 if TYPE_CHECKING:
@@ -108,6 +109,11 @@ class VerlTrainer:
         self._losses = LossMeter(POLICY, self._formula)
         self._value_losses = LossMeter(CRITIC, self._of_critic)
         self._delivery = Contained(self._record.writer, ("delivery",))
+        self.distances = DistanceWatch(Contained(self._record.writer, ("engine_distance",)))
+        self._versions_of: dict[str, int] = {}
+        """Versions of the weights that went to the engine, by their labels."""
+        self._label: int | None = None
+        """Of the latest ones."""
         self._own: dict[str, Any] = {}
         """The policy's tensors by the names under which they are handed over, while a sync goes on."""
         self._handing = False
@@ -239,6 +245,8 @@ class VerlTrainer:
             self._record.begin(name)
             if name == "sync":
                 self._fresh = False
+            if name == "refresh" and self._losses.looks:
+                self.distances.begin()
 
     def end(self, name: PhaseName) -> None:
         """A call of the controller is about to return."""
@@ -266,7 +274,9 @@ class VerlTrainer:
             if keys is None or tokens is None:
                 self._record.writer.cannot("samples", "the data do not say which samples they hold")
                 return
-            self._rollout_values = sampler_gap(refresh.number, own, rows_of(data, "rollout_log_probs"), data)
+            label = self._label if self._versions_of.get(str(self._label)) == version else None
+            fit = self.distances.explain(keys, own, data)
+            self._rollout_values = sampler_gap(refresh.number, own, data, label=label, fit=fit)
             if own is not None and self._losses.looks:
                 self._see_drawn(data, result, own, tokens)
                 self._own_log_probs = {} if self.version else dict(zip(keys, own, strict=True))
@@ -316,6 +326,8 @@ class VerlTrainer:
                     self._record.refreshes if self._fresh else [],
                     None if keys is None else [key[:2] for key in keys],
                 )
+                if not self._fresh:
+                    found = msgspec.structs.replace(found, old_version=self._oldest(data))
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
             if role == "policy" and self._losses.looks:
                 self._compare_carried(data, keys)
@@ -328,6 +340,13 @@ class VerlTrainer:
                 meter.begin(index, data, loss_function)
             if meter.reason:
                 self._record.writer.cannot(topic, meter.reason)
+
+    def _oldest(self, data: Any) -> int | None:
+        """The oldest version among the weights that generated these samples; None where that is not known."""
+        labels = names_of(data, "min_global_steps")
+        versions = [self._versions_of.get(label) for label in labels or ()]
+        known = [version for version in versions if version is not None]
+        return min(known) if known and len(known) == len(versions) else None
 
     def _meter(self, role: Role) -> tuple[LossMeter, Contained, str]:
         """What compares the losses of a role, where it is entered, and its topic."""
@@ -489,6 +508,9 @@ class VerlTrainer:
             writer.emit(*self._sent.ready(writer.now()))
         with self._record.order:
             self._record.synced(label)
+            self._label = label
+            if label is not None:
+                self._versions_of[str(label)] = self.version
         self.write_numbers()
         self._losses.next_rollout()
         self._value_losses.next_rollout()

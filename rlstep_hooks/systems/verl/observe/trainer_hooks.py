@@ -41,6 +41,8 @@ def place_hooks(patches: Patches, module: Any) -> None:
     # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
     patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
     patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
+    # transformer_impl.py:1358: the logits of a micro-batch, before the temperature; the value head has its own.
+    patches.wrap(transformer_impl.FSDPEngineWithLMHead, "prepare_model_outputs", _outputs)
     # transformer_impl.py:715: all micro-batches of one update, forward and backward; what it leaves is what the step comes to.
     patches.wrap(transformer_impl.FSDPEngine, "forward_backward_batch", _passes)
     # transformer_impl.py:977: the tensors of a sync, whichever way they take to the engines; also called where nothing is synced.
@@ -221,6 +223,8 @@ def _is_reference(data: Any) -> bool:
 def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trainer = _trainer
     forward_only = kwargs.get("forward_only", args[2] if len(args) > 2 else False)
+    if trainer is not None and forward_only and trainer.distances.open and role_of(instance) == "policy":
+        trainer.distances.sees(kwargs.get("micro_batch", args[0] if args else None))
     if trainer is None or forward_only:
         return wrapped(*args, **kwargs)
     data, loss_function = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(_FORWARD))
@@ -231,6 +235,17 @@ def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 _FORWARD = ("micro_batch", "loss_function")
+
+
+def _outputs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer
+    if trainer is not None and trainer.distances.open and not getattr(instance, "use_ulysses_sp", False):
+        output, arguments = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(_OUTPUT))
+        trainer.distances.keep(output, packed="temperature_rmpad" in arguments)
+    return wrapped(*args, **kwargs)
+
+
+_OUTPUT = ("output", "output_args")
 
 
 def _passes(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -1,0 +1,156 @@
+"""Rollouts as the process that controls training sees them: what it trains between two syncs, fetch by fetch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.record.events import Generated, QueueStep, Rewarded, Unobserved
+from rlstep_hooks.record.tail import Tail
+from rlstep_hooks.systems.verl.observe.drawn import why_not_drawn
+from rlstep_hooks.systems.verl.observe.fully_async.queue import StreamedQueue, Taken
+from rlstep_hooks.systems.verl.observe.fully_async.rollouter import PROCESS
+from rlstep_hooks.systems.verl.observe.process import folder, run_name
+from rlstep_hooks.systems.verl.observe.rollouts import counted
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
+
+NAME = "uid_"
+"""What a prompt's `uid` begins with; its name in the queue follows (fully_async_rollouter.py:979)."""
+
+
+def record_of_generation() -> Tail:
+    """The record of the process that generates."""
+    return Tail(folder() / f"{run_name()}.{PROCESS}.jsonl")
+
+
+class StreamedRollouts:
+    """Follows the rollouts of one trainer.
+
+    Args:
+        trainer: verl's `FullyAsyncTrainer`.
+        schedule: Its plan.
+        recorder: Where events go.
+    """
+
+    own_loop = False
+    own_fit = False
+
+    def __init__(self, trainer: Any, schedule: Schedule, recorder: Recorder) -> None:
+        self._trainer = trainer
+        self._schedule = schedule
+        self._recorder = recorder
+        turns = trainer.config.actor_rollout_ref.rollout.get("multi_turn") or {}
+        self.several_turns = bool(turns.get("enable"))
+        self._rollouts = 0
+        self.validating = False
+        """Whether what the trainers do now is none of training."""
+        self.incomplete = False
+        """Whether parts of a rollout were given to training, and others are to come."""
+        self._parts: list[list[Taken]] = []
+        self._rewarded: list[Rewarded] = []
+        """Of parts whose rollout was not recorded yet."""
+        self._steps = record_of_generation()
+        self._queue: StreamedQueue | None = StreamedQueue(schedule.samples_per_prompt)
+        self._contained = Contained(recorder, ("order",))
+        self._contained_queue = Contained(recorder, ("queue",))
+        recorder.cannot("drawn", why_not_drawn(trainer.config, own_fit=False, v1=False))
+
+    @property
+    def trained(self) -> int:
+        """Index of the rollout that is trained."""
+        return self._rollouts if self.incomplete else self._rollouts - 1
+
+    def place(self, patches: Patches) -> None:
+        """Put the hooks on the trainer.
+
+        Args:
+            patches: What takes them off again.
+        """
+        # fully_async_trainer.py:578: prompts are fetched from the queue until there are enough for a fetch.
+        patches.wrap(self._trainer, "_fit_generate", self._around_fetch)
+        # separation/ray_trainer.py:648 calls it: the samples of a fetch are trained next.
+        patches.wrap(self._trainer, "_update_actor", self._before_training)
+
+    def synced(self, label: int) -> None:
+        """Weights were synced under a label."""
+        with self._contained_queue:
+            if self._queue is not None:
+                self._queue.synced(label)
+
+    def rewarded(self, event: Rewarded) -> None:
+        """Record how the advantages of a fetch follow its rewards, once its rollout is recorded."""
+        if self.incomplete:
+            self._rewarded.append(event)
+        else:
+            self._recorder.emit(event)
+
+    async def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        result = await wrapped(*args, **kwargs)
+        self.incomplete = True
+        return result
+
+    def _before_training(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        with self._contained:
+            self._fetched(args[0] if args else kwargs["batch"])
+        return wrapped(*args, **kwargs)
+
+    def _fetched(self, batch: Any) -> None:
+        of_each = batch.non_tensor_batch
+        samples = [
+            Taken(str(name).removeprefix(NAME), _number(oldest), _number(newest))
+            for name, oldest, newest in zip(
+                of_each["uid"], of_each["min_global_steps"], of_each["max_global_steps"], strict=True
+            )
+        ]
+        with self._contained_queue:
+            self._follow(samples)
+        self._parts.append(samples)
+        if len(self._parts) < self._schedule.parts_per_rollout:
+            return
+        parts, self._parts = self._parts, []
+        self._generated(parts)
+
+    def _follow(self, samples: list[Taken]) -> None:
+        if self._queue is None:
+            return
+        for event in self._steps.read():
+            if isinstance(event, QueueStep):
+                self._queue.step(event)
+            elif isinstance(event, Unobserved):
+                self._recorder.cannot("queue", event.why)
+        self._queue.take(samples)
+
+    def _generated(self, parts: list[list[Taken]]) -> None:
+        queued = None
+        with self._contained_queue:
+            if self._queue is not None and not self._queue.seen:
+                self._queue = None
+                self._recorder.cannot("queue", "the process that generates recorded no prompt")
+            queued = None if self._queue is None else self._queue.since()
+        samples = [sample for part in parts for sample in part]
+        self._recorder.emit(
+            Generated(
+                at=self._recorder.now(),
+                index=self._rollouts,
+                samples=len(samples),
+                prompts=len({sample.prompt for sample in samples}),
+                labels=counted(sample.oldest for sample in samples),
+                all_drawn=False,
+                parts=tuple(map(len, parts)) if len(parts) > 1 else (),
+                queue=queued,
+            )
+        )
+        rewarded, self._rewarded = self._rewarded, []
+        self._recorder.emit(*(msgspec.structs.replace(event, rollout=self._rollouts) for event in rewarded))
+        self._rollouts += 1
+        self.incomplete = False
+
+
+def _number(label: Any) -> int | None:
+    return None if label is None else int(label)

@@ -1,0 +1,73 @@
+"""Faults of the engine's log-probs, where it is asked for them: each has a cause, and the finding names it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.systems.verl.faults import fault
+from tests.systems.verl.number_faults import REQUESTS, on_requests, with_sampling
+
+
+def _with_log_probs(at: int, alter: Any) -> None:
+    """The engine gives other log-probs with the tokens of a rollout."""
+
+    async def act(request: Any, kwargs: dict[str, Any]) -> Any:
+        output = await request(**kwargs)
+        output.log_probs = alter(list(output.log_probs))
+        return output
+
+    on_requests(at, act)
+
+
+@fault(report="trl#4159", code="RLS403", variant="those at temperature 0.6")
+def engine_scores_at_another_temperature(at: int) -> None:
+    """The engine draws and scores at 0.6 times the temperature of the trainer."""
+    with_sampling(at, temperature=0.6)
+
+
+@fault(report="trl#7269", code="RLS403", variant="those of top_p 0.7")
+def engine_scores_what_is_left(at: int) -> None:
+    """The engine draws from the tokens that make up 0.7 of the distribution, and gives log-probs of that."""
+    with_sampling(at, top_p=0.7)
+
+
+@fault(report="vllm#32718, log-probs of fewer bits", code="RLS403", variant="its log-probs in bfloat16")
+def engine_rounds_log_probs(at: int) -> None:
+    """The engine's log-probs went through bfloat16."""
+
+    def alter(log_probs: list[float]) -> list[float]:
+        import torch
+
+        rounded: list[float] = torch.tensor(log_probs).bfloat16().float().tolist()
+        return rounded
+
+    _with_log_probs(at, alter)
+
+
+@fault(report="off by one between tokens and log-probs", code="RLS403", variant="each that of the token before it")
+def log_probs_of_the_token_before(at: int) -> None:
+    """Each token has the log-prob of the one before it."""
+    _with_log_probs(at, lambda log_probs: [*log_probs[:1], *log_probs[:-1]])
+
+
+@fault(report="answers put together in another order", code="RLS403", variant="those of other samples")
+def log_probs_of_other_requests(at: int) -> None:
+    """Each completion has the log-probs of another one of the rollout."""
+    waiting: list[Any] = []
+    everyone = asyncio.Event()
+
+    async def act(request: Any, kwargs: dict[str, Any]) -> Any:
+        output = await request(**kwargs)
+        waiting.append(output)
+        if len(waiting) == REQUESTS:
+            for length in {len(each.log_probs) for each in waiting}:
+                alike = [each for each in waiting if len(each.log_probs) == length]
+                given = [each.log_probs for each in alike]
+                for own, others in zip(alike, [*given[1:], given[0]], strict=True):
+                    own.log_probs = others
+            everyone.set()
+        await everyone.wait()
+        return output
+
+    on_requests(at, act)
