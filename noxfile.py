@@ -406,7 +406,7 @@ def verl_vllm(session: nox.Session) -> None:
 @nox.session
 @leaves_room
 def vllm(session: nox.Session) -> None:
-    """TRL's colocate mode with the real vLLM on the CPU: syncs proved, and faults of them. Not by default: 4 GB to install."""
+    """TRL with the real vLLM on the CPU, colocated and in a server: syncs proved, and faults. Not by default: 4 GB to install."""
     # Not the environment of `verl-vllm`: verl imports a class of TRL if there is any TRL, and this one no longer has it.
     session.install(TORCH)
     session.install(TORCH, VLLM)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.record.events import WeightsHeld, WeightsSent
+from rlstep_hooks.record.events import Probe, WeightsHeld, WeightsSent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from rlstep_hooks.record.events import Probe
 
 REMEMBERED = 8
 """Syncs of which one side waits for the other."""
@@ -25,7 +23,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
     sent: WeightsSent
     held: WeightsHeld
-    compared: int
+    names: tuple[str, ...]
     """Tensors whose place in the engine is proved."""
     moved: int
     """Of these, with another value in the policy than the engine held before: only they can show whether anything was loaded."""
@@ -39,6 +37,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's."""
     through: str
     """The dtype through which every wrong value has passed; empty if there is none."""
+
+    @property
+    def compared(self) -> int:
+        """How many tensors were compared."""
+        return len(self.names)
 
 
 class Deliveries:
@@ -72,7 +75,7 @@ class Deliveries:
             if number <= held.number:
                 return None
             own = [probe for probe in self._sent[number].policy if probe.name in after]
-            if own and all(_holds(probe, after[probe.name]) for probe in own):
+            if own and all(_holds(*_common(probe, after[probe.name])) for probe in own):
                 return self._sent[number]
         return None
 
@@ -80,7 +83,11 @@ class Deliveries:
         before = {probe.name: probe for probe in held.before}
         after = {probe.name: probe for probe in held.after}
         own = {probe.name: probe for probe in sent.policy}
-        both = [name for name in own if name in after and len(own[name].bits) == len(after[name].bits)]
+        both = [name for name in own if name in after]
+        for name in both:
+            own[name], after[name] = _common(own[name], after[name])
+            if name in before:
+                before[name], _ = _common(before[name], after[name])
         for name in both:
             seen = (at[name] for at in (before, after) if name in at)
             if any(_holds(own[name], probe) for probe in seen):
@@ -93,7 +100,7 @@ class Deliveries:
         return Delivery(
             sent=sent,
             held=held,
-            compared=len(known),
+            names=tuple(known),
             moved=sum(name in before and not _holds(own[name], before[name]) for name in known),
             wrong=tuple(wrong),
             kept=sum(name in before and before[name].bits == after[name].bits for name in wrong),
@@ -111,6 +118,14 @@ def kind_of_tensor(name: str) -> str:
 def _forget(waiting: OrderedDict[int, Any]) -> None:
     while len(waiting) > REMEMBERED:
         waiting.popitem(last=False)
+
+
+def _common(one: Probe, other: Probe) -> tuple[Probe, Probe]:
+    """Both with the elements that both have: an engine that counts its syncs anew reads fewer of a tensor, or more."""
+    bits = min(len(one.bits), len(other.bits))
+    if len(one.bits) == len(other.bits):
+        return one, other
+    return Probe(one.name, one.dtype, one.bits[:bits]), Probe(other.name, other.dtype, other.bits[:bits])
 
 
 def _holds(own: Probe, held: Probe) -> bool:

@@ -35,6 +35,10 @@ class Contained:
             self._recorder.cannot(topic, f"a hook failed: {describe(error)}")
         return True
 
+    def failed(self, error: Exception) -> None:
+        """Record an error that was caught where entering a context for each of many calls would cost too much."""
+        self.__exit__(type(error), error, None)
+
     def after(self, see: Callable[..., None]) -> Callable[..., Any]:
         """A wrapper that looks at a call once it has returned: `see(result, args)`."""
 

@@ -1,7 +1,8 @@
-"""Syncs of weights between a policy and an engine of the same process."""
+"""Syncs of weights as the policy's process sees them, and the engine too where it is in the same process."""
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,12 +30,12 @@ class EventRecorder(Protocol):
 
 
 class SyncWatch:
-    """Gives WeightsSent and WeightsHeld of each sync.
+    """Gives WeightsSent of each sync, and WeightsHeld of an engine in this process.
 
     Args:
         recorder: Takes the events.
         policy: Gives the policy's module, unwrapped.
-        engine: The engine's name in findings.
+        engine: The engine's name in findings; empty if it is in another process.
         place: Gives the engine's tensor for a name and a shape of the policy.
     """
 
@@ -42,56 +43,59 @@ class SyncWatch:
         self,
         recorder: EventRecorder,
         policy: Callable[[], Any],
-        engine: str,
-        place: Callable[[str, tuple[int, ...]], Place | None],
+        engine: str = "",
+        place: Callable[[str, tuple[int, ...]], Place | None] = lambda name, shape: None,
     ) -> None:
         self._recorder = recorder
         self._policy = policy
         self._guard = Contained(recorder, ("delivery",))
-        self._own: dict[str, Any] = {}
-        self._sent = SentWatch(self._own_tensor)
-        self._held = HeldWatch(engine, place)
-        self._tensors: int | None = None
+        self._own = PolicyTensors()
+        self._sent = SentWatch(self._own.get, keeps=self._own.keep)
+        self._held = HeldWatch(engine, place) if engine else None
+
+    @property
+    def number(self) -> int:
+        """The latest sync; -1 before the first."""
+        return self._sent.number
 
     def begin(self) -> None:
         """A sync begins."""
         with self._guard:
-            policy = self._policy()
-            self._own = {_plain(name): tensor for name, tensor in policy.named_parameters()}
-            # Adapters are merged and not handed over themselves; flat parameters of FSDP have no names of their own.
-            several = hasattr(policy, "peft_config") or any("flat_param" in name for name in self._own)
-            self._tensors = None if several else len(self._own)
+            self._own.begin(self._policy())
             self._sent.begin()
-            self._held.begin(self._sent.number)
+            if self._held is not None:
+                self._held.begin(self._sent.number)
 
-    def handed_over(self, name: str, tensor: Any) -> None:
-        """The trainer hands a tensor over."""
-        with self._guard:
-            self._sent.see(name, tensor)
+    @property
+    def handed_over(self) -> Callable[[str, Any], None]:
+        """Called with each tensor that the trainer hands over (`through`)."""
+        return self._sent.see
 
-    def arrives(self, name: str, tensor: Any) -> None:
-        """A tensor arrives in the engine and is not loaded yet."""
-        with self._guard:
-            self._held.see(name, tensor)
+    @property
+    def arrives(self) -> Callable[[str, Any], None]:
+        """Called with each tensor that arrives in the engine and is not loaded yet (`through`)."""
+        return self._held.see if self._held is not None else _elsewhere
 
     def end(self, version: int) -> None:
         """All tensors are loaded."""
         with self._guard:
-            self._held.end()
-            self._sent.end(version, self._tensors)
-            self._own = {}
+            if self._held is not None:
+                self._held.end()
+            self._sent.end(version, self._own.end(self._sent.seen))
         self.collect()
 
     def woken(self) -> None:
         """The engine is about to generate after it was woken up."""
         with self._guard:
-            self._held.woken()
+            if self._held is not None:
+                self._held.woken()
 
     def collect(self, *, wait: bool = False) -> None:
         """Emit what has arrived from the device."""
         with self._guard:
             at = self._recorder.now()
-            sent, held = self._sent.ready(at, wait=wait), self._held.ready(at, wait=wait)
+            sent = self._sent.ready(at, wait=wait)
+            held = self._held.ready(at, wait=wait) if self._held is not None else []
             if sent or held:
                 self._recorder.emit(*sent, *held)
 
@@ -100,14 +104,80 @@ class SyncWatch:
     ) -> Iterator[tuple[str, Any]]:
         """The same tensors, each seen before it is handed on."""
         for name, tensor in tensors:
-            for look in see:
-                look(name, tensor)
+            try:
+                for look in see:
+                    look(name, tensor)
+            except Exception as error:  # noqa: BLE001 - as in `Contained`
+                self._guard.failed(error)
             yield name, tensor
 
-    def _own_tensor(self, name: str) -> Any:
-        own = self._own.get(name)
+
+def _elsewhere(name: str, tensor: Any) -> None:
+    """What arrives in another process is not seen here."""
+
+
+class PolicyTensors:
+    """The policy's own tensors, by the names under which they are handed over.
+
+    Names are read once, because going through all modules of a model takes longer than all else that a sync is watched with; a tensor
+    is looked up when it is asked for, as it is then.
+    """
+
+    def __init__(self) -> None:
+        self._read: weakref.ref[Any] | None = None
+        """The policy whose names are known."""
+        self._policy: Any = None
+        """While a sync goes on."""
+        self._names: dict[str, str] = {}
+        """The name under which a tensor is handed over -> its name in the policy."""
+        self._tensors: int | None = None
+
+    def begin(self, policy: Any) -> None:
+        """A sync of this policy begins."""
+        self._policy = policy
+        if self._read is None or self._read() is not policy:
+            self._read_names()
+
+    def get(self, name: str) -> Any:
+        """The tensor that is handed over under a name; None if the policy has none, or only a part of it in this process."""
+        own = self._names.get(name)
+        tensor = None if own is None else _parameter(self._policy, own)
         # A sharded parameter has only a part of its elements here.
-        return None if own is None or hasattr(own, "full_tensor") or not own.numel() else own
+        return None if tensor is None or hasattr(tensor, "full_tensor") or not tensor.numel() else tensor
+
+    def keep(self) -> bool:
+        """Whether tensors have the same values from the beginning of a sync to its end: not where adapters are merged into them on
+        the way, or parts of them are gathered."""
+        return self._tensors is not None
+
+    def end(self, seen: int) -> int | None:
+        """The sync is over.
+
+        Args:
+            seen: Different tensors that were handed over.
+
+        Returns:
+            Tensors that are due; None if that is not known.
+        """
+        if self._tensors is not None and seen != self._tensors:
+            self._read_names()  # the policy may have other tensors than in the syncs before
+        self._policy = None
+        return self._tensors
+
+    def _read_names(self) -> None:
+        policy = self._policy
+        self._read = weakref.ref(policy)
+        self._names = {_plain(name): name for name, _ in policy.named_parameters()}
+        # Adapters are merged and not handed over themselves; flat parameters of FSDP have no names of their own.
+        several = hasattr(policy, "peft_config") or any("flat_param" in name for name in self._names)
+        self._tensors = None if several else len(self._names)
+
+
+def _parameter(policy: Any, name: str) -> Any:
+    try:
+        return policy.get_parameter(name)
+    except AttributeError:
+        return None
 
 
 _WRAPPED = ("_checkpoint_wrapped_module.", "_orig_mod.", "modules_to_save.default.", ".base_layer")

@@ -50,6 +50,14 @@ def test_an_engine_that_was_started_again_counts_anew_and_is_no_fault() -> None:
     )
 
 
+def test_an_engine_that_counts_anew_reads_fewer_elements_of_a_tensor() -> None:
+    seen = Deliveries()
+    seen.sent(sent(0, probe(Q0, 1.0)))
+    seen.sent(sent(3, probe(Q0, 4.0, 5.0, 6.0)))
+    again = one(seen.held(held(0, (probe(Q0, 0.5),), (probe(Q0, 4.0),))))
+    assert (again.sent.number, again.names, again.wrong) == (3, (Q0,), ())
+
+
 def test_several_engines_are_each_compared() -> None:
     both = Deliveries()
     both.held(held(0, (), (probe(Q0, 1.0),)))

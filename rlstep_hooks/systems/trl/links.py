@@ -70,8 +70,8 @@ LINKS: dict[LinkName, Link] = {
     ),
     "sampler": yes(
         "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
-        "and what it holds after each sync",
-        "not what a vLLM server does with the weights",
+        "and what it holds after each sync; of a vLLM server too that was started with RLSTEP_ENGINES (1.16)",
+        "not what other servers do with the weights",
     ),
     "weights between updates": yes("a probe, between updates and while samples are generated"),
 }

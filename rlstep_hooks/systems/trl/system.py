@@ -361,7 +361,7 @@ SYSTEM = System(
     ),
     links=LINKS,
     does_not_observe=(
-        "what a vLLM server does with the weights",
+        "what a vLLM server does with the weights, unless it was started with RLSTEP_ENGINES (1.16)",
         "log-probs inside a liger loss",
         "the value of losses without a clip of the documented form (cispo, sapo and the like)",
         "updates made by DeepSpeed's engine",

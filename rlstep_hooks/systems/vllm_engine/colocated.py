@@ -56,6 +56,13 @@ class ColocatedEngine:
         self._loading, self._woken = False, False
         self.sync.end(version)
 
+    def generated(self) -> None:
+        """Samples are there."""
+
+    def finish(self) -> None:
+        """Training is over: what is still on the device may be waited for."""
+        self.sync.collect(wait=True)
+
     def _around_load(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         if not self._loading or not (args or "weights" in kwargs):
             return wrapped(*args, **kwargs)

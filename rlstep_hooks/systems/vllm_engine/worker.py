@@ -1,7 +1,8 @@
 """What a worker process of vLLM sees: the weights that it is given, those that it holds afterwards, and requests with an adapter.
 
-It writes a record of its own; the controller of the run reads it (`EngineRecords`). Read in vLLM 0.32 (v1/worker/gpu_worker.py,
-gpu_model_runner.py, gpu_input_batch.py) and trained with on the CPU, under verl 0.9.1.
+It writes a record of its own; the controller of the run reads it (`EngineRecords`), or the trainer whose server it belongs to
+(`ServedRecords`). Read in vLLM 0.32 (v1/worker/gpu_worker.py, model_executor/model_loader/reload/layerwise.py) and trained with on
+the CPU, under verl 0.9.1, OpenRLHF 0.11.2 and TRL 1.16.0.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.vllm_engine.adapter import state_of
-from rlstep_hooks.systems.vllm_engine.environment import FOLDER, RUN
+from rlstep_hooks.systems.vllm_engine.environment import place
 from rlstep_hooks.systems.vllm_engine.layout import places_in
-from rlstep_hooks.systems.vllm_engine.records import process_name
+from rlstep_hooks.systems.vllm_engine.records import engine_name, process_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from rlstep_hooks.systems.vllm_engine.environment import Place
 
 _patches = Patches()
 _attached = False
@@ -44,8 +47,7 @@ def attach() -> None:
         return
     _attached = True
     _when_imported("vllm.v1.worker.gpu_worker", _place_worker)
-    _when_imported("vllm.v1.worker.gpu_model_runner", _place_runner)
-    _when_imported("vllm.v1.worker.gpu_input_batch", _place_batch)
+    _when_imported("vllm.v1.worker.cpu_worker", _place_cpu_worker)
     # Frameworks whose own method brings a whole sync: where it begins and ends need not be guessed.
     _when_imported("verl.workers.rollout.vllm_rollout.utils", _place_verl)
     _when_imported("openrlhf.trainer.ray.vllm_worker_wrap", _place_openrlhf)
@@ -77,24 +79,23 @@ def _place_worker(module: Any) -> None:
     _patches.wrap(worker, "wake_up", _after_wake)
     # gpu_worker.py:1439: an adapter is delivered.
     _patches.wrap(worker, "add_lora", _after_adapter)
-    # gpu_worker.py:629, 1507, 1587: vLLM's own calls for a sync.
+    # gpu_worker.py:1484: another trainer connects. gpu_worker.py:629, 1507, 1587: vLLM's own calls for a sync.
     for name, hook in (
+        ("init_weight_transfer_engine", _after_connection),
         ("reload_weights", _around_sync),
-        ("start_weight_update", _before_sync),
-        ("finish_weight_update", _after_sync),
+        ("start_weight_update", _before_update),
+        ("finish_weight_update", _after_update),
     ):
         if hasattr(worker, name):
             _patches.wrap(worker, name, hook)
+    # gpu_worker.py:1302: a step of the model, whichever of vLLM's two model runners makes it, with the requests that enter the batch.
+    # Tensors that were loaded before it outside a known sync are one sync.
+    _patches.wrap(worker, "execute_model", _before_step)
 
 
-def _place_runner(module: Any) -> None:
-    # gpu_model_runner.py:3940: a step of the model. Tensors that were loaded before it outside a known sync are one sync.
-    _patches.wrap(module.GPUModelRunner, "execute_model", _before_step)
-
-
-def _place_batch(module: Any) -> None:
-    # gpu_input_batch.py:345: a request enters the batch that is computed, with its adapter.
-    _patches.wrap(module.InputBatch, "add_request", _before_request)
+def _place_cpu_worker(module: Any) -> None:
+    # cpu_worker.py:183: has a method of its own, which does nothing but warn.
+    _patches.wrap(module.CPUWorker, "wake_up", _after_wake)
 
 
 def _place_verl(module: Any) -> None:
@@ -119,8 +120,11 @@ def _after_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     global _engine
     result = wrapped(*args, **kwargs)
     try:
-        if _engine is None:
-            _engine = EngineWeights(worker)
+        where = place()
+        # TRL's colocate mode (vllm_generation.py 1.16.0:340): the trainer is in the same process and looks itself.
+        own = getattr(worker.vllm_config.parallel_config, "distributed_executor_backend", None) == "external_launcher"
+        if _engine is None and where is not None and not (where.served and own):
+            _engine = EngineWeights(worker, where)
     except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
         not_evaluated(f"the engine's weights cannot be followed: {error!r}")
     return result
@@ -143,6 +147,28 @@ def _around_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     return _before_sync(lambda *a, **k: _after_sync(wrapped, worker, a, k), worker, args, kwargs)
 
 
+def _after_connection(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _engine is not None:
+        _engine.restart()
+    return result
+
+
+def _before_update(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    if _engine is not None:
+        _engine.begin(ahead=True)
+    return wrapped(*args, **kwargs)
+
+
+def _after_update(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    if _engine is not None:
+        # vLLM itself waits for the device in each update (distributed/weight_transfer/base.py:375). The trainer that made the call
+        # relies on finding this sync in the record once its samples are there.
+        _engine.end(wait=True)
+    return result
+
+
 def _after_wake(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
     if _engine is not None:
@@ -158,32 +184,34 @@ def _after_adapter(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _before_step(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+def _before_step(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     if _engine is not None:
         _engine.steps()
-    return wrapped(*args, **kwargs)
-
-
-def _before_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
-    if _engine is not None and _engine.adapted is not None:
-        _engine.request(kwargs["request"] if "request" in kwargs else args[0])
+        if _engine.adapted is not None:
+            _engine.take_requests(kwargs["scheduler_output"] if "scheduler_output" in kwargs else args[0])
     return wrapped(*args, **kwargs)
 
 
 class EngineWeights:
-    """The weights of one worker process."""
+    """The weights of one worker process.
 
-    def __init__(self, worker: Any) -> None:
+    Args:
+        worker: vLLM's.
+        where: Where it records.
+    """
+
+    def __init__(self, worker: Any, where: Place) -> None:
         process = process_name()
         attached = Attached(
-            run=os.environ[RUN],
+            run=where.run,
             process=process,
             host=os.uname().nodename,
             pid=os.getpid(),
             started=time.time(),
             versions=versions_of("vllm", "torch", "transformers"),
         )
-        self._writer = EventWriter(FolderLedger(Path(os.environ[FOLDER]), attached.run, process))
+        self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
+        self._attached = attached
         self._writer.emit(attached)
         self._guard = Contained(self._writer, ("delivery",))
         self.woken = False
@@ -192,7 +220,7 @@ class EngineWeights:
         """The number under which the latest adapter was delivered; None if none was."""
         self._worker = worker
         self._requests = self._bound = 0
-        self._name = f"engine {process}"
+        self._name = engine_name(process)
         model, parallel = worker.model_runner.model, worker.vllm_config.parallel_config
         self._held = HeldWatch(self._name, places_in(model, int(parallel.tensor_parallel_size)))
         self._explicit = False
@@ -201,20 +229,34 @@ class EngineWeights:
         # Model classes load all tensors of a sync here, or part after part (model_executor/models/*.py).
         _patches.wrap(model, "load_weights", self._around_load)
 
-    def begin(self) -> None:
-        """A sync begins, or goes on with another tensor. It counts even if nothing comes with it, as it does for the trainer."""
+    def restart(self) -> None:
+        """Another trainer has connected. Both sides read the same tensors of a sync only if they count alike."""
+        with self._guard:
+            self._held.restart()
+            self._writer.emit(self._attached)
+
+    def begin(self, *, ahead: bool = False) -> None:
+        """A sync begins, or goes on with another tensor. It counts even if nothing comes with it, as it does for the trainer.
+
+        Args:
+            ahead: Whether the engine takes its tensors away while it loads, so that what it holds has to be read now.
+        """
         if self._explicit:
             return
         if self._held.open:
             self._close()
         self._explicit = True
         with self._guard:
-            self._held.begin()
+            self._held.begin(ahead=ahead)
 
-    def end(self) -> None:
-        """A sync is over."""
+    def end(self, *, wait: bool = False) -> None:
+        """A sync is over.
+
+        Args:
+            wait: Whether the device may be waited for.
+        """
         self._explicit = False
-        self._close()
+        self._close(wait=wait)
 
     def steps(self) -> None:
         """The model is about to compute."""
@@ -228,24 +270,28 @@ class EngineWeights:
         if self._waiting:
             self._write()
 
-    def request(self, request: Any) -> None:
-        """A request is computed from now on, after an adapter was delivered."""
+    def take_requests(self, scheduled: Any) -> None:
+        """Requests enter the batch that is computed, after an adapter was delivered (v1/core/sched/output.py, `NewRequestData`)."""
         with self._guard:
-            self._requests += 1
-            self._bound += getattr(request, "lora_request", None) is not None
-            if self._requests in REQUESTS:
-                state = None if self.adapted is None else state_of(self._worker, self.adapted)
-                self._writer.emit(
-                    AdapterUsed(
-                        at=self._writer.now(),
-                        engine=self._name,
-                        requests=self._requests,
-                        bound=self._bound,
-                        parts=state.parts if state is not None else None,
-                        matched=state.matched if state is not None else 0,
-                        empty=state.empty if state is not None else 0,
-                    )
+            for request in scheduled.scheduled_new_reqs:
+                self._take_request(request)
+
+    def _take_request(self, request: Any) -> None:
+        self._requests += 1
+        self._bound += getattr(request, "lora_request", None) is not None
+        if self._requests in REQUESTS:
+            state = None if self.adapted is None else state_of(self._worker, self.adapted)
+            self._writer.emit(
+                AdapterUsed(
+                    at=self._writer.now(),
+                    engine=self._name,
+                    requests=self._requests,
+                    bound=self._bound,
+                    parts=state.parts if state is not None else None,
+                    matched=state.matched if state is not None else 0,
+                    empty=state.empty if state is not None else 0,
                 )
+            )
 
     def _around_load(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         if not (args or "weights" in kwargs):
@@ -258,14 +304,14 @@ class EngineWeights:
                 self._held.see(name, tensor)
             yield name, tensor
 
-    def _close(self) -> None:
+    def _close(self, *, wait: bool = False) -> None:
         with self._guard:
             self._held.end()
-        self._write()
+        self._write(wait=wait)
 
-    def _write(self) -> None:
+    def _write(self, *, wait: bool = False) -> None:
         with self._guard:
-            events = self._held.ready(self._writer.now())
+            events = self._held.ready(self._writer.now(), wait=wait)
             self._waiting = not events
             if events:
                 self._writer.emit(*events)

@@ -26,6 +26,7 @@ from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
+from rlstep_hooks.systems.vllm_engine.served import served_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
+    from rlstep_hooks.systems.vllm_engine.served import ServedEngine
 
 
 REMEMBERED_ROLLOUTS = 64
@@ -60,8 +62,8 @@ class RolloutHooks:
         self._compiled = is_compiled(observation.trainer)
         self._engine_version: int | None = None
         """Version of the weights that were last synced to the engine."""
-        self._engine: ColocatedEngine | None = None
-        """The engine, where it is in this process."""
+        self._engine: ColocatedEngine | ServedEngine | None = None
+        """The engine, where it tells what it holds."""
         self._delivery_guard = Contained(recorder, ("delivery",))
         self._distance_guard = Contained(recorder, ("engine_distance",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
@@ -124,6 +126,9 @@ class RolloutHooks:
             seen.generation = None
             if generation.forwards is not None:
                 generation.forwards.end()
+        if self._engine is not None:
+            with self._delivery_guard:
+                self._engine.generated()
         self._quick = self._recorder.now() - began < QUICK
         with self._rollout_guard:
             rows = args[0] if args else kwargs.get("inputs")
@@ -137,21 +142,24 @@ class RolloutHooks:
         return bool(correction and self._observation.form.samples_with_engine())
 
     def _attach_engine(self, patches: Patches) -> None:
-        """Follow the weights into vLLM where it runs in this process (`vllm_mode="colocate"`)."""
+        """Follow the weights into vLLM: in this process (`vllm_mode="colocate"`), or in a server that tells what it holds."""
         trainer = self._observation.trainer
         generation = getattr(trainer, "vllm_generation", None)
         llm = getattr(trainer if generation is None else generation, "llm", None)
-        if llm is None:
-            return
         unwrap = trainer.accelerator.unwrap_model
-        self._engine = ColocatedEngine(llm, self._recorder, lambda: unwrap(trainer.model))
-        self._engine.attach(patches)
-        if hasattr(generation, "_iter_named_params"):
+        if llm is not None:
+            self._engine = own = ColocatedEngine(llm, self._recorder, lambda: unwrap(trainer.model))
+            own.attach(patches)
+            # Earlier releases hand each tensor to the engine where they gather it.
+            own.hands_over = not hasattr(generation, "_iter_named_params")
+        elif getattr(generation, "mode", "") == "server" and trainer.accelerator.is_main_process:
+            if hasattr(generation, "_iter_named_params"):
+                self._engine = served_engine(self._recorder, lambda: unwrap(trainer.model))
+            else:
+                self._recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
+        if self._engine is not None and hasattr(generation, "_iter_named_params"):
             # vllm_generation.py 1.16.0:435: all tensors of a sync under vLLM's names, each gathered and, with PEFT, merged.
             patches.wrap(generation, "_iter_named_params", self._around_tensors)
-        else:
-            # Earlier releases hand each tensor to the engine where they gather it.
-            self._engine.hands_over = True
 
     def _around_tensors(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         tensors, engine = wrapped(*args, **kwargs), self._engine
@@ -173,7 +181,7 @@ class RolloutHooks:
     def finish(self) -> None:
         """Training is over: what is still on the device may be waited for."""
         if self._engine is not None:
-            self._engine.sync.collect(wait=True)
+            self._engine.finish()
 
     # The weights that sample
 
