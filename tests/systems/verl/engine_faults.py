@@ -1,4 +1,4 @@
-"""Faults of the engine's log-probs, where it is asked for them: each has a cause, and the finding names it."""
+"""Faults of the engine's log-probs, where it is asked for them; of most of them the finding names the cause."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def engine_rounds_log_probs(at: int) -> None:
     _with_log_probs(at, alter)
 
 
-@fault(report="off by one between tokens and log-probs", code="RLS403", variant="each that of the token before it")
+@fault(report="off by one between tokens and log-probs", code="RLS403", variant="that of the token before it")
 def log_probs_of_the_token_before(at: int) -> None:
     """Each token has the log-prob of the one before it."""
     _with_log_probs(at, lambda log_probs: [*log_probs[:1], *log_probs[:-1]])
 
 
-@fault(report="answers put together in another order", code="RLS403", variant="those of other samples")
+@fault(report="answers put together in another order", code="RLS403", variant="mean")
 def log_probs_of_other_requests(at: int) -> None:
-    """Each completion has the log-probs of another one of the rollout."""
+    """Each completion has the log-probs of another one of the rollout; the cause has no name where some completions are short."""
     waiting: list[Any] = []
     everyone = asyncio.Event()
 

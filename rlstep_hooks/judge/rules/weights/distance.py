@@ -38,6 +38,10 @@ ENOUGH_MEASURED = 2
 """Rollouts that must be measured before a distance can be called unusual."""
 
 
+ENOUGH_TOKENS = 1024
+"""Tokens of a micro-batch from which its mean is compared in reduced precision: the bound is one for the mean of a rollout."""
+
+
 TRUNCATION_SHARE = 0.15
 """Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
 
@@ -171,6 +175,8 @@ class SamplerGap(ValueRule):
         gap = values.mean_abs_log_ratio
         asked = self.progress.started.facts.get("engine_log_probs_are_old")
         if not asked or event.old_source != "engine" or event.old_version != event.policy_version or gap is None:
+            return None
+        if self._precision() == "reduced" and (values.tokens or 0) < ENOUGH_TOKENS:
             return None
         self.checks += 1
         tolerance = self._tolerance()

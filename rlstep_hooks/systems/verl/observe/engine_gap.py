@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+ENOUGH_TOKENS = 64
+"""Tokens of samples of the same weights from which their mean says something."""
+
+
 def sampler_gap(number: int, own: list[Any] | None, data: Any, *, label: int | None, fit: str) -> RolloutValues:
     """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens.
 
@@ -43,7 +47,7 @@ def sampler_gap(number: int, own: list[Any] | None, data: Any, *, label: int | N
         return values
     fresh = [row for row, of in zip(rows, oldest, strict=True) if of == str(label)]
     of_fresh = torch.cat(fresh) if fresh else gaps[:0]
-    if not of_fresh.numel():
+    if of_fresh.numel() < ENOUGH_TOKENS:
         return values
     return msgspec.structs.replace(values, sampler_gap_fresh=float(of_fresh.mean()))
 
