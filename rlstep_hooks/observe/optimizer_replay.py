@@ -98,7 +98,7 @@ class OptimizerReplay:
     """
 
     def __init__(self, probed: Sequence[tuple[Any, int, int]], optimizer: Optimizer) -> None:
-        groups = {id(held): group for group in optimizer.param_groups for held in group["params"]}
+        groups = {id(held): place for place, group in enumerate(optimizer.param_groups) for held in group["params"]}
         # The optimizer knows a parameter, of which a shard is the part that this process holds.
         owned = [(of, getattr(of[0], "parameter", of[0])) for of in probed]
         held = [of for of, whole in owned if id(whole) in groups]
@@ -111,7 +111,8 @@ class OptimizerReplay:
         self._probed = held
         self._parameters = [whole for _, whole in owned if id(whole) in groups]
         """The tensors of the optimizer that they are of."""
-        self._groups = [groups[id(whole)] for whole in self._parameters]
+        self._places_of_groups = [groups[id(whole)] for whole in self._parameters]
+        """Not the groups themselves: `load_state_dict` puts others in their places, and schedulers then write to those."""
         self._places = torch.arange(len(held)).repeat_interleave(torch.tensor([count for _, count, _ in held]).long())
         """(P,): the tensor of each probed weight."""
         self.uncovered = self._why_uncovered()
@@ -125,6 +126,12 @@ class OptimizerReplay:
         """Replayed steps: update, what it was computed from, the weights after it."""
         self._looks: list[tuple[int, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]] = []
         """Update, the moments and steps that the step before it had left, those before its own."""
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        """The group of each replayed tensor, as it is now."""
+        groups = self._optimizer.param_groups
+        return [groups[place] for place in self._places_of_groups]
 
     def _why_uncovered(self) -> str:
         if self._kind not in COVERED and _name(self._kind) not in (*DEEPSPEED, TENSORFLOW):

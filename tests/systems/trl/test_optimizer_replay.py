@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,6 +82,16 @@ def test_only_the_step_that_was_changed_is_off(name: str) -> None:
 
     found = numbers_of(OPTIMIZERS[name], torch.float32, write)
     assert [update for update in found if (found[update].get("optimizer_off") or 0) > 1] == [6]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_checkpoint_that_is_loaded_later_brings_groups_of_its_own(name: str) -> None:
+    def load(step: int, optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
+        if step == 3:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+    found = numbers_of(OPTIMIZERS[name], torch.float32, load)
+    assert all(found[update]["optimizer_off"] < 1 for update in range(STEPS) if update != 2)
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "sgd"])

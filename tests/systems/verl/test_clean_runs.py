@@ -30,6 +30,8 @@ UNEVEN = {
 def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | TWO_PASSES | UNEVEN | {"trainer.default_local_dir": tmp_path / "checkpoints"}
     overrides |= {"trainer.total_epochs": 2, "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum"}
+    # A rate that rises over the resume: the optimizer has groups of its own once a checkpoint is loaded into it.
+    overrides |= {"actor_rollout_ref.actor.optim.lr_warmup_steps": 5}
     run = audited(overrides | {"trainer.total_training_steps": 3, "trainer.save_freq": 3}, tmp_path / "run")
     lags = (0, 1, 2, 3, 4, 5)
     Expected(rollouts=3, updates=18, lags=lags).check(run)
