@@ -22,13 +22,14 @@ def train(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFac
     """Train in one folder after the other run there: four rollouts in a pass, a checkpoint after every second."""
     folder = tmp_path_factory.mktemp("resumed")
 
-    def run(*, episodes: int, latest: str = "", environment: Mapping[str, str] | None = None) -> Audited:
+    def run(*, episodes: int, latest: str = "", environment: Mapping[str, str] | None = None, **more: Any) -> Audited:
         flags: dict[str, Any] = reinforce(assets, folder, rows=32)
         flags |= {
             "ckpt.save_steps": 2,
             "ckpt.max_num": 10,
             "train.num_episodes": episodes,
             "ckpt.load_enable": bool(latest),
+            **more,
         }
         if latest:
             (folder / "ckpt" / "_actor" / "latest").write_text(latest)
@@ -46,6 +47,16 @@ def test_a_run_that_resumes_at_the_end_of_a_pass_is_clean(train: Callable[..., A
     assert [str(finding) for finding in alarms(run.report)] == []
     assert (run.report.verdict, run.report.counts.rollouts, run.report.updates_before) == ("PASS", 4, 8)
     assert {o.code: o.verdict for o in run.report.rules}["RLS702"] == "PASS", "the weights are those that were saved"
+
+
+@pytest.mark.parametrize("generated", [8, 16])
+def test_asynchronous_training_that_resumes_is_clean(train: Callable[..., Audited], generated: int) -> None:
+    more = {"train.async_enable": True, "rollout.vllm_generate_batch_size": generated}
+    run = train(episodes=1, latest="global_step2", environment={"RLSTEP_ON_FAIL": "raise"}, **more)
+    assert run.outcome.status == 0, tail(run.outcome)
+    assert [str(finding) for finding in alarms(run.report)] == []
+    counts = run.report.counts
+    assert (run.report.verdict, counts.rollouts, counts.weight_syncs, run.report.updates_before) == ("PASS", 2, 2, 4)
 
 
 def test_weights_that_are_not_loaded_within_a_pass_are_found(train: Callable[..., Audited]) -> None:

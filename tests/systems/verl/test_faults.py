@@ -147,12 +147,12 @@ LAUNCHES = {
             "gradient_against_the_critics_loss": 10,
             "backward_of_half_the_critics_loss": 11,
         },
-        # With a discount the returns of neighbours differ, whatever the rewards are.
+        # With a discount the returns of neighbours differ, whatever the rewards are. A narrow clip acts at each second update.
         settings={
             "trainer.use_v1": False,
             "algorithm.gamma": 0.9,
             "algorithm.lam": 0.7,
-            "critic.cliprange_value": 0.01,
+            "critic.cliprange_value": 0.001,
             "critic.optim.lr": 1e-3,
         },
         rows=104,

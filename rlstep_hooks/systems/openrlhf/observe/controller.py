@@ -263,10 +263,15 @@ class OpenRlhfController:
         return result
 
     def _around_sync(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        result = self._around_returning(wrapped, instance, args, kwargs)
+        result = self._run(wrapped, args, kwargs)
+        with self._contained:
+            self._synced()
+        return result
+
+    def _synced(self) -> None:
+        self._all_returned()
         with self._delivery:
             self._engines.collect()
-        return result
 
     def _around_experiences(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
         result = self._around_returning(wrapped, maker, args, kwargs)
@@ -370,6 +375,10 @@ class OpenRlhfController:
     def _around_rollout(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         with self._contained:
             samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
+            if self._record.called and not self._rollouts:
+                # ppo_trainer_async.py:340: a resumed run first asks the actor for a sync. Ray calls a method of the actor's class then,
+                # not the hook on the object; it has returned when training begins.
+                self._synced()
             self._emit_rollout(self._generated(len(samples)))
         with self._settings:
             at = self._recorder.now()
