@@ -70,6 +70,10 @@ def _model_decides_sampling(evidence: Evidence) -> bool:
     )
 
 
+def _generated_without_cache(evidence: Evidence) -> bool:
+    return bool(evidence.progress.started.facts.get("layers_drop_cache"))
+
+
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         name="trl-evaluation-taken-for-training",
@@ -248,5 +252,23 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ),
         codes=frozenset({"RLS410", "RLS301"}),
         applies=_model_decides_sampling,
+    ),
+    Deviation(
+        name="trl-gradient-checkpointing-in-generation",
+        title="gradient checkpointing takes the context away from generation",
+        since="0.16",
+        fixed_in="0.22",
+        document="each token is drawn given the prompt and all tokens before it",
+        code=(
+            "model.generate() runs in training mode with gradient checkpointing on, and transformers' layers (4.53 and later) then drop "
+            "the cache of keys and values: after the first token, each is drawn given nothing but the one before it"
+        ),
+        evidence=(
+            "unwrap_model_for_generation 0.16.1 to 0.21.0, which 0.22.0 mended; transformers 4.57.6 modeling_layers.py "
+            "GradientCheckpointingLayer; TRL issue #3683; measured with 0.18.2: mean distance 0.09 nats"
+        ),
+        workaround="use TRL 0.22 or later, transformers before 4.53, use_vllm=True, or gradient_checkpointing=False",
+        codes=frozenset({"RLS313"}),
+        applies=_generated_without_cache,
     ),
 )

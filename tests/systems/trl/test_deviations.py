@@ -8,6 +8,7 @@ import pytest
 from packaging.version import Version
 
 from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.systems.trl.observe.facts import layers_drop_cache
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, explained, problems
@@ -176,3 +177,15 @@ def test_other_losses_do_not_depend_on_the_generation_period(
     outcome = next(rule for rule in audit.report.rules if rule.code == "RLS801")
     assert outcome.verdict == "PASS", outcome.reason
     assert outcome.checks >= 1
+
+
+@pytest.mark.parametrize("reused", [False, True], ids=["one pass", "two passes"])
+def test_gradient_checkpointing(build: Callable[..., Any], reused: bool) -> None:
+    """Completions are long enough that what is lost shows: without its context, each token has other log-probs."""
+    passes = CYCLE if reused else {"max_steps": 8}
+    trainer, audit = build(gradient_checkpointing=True, max_completion_length=16, learning_rate=1e-2, **passes)
+    trainer.train()
+    present = layers_drop_cache(trainer.model) and release_between("0.16", "0.22")
+    check(audit.report, "trl-gradient-checkpointing-in-generation", present=present)
+    if present:
+        assert "RLS313" in codes(audit.report)

@@ -21,7 +21,7 @@ REUSED = {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 8}
     "settings",
     [
         {"bf16": True},
-        {"bf16": True, "gradient_checkpointing": True, "learning_rate": 1e-6, "lr_scheduler_type": "linear"},
+        {"bf16": True, "learning_rate": 1e-6, "lr_scheduler_type": "linear"},
         {"learning_rate": 1e-6, "lr_scheduler_type": "cosine", "warmup_steps": 3},
         {"learning_rate": 1e-9, "lr_scheduler_type": "linear"},
         {"max_grad_norm": 0.1, "weight_decay": 0.1, "optim": "sgd"},

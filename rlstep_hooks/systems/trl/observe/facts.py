@@ -16,6 +16,7 @@ def live_facts(trainer: Any) -> dict[str, Any]:
         "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
         and any(slot is not None for slot in trainer._buffered_inputs),
         "max_steps": int(trainer.state.max_steps),
+        "layers_drop_cache": layers_drop_cache(trainer.model),
     }
 
 
@@ -77,6 +78,18 @@ def active_dropout(model: Any) -> int:
         attention = getattr(module, "attention_dropout", 0.0)
         count += layer or (isinstance(attention, float) and attention > 0)
     return count
+
+
+def layers_drop_cache(model: Any) -> bool:
+    """Whether layers drop the cache of keys and values in training mode, so that each forward sees nothing but its own tokens.
+
+    From 4.53 transformers' layers do so while gradient checkpointing is on (modeling_layers.py, GradientCheckpointingLayer.__call__).
+    """
+    try:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+    except ImportError:  # before 4.52
+        return False
+    return any(isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing for module in model.modules())
 
 
 @cache
