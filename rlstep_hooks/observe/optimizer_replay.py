@@ -53,6 +53,8 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
     """Whether there is a gradient; else torch leaves the tensor out, decay included."""
     relative: float
     """Relative error of a step that the dtype of its moments explains."""
+    roundings: float
+    """The same of the terms that a step is the sum of: they can cancel, and their rounding stays."""
     beta1: float = 0.0
     beta2: float = 0.0
     """Also alpha of RMSprop."""
@@ -262,40 +264,50 @@ class OptimizerReplay:
         weights, *rest = torch.stack([step[1].numbers for step in steps]).double().split(after.shape[1], 1)
         of = _Factors([step[1].constants for step in steps], self._places, after.device)
         made_so_far = torch.stack([step[1].steps for step in steps]).to(after.device, torch.float64, non_blocking=True)
-        planned = self._documented(of, made_so_far, weights, *rest) - weights
+        documented, terms = self._documented(of, made_so_far, weights, *rest)
+        planned = documented - weights
         made = after.double() - weights
         rounding = ROUNDINGS * torch.finfo(after.dtype).eps * (weights.abs() + planned.abs())
-        tolerance = rounding + of("relative") * planned.abs() + torch.finfo(torch.float32).tiny
+        rounding += of("relative") * planned.abs() + of("roundings") * terms
+        tolerance = rounding + torch.finfo(torch.float32).tiny
         off = ((made - planned).abs() / tolerance).amax(1)
         return [off, (made * planned).sum(1) / (planned * planned).sum(1)]
 
     def _documented(
         self, of: _Factors, made_so_far: Tensor, weights: Tensor, gradient: Tensor, *moments: Tensor
-    ) -> Tensor:
-        """The weights after the documented step, (N, P) float64.
+    ) -> tuple[Tensor, Tensor]:
+        """The weights after the documented step, and the sizes of the terms of that step added up: each (N, P) float64.
 
         Args:
             of: The constants.
             made_so_far: (N, K), steps that each tensor has made.
             weights: (N, P), as gradient and moments.
         """
+        terms = gradient.abs() + of("adds") * weights.abs()
         gradient = of("sign") * gradient + of("adds") * weights
         if self._moments == _OF_SGD:
             buffer = of("keeps") * moments[0] + of("takes") * gradient
             step = of("by_gradient") * gradient + of("by_momentum") * buffer
+            kept = of("keeps") * moments[0].abs() + of("takes") * terms
+            terms = of("by_gradient") * terms + of("by_momentum") * kept
         elif self._moments == _OF_RMSPROP:
             square = of("beta2") * moments[0] + (1 - of("beta2")) * gradient**2
-            step = gradient / ((square + of("within")).sqrt() + of("epsilon")) + of("keeps") * moments[1]
+            divisor = (square + of("within")).sqrt() + of("epsilon")
+            step = gradient / divisor + of("keeps") * moments[1]
+            terms = terms / divisor + of("keeps") * moments[1].abs()
         else:
             first = of("beta1") * moments[0] + (1 - of("beta1")) * gradient
             second = of("beta2") * moments[1] + (1 - of("beta2")) * gradient**2
             bias1, bias2 = (of.spread(1 - of.each(name) ** (made_so_far + 1)) for name in ("beta1", "beta2"))
-            step = first / bias1 / ((second / bias2).sqrt() + of("epsilon"))
+            divisor = bias1 * ((second / bias2).sqrt() + of("epsilon"))
+            step = first / divisor
+            terms = (of("beta1") * moments[0].abs() + (1 - of("beta1")) * terms) / divisor
         documented = weights * of("shrinks") - of("rate") * step
+        terms = of("rate") * terms
         stepped = of("stepped")
         if isinstance(stepped, Tensor):
-            return torch.where(stepped > 0, documented, weights)
-        return documented if stepped else weights
+            return torch.where(stepped > 0, documented, weights), terms
+        return (documented if stepped else weights), terms
 
 
 class _Before(msgspec.Struct, frozen=True, gc=False):
@@ -372,13 +384,15 @@ def _constants(
     momentum = float(group.get("momentum", 0.0))
     begun = momentum != 0 and moment is not None
     nesterov = momentum != 0 and bool(group.get("nesterov"))
+    precise = weight if moment is None else moment
     return Constants(
         rate=rate,
         shrinks=1 - rate * decay if decoupled else 1.0,
         adds=0.0 if decoupled else decay,
         sign=-1.0 if group.get("maximize") else 1.0,
         stepped=gradient is not None,
-        relative=RELATIVE.get((weight if moment is None else moment).dtype, RELATIVE_REDUCED),
+        relative=RELATIVE.get(precise.dtype, RELATIVE_REDUCED),
+        roundings=ROUNDINGS * torch.finfo(precise.dtype).eps,
         beta1=beta1,
         beta2=beta2,
         epsilon=0.0 if tensorflow else float(group.get("eps", 0.0)),

@@ -73,6 +73,40 @@ def test_each_documented_step_is_where_its_formula_puts_it(name: str, dtype: tor
         assert found.get(update, {}).get("moments_lost") == (0 if followed else None)
 
 
+CANCELLING = {
+    "momentum": ("momentum_buffer", -0.9 / (1 - 0.1)),
+    "nesterov": ("momentum_buffer", 0.9 * 0.9 / (1 + 0.9)),
+    "adam": ("exp_avg", -0.9 / (1 - 0.9)),
+    "adamw": ("exp_avg", -0.8 / (1 - 0.8)),
+    "fused": ("exp_avg", -0.9 / (1 - 0.9)),
+}
+"""Optimizer -> its moment, and how many times that moment the gradient is which leaves no step."""
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_terms_of_a_step_may_cancel(name: str) -> None:
+    """What moment and gradient leave of each other has the rounding of both, and where the weight is 0 nothing hides it."""
+    torch.manual_seed(0)
+    moment, times = CANCELLING[name]
+    parameter = torch.nn.Parameter(torch.zeros(256))
+    optimizer = OPTIMIZERS[name]([{"params": [parameter], "weight_decay": 0.0}])
+    replay = OptimizerReplay([(parameter, 256, 1)], optimizer)
+    for update in range(64):
+        parameter.grad = torch.randn(256)
+        optimizer.step()
+        with torch.no_grad():
+            parameter.zero_()
+        held = optimizer.state[parameter][moment].double()
+        parameter.grad = (times * held).float() * (1 + 1e-6 * torch.randn(256))
+        replay.before_step(compared=True)
+        optimizer.step()
+        replay.after_step(update)
+    worked_up = replay.work_up()
+    assert worked_up is not None
+    source, vector = worked_up
+    assert max(of["optimizer_off"] for of in source.values(vector.tolist()).values() if "optimizer_off" in of) < 1
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_only_the_step_that_was_changed_is_off(name: str) -> None:
     def write(step: int, optimizer: Any, parameters: list[torch.nn.Parameter]) -> None:
