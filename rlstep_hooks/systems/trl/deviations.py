@@ -260,7 +260,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fixed_in="0.22",
         document="each token is drawn given the prompt and all tokens before it",
         code=(
-            "model.generate() runs in training mode with gradient checkpointing on, and transformers' layers (4.53 and later) then drop "
+            "model.generate() runs in training mode with gradient checkpointing on, and layers of transformers (4.53 and later) drop "
             "the cache of keys and values: after the first token, each is drawn given nothing but the one before it"
         ),
         evidence=(

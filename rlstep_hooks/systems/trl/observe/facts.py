@@ -89,7 +89,9 @@ def layers_drop_cache(model: Any) -> bool:
         from transformers.modeling_layers import GradientCheckpointingLayer
     except ImportError:  # before 4.52
         return False
-    return any(isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing for module in model.modules())
+    return any(
+        isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing for module in model.modules()
+    )
 
 
 @cache
