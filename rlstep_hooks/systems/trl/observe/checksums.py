@@ -52,16 +52,15 @@ class Checksums:
             alike: Whether to count the samples of equal completions.
         """
         ids, advantages = part["completion_ids"], part["advantages"]
-        both = self.of_tokens(torch.stack((ids, mask.to(ids.dtype)), 1))
-        found = [both, of_bits(advantages, per_token=advantages.dim() == 2).unsqueeze(1)]
+        tokens, masks = self.of_tokens(ids), self.of_tokens(mask)
+        found = [tokens, masks, of_bits(advantages, per_token=advantages.dim() == 2)]
         if old is not None:
-            found.append(of_bits(old, per_token=old.dim() == 2).unsqueeze(1))
+            found.append(of_bits(old, per_token=old.dim() == 2))
         if whole or alike:
-            handed, tokens = self.of_loss(part) if whole else {}, both[:, 0]
+            handed, none = self.of_loss(part) if whole else {}, torch.zeros_like(tokens)
             equal = (tokens.unsqueeze(0) == tokens.unsqueeze(1)).sum(1)
-            none = torch.zeros_like(tokens)
-            found.append(torch.stack((handed.get("prompts", none), handed.get("reference", none), equal), 1))
-        return torch.cat(found, 1)  # of the largest type among them, int64
+            found += (handed.get("prompts", none), handed.get("reference", none), equal)
+        return torch.stack(found, 1)  # of the largest type among them, int64
 
     def of_loss(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         """Of the prompts and of the reference's log-probs, as far as a rollout or a loss has them: each (B,)."""

@@ -74,19 +74,34 @@ class SampleIdentities:
         written, known = version_of(rows), self._known.get(id(rows))
         if known is not None and known.rows is rows and known.written == written >= 0:  # trained in an earlier pass
             return known
-        by_rollout = _by_rollout(rows.tolist())
-        found = Trained(
-            rows=rows,
-            written=written,
-            samples=tuple([SampleRows(rollout, tuple(held)) for rollout, held in by_rollout.items()]),
-            rollout=next(iter(by_rollout), -1),
-            sampled=_oldest(self._sampled, by_rollout),
-            refreshed=_oldest(self._refreshed, by_rollout) if self._refreshed else None,
-        )
+        found = self._read(rows, written)
         if len(self._known) >= self._slices:
             del self._known[next(iter(self._known))]
         self._known[id(rows)] = found
         return found
+
+    def _read(self, rows: Tensor, written: int) -> Trained:
+        held = rows.tolist()
+        rollout = held[0] // _PLACES if held else -1
+        if held and min(held) // _PLACES == max(held) // _PLACES:  # as almost always
+            first = rollout * _PLACES
+            return Trained(
+                rows=rows,
+                written=written,
+                samples=(SampleRows(rollout, tuple([identity - first for identity in held])),),
+                rollout=rollout,
+                sampled=self._sampled.get(rollout),
+                refreshed=self._refreshed.get(rollout),
+            )
+        by_rollout = _by_rollout(held)
+        return Trained(
+            rows=rows,
+            written=written,
+            samples=tuple([SampleRows(of, tuple(places)) for of, places in by_rollout.items()]),
+            rollout=rollout,
+            sampled=_oldest(self._sampled, by_rollout),
+            refreshed=_oldest(self._refreshed, by_rollout),
+        )
 
 
 def identities(rollout: int, sizes: list[int]) -> Sequence[Tensor]:
@@ -98,8 +113,6 @@ def identities(rollout: int, sizes: list[int]) -> Sequence[Tensor]:
 
 def _by_rollout(identities: list[int]) -> dict[int, list[int]]:
     """The places of samples by their rollouts."""
-    if identities and min(identities) // _PLACES == max(identities) // _PLACES:  # as almost always
-        return {identities[0] // _PLACES: [identity % _PLACES for identity in identities]}
     found: dict[int, list[int]] = {}
     for identity in identities:
         found.setdefault(identity // _PLACES, []).append(identity % _PLACES)
