@@ -80,8 +80,8 @@ def _subscripts(function: ast.AST, names: set[str]) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_name(node.value, names):
             yield from _texts(node.slice)
-        elif _is_get(node) and _is_name(node.func.value, names):  # type: ignore[attr-defined]
-            yield from _texts(node.args[0])  # type: ignore[attr-defined]
+        elif _is_get(node) and _is_name(node.func.value, names):  # type: ignore[attr-defined]  # a call of an attribute
+            yield from _texts(node.args[0])  # type: ignore[attr-defined]  # a call
 
 
 def _is_get(node: ast.AST) -> bool:

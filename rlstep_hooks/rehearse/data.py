@@ -78,7 +78,7 @@ def _cut(rows: Any, path: str) -> Any:
 def _made(path: str, error: Exception, kwargs: dict[str, Any]) -> Any:
     from datasets import Dataset, DatasetDict
 
-    class MadeSplits(DatasetDict):  # type: ignore[misc]
+    class MadeSplits(DatasetDict):  # type: ignore[misc]  # datasets is not typed
         """Any split that a script asks for."""
 
         def __missing__(self, name: str) -> Any:

@@ -86,7 +86,7 @@ def cpu_mesh(module: ModuleType) -> None:
     def init_device_mesh(device_type: str, *arguments: Any, **keywords: Any) -> Any:
         return original("cpu" if device_type == "cuda" else device_type, *arguments, **keywords)
 
-    module.init_device_mesh = init_device_mesh  # type: ignore[attr-defined]
+    module.init_device_mesh = init_device_mesh  # type: ignore[attr-defined]  # of a module that is known by its name only
 
 
 class _Group:
@@ -111,7 +111,7 @@ def sync_without_nccl(module: ModuleType) -> None:
 
         return _Group(StatelessProcessGroup.create(host=address, port=port, rank=rank, world_size=world_size), rank)
 
-    module.stateless_init_process_group = stateless_init_process_group  # type: ignore[attr-defined]
+    module.stateless_init_process_group = stateless_init_process_group  # type: ignore[attr-defined]  # of a module that is known by its name only
 
 
 def receive_without_cuda(module: ModuleType) -> None:
@@ -119,7 +119,7 @@ def receive_without_cuda(module: ModuleType) -> None:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             keywords = dict(kwargs or {})
             if str(keywords.get("device", "")).startswith("cuda"):
@@ -147,7 +147,7 @@ def keep_weights(module: ModuleType) -> None:
         else:
             original(layer, remove_weight)
 
-    module.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm  # type: ignore[attr-defined]
+    module.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm  # type: ignore[attr-defined]  # of a module that is known by its name only
 
 
 def attention_without_flash(module: ModuleType) -> None:
@@ -192,4 +192,4 @@ def no_compiler(module: ModuleType) -> None:
             parameters["torch_adam"] = True
         return config
 
-    module.get_train_ds_config = get_train_ds_config  # type: ignore[attr-defined]
+    module.get_train_ds_config = get_train_ds_config  # type: ignore[attr-defined]  # of a module that is known by its name only

@@ -14,4 +14,4 @@ else:
     register()
 
 del sys.modules["sitecustomize"]
-import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401 - the one that this file stands before

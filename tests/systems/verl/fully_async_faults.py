@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from rlstep_hooks.observe import compared
-from tests.systems.verl.faults import WORKER, WORKERS, wrap_in_controller, wrap_in_trainer
+from tests.systems.verl.faults import WORKER, wrap_in_controller, wrap_in_trainer
 from tests.systems.verl.number_faults import REQUESTS
-from tests.systems.verl.separate_faults import SEPARATION, SeparateFault, fault
+from tests.systems.verl.separate_faults import FAULTS as OF_SEPARATE_ASYNC
+from tests.systems.verl.separate_faults import PARTS, SeparateFault, fault, saved_weights_not_put_into_place
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FAULTS: dict[str, SeparateFault] = {}
 VARIABLE = "RLSTEP_TEST_FULLY_ASYNC_FAULTS"
 MODULE = __name__
-FETCHES = 2
+FETCHES = PARTS
 """Of a rollout in the runs that these faults are made in."""
 
 PARENT = "verl.experimental.separation.ray_trainer"
@@ -245,23 +246,8 @@ def weights_all_one(at: int) -> None:
         wrapt.when_imported(helper)(lambda found: wrapt.wrap_function_wrapper(found, name, compute))
 
 
-@fault(report="verl 0.9.1, old log-probs of later weights", code="RLS302", variant="exactly 1", of=FAULTS)
-def saved_weights_not_put_into_place(at: int) -> None:
-    """Old log-probs of the second fetch of a rollout are those of the current weights: the saved ones are not put into place."""
-    fetches = itertools.count()
-    now = [-1]
-
-    def compute_log_prob(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-        now[0] = next(fetches)
-        return wrapped(*args, **kwargs)
-
-    def restore(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-        # Called before the log-probs of the second fetch, and after them.
-        inside = (now[0] + 1) // FETCHES == at and (now[0] + 1) % FETCHES == 1
-        return None if inside else wrapped(*args, **kwargs)
-
-    wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "compute_log_prob", compute_log_prob)
-    wrap_in_trainer(SEPARATION, "DetachActorWorker", "restore_model_from_cpu", restore)
+# A fetch of its queue is what a part of a rollout is there: the same mistake in the same class of workers.
+FAULTS[saved_weights_not_put_into_place.__name__] = OF_SEPARATE_ASYNC[saved_weights_not_put_into_place.__name__]
 
 
 def asking(faults: dict[str, int]) -> dict[str, str]:

@@ -19,4 +19,4 @@ def install(module: ModuleType) -> None:
     def unpinned(*_arguments: Any, **_keywords: Any) -> Any:
         return policy(pin_memory=False)
 
-    module.CPUOffloadPolicy = unpinned  # type: ignore[attr-defined]
+    module.CPUOffloadPolicy = unpinned  # type: ignore[attr-defined]  # of a module that is known by its name only

@@ -120,3 +120,8 @@ class BufferedNumbers:
             sampler_gap_mean=sum(total for total, _, _ in gaps) / tokens if tokens else None,
             sampler_gap_max=max((largest for _, largest, _ in gaps), default=None),
         )
+
+
+def buffer_is_dynamic(buffer: Any) -> bool:
+    """Whether token counts cut the micro-batches, which then come as lists (replay_buffer.py:84)."""
+    return bool(buffer.dynamic_batch)

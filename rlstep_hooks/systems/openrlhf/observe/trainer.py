@@ -23,7 +23,13 @@ from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedNumbers, BufferedSamples, Came, identity
+from rlstep_hooks.systems.openrlhf.observe.buffered import (
+    BufferedNumbers,
+    BufferedSamples,
+    Came,
+    buffer_is_dynamic,
+    identity,
+)
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
 from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
@@ -490,11 +496,6 @@ class OpenRlhfTrainer:
 
 _OF_VALUE_LOSS = ("values", "old_values", "returns", "action_mask")
 """Arguments of `ValueLoss`, by place."""
-
-
-def buffer_is_dynamic(buffer: Any) -> bool:
-    """Whether token counts cut the micro-batches, which then come as lists (replay_buffer.py:84)."""
-    return bool(buffer.dynamic_batch)
 
 
 def _with_gradient(optimizer: Any) -> Iterable[Any]:

@@ -52,7 +52,7 @@ class Checksums:
             alike: Whether to count the samples of equal completions.
         """
         ids, advantages = part["completion_ids"], part["advantages"]
-        tokens, masks = self.of_tokens(ids), self.of_tokens(mask)
+        tokens, masks = self.of_tokens(ids), self.of_tokens(mask.to(ids.dtype))
         found = [tokens, masks, of_bits(advantages, per_token=advantages.dim() == 2)]
         if old is not None:
             found.append(of_bits(old, per_token=old.dim() == 2))

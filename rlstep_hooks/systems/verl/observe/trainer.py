@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
@@ -35,6 +33,7 @@ from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
+from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights, plain_name
 from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
 
 if TYPE_CHECKING:
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
 
 _SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "critic"}
 """Of verl's configuration."""
-
-_UNWRAPPED = re.compile(r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.")
-"""What FSDP, activation checkpointing and torch.compile add to names (utils/model.py 0.9.1 `convert_weight_keys`)."""
 
 
 class VerlTrainer:
@@ -108,16 +104,12 @@ class VerlTrainer:
         self._of_critic = Contained(self._record.writer, ("critic_loss",))
         self._losses = LossMeter(POLICY, self._formula)
         self._value_losses = LossMeter(CRITIC, self._of_critic)
-        self._delivery = Contained(self._record.writer, ("delivery",))
+        self._sent = SentWeights(Contained(self._record.writer, ("delivery",)))
         self.distances = DistanceWatch(Contained(self._record.writer, ("engine_distance",)))
         self._versions_of: dict[str, int] = {}
         """Versions of the weights that went to the engine, by their labels."""
         self._label: int | None = None
         """Of the latest ones."""
-        self._own: dict[str, Any] = {}
-        """The policy's tensors by the names under which they are handed over, while a sync goes on."""
-        self._handing = False
-        self._sent = SentWatch(self._own_tensor)
 
     @property
     def version(self) -> int:
@@ -157,7 +149,7 @@ class VerlTrainer:
             with self._replay_guard:
                 self._settings[role] = SettingsInForce(engine, f"{_SECTIONS[role]}.optim")
             names = engine.module.named_parameters()
-            self._record.follow(role, [(_UNWRAPPED.sub("", name), LocalShard(p)) for name, p in names])
+            self._record.follow(role, [(plain_name(name), LocalShard(p)) for name, p in names])
             facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
@@ -471,41 +463,11 @@ class VerlTrainer:
             tensors: Names and tensors, gathered one by one.
             engine: Whose they are.
         """
-        with self._delivery:
-            self._own = {
-                _UNWRAPPED.sub("", name): tensor
-                for name, tensor in engine.module.named_parameters(remove_duplicate=False)
-            }
-            self._sent.begin()
-            self._handing = True
-        return self._through(tensors)
-
-    def _through(self, tensors: Any) -> Any:
-        for name, tensor in tensors:
-            # Buffers do not go through the engine's loader (vllm_rollout/utils.py 0.9.1 `split_buffer_updates`), and experts that are
-            # taken apart have names that the policy does not know.
-            if name in self._own:
-                with self._delivery:
-                    self._sent.see(name, tensor)
-            yield name, tensor
-
-    def _own_tensor(self, name: str) -> Any:
-        own: Any = self._own.get(name)
-        if own is None:
-            return None
-        local = own.to_local() if hasattr(own, "to_local") else own
-        # A shard has only a part of the elements.
-        return local if local.shape == own.shape and local.numel() else None
+        return self._sent.through(tensors, engine)
 
     def synced(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
-        with self._delivery:
-            if self._handing:
-                self._handing, self._own = False, {}
-                # The state dict has buffers and tied tensors too; how many of its tensors an engine needs is not known here.
-                self._sent.end(self.version, None)
-            writer = self._record.writer
-            writer.emit(*self._sent.ready(writer.now()))
+        self._sent.end(self.version, self._record.writer)
         with self._record.order:
             self._record.synced(label)
             self._label = label
