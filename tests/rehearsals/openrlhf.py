@@ -151,7 +151,9 @@ of micro-batches, and the plan says that they would wait for each other without 
 def cases(checkout: Path | None) -> dict[str, Case]:
     """All launches by name."""
     published = {
-        f"{name} ({what})": Published(checkout, f"bash examples/scripts/{name}", options=("--rows", ROWS.get(name, "50000")))
+        f"{name} ({what})": Published(
+            checkout, f"bash examples/scripts/{name}", options=("--rows", ROWS.get(name, "50000"))
+        )
         for name, what in SCRIPTS.items()
         if checkout is not None
     }
