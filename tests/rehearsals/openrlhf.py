@@ -144,7 +144,7 @@ SCRIPTS: dict[str, str] = {
 
 
 ROWS = {"train_ppo_with_reward_fn.sh": "100000"}
-"""Rows of the scripts' data, 50 000 for the others. With that many the last rollout of this one gives its two processes different numbers
+"""Rows of the scripts' data; 50 000 for the others. With 50 000 the last rollout of this script gives its two processes different numbers
 of micro-batches, and the plan says that they would wait for each other without end."""
 
 

@@ -53,7 +53,7 @@ class LossAsSampled(ValueRule):
     Sources:
         - https://arxiv.org/abs/1707.06347: the gradient is taken at the policy that sampled
         - https://github.com/huggingface/trl/pull/3029: a temperature that one forward left out
-        - https://github.com/huggingface/trl/issues/3683: gradient checkpointing that took the context away from generation (TRL before 0.22)
+        - https://github.com/huggingface/trl/issues/3683: gradient checkpointing that took the context away from generation
     """
 
     code = "RLS313"
