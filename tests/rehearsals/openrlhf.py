@@ -144,8 +144,8 @@ SCRIPTS: dict[str, str] = {
 
 
 ROWS = {"train_ppo_with_reward_fn.sh": "100000"}
-"""Rows of the scripts' data; 50 000 for the others. With 50 000 the last rollout of this script gives its two processes different numbers
-of micro-batches, and the plan says that they would wait for each other without end."""
+"""Rows of the scripts' data; 50 000 for the others. With 50 000 the last rollout of this script gives its two processes different
+numbers of micro-batches, and the plan says that they would wait for each other without end."""
 
 
 def cases(checkout: Path | None) -> dict[str, Case]:
