@@ -11,6 +11,8 @@ WHOLE_ONE_OF = 2 * ONE_OF
 PROBED_OF_FIRST = 16
 """Cycles at the beginning whose updates are all probed. Later those of two neighbours are: of one that is compared, and of the one
 before it, whose last update leaves the weights that the compared one begins with."""
+CARRIED_ONE_OF = 5
+"""Later than those, what a rollout holds is followed to its losses in one cycle of this many, and in those that are probed."""
 
 
 def is_compared(cycle: int) -> bool:
@@ -26,3 +28,8 @@ def is_compared_whole(cycle: int) -> bool:
 def is_probed(cycle: int) -> bool:
     """Whether weights are read around the updates of this cycle of rollouts."""
     return cycle < PROBED_OF_FIRST or is_compared(cycle) or is_compared(cycle + 1)
+
+
+def is_carried(cycle: int) -> bool:
+    """Whether checksums follow what a rollout of this cycle holds to its losses."""
+    return is_probed(cycle) or cycle % CARRIED_ONE_OF == 0

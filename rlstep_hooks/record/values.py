@@ -120,6 +120,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the old log-probs equal those of the refresh bit for bit, row by row."""
     tokens_intact: bool | None = None
     """Whether the completion tokens equal those of the rollout, row by row."""
+    left_out: bool = False
+    """Whether tokens and old log-probs were not compared because its cycle of rollouts is one of those that are left out."""
     advantages_intact: bool | None = None
     """Whether the advantages equal those of the rollout bit for bit, row by row."""
     targets_intact: bool | None = None

@@ -1,11 +1,12 @@
 """What the proof of a weight sync costs where the sync is a real one: TRL's colocate mode, with the real vLLM on the CPU.
 
-`python -m tests.bench.vllm_delivery` needs vLLM and 6 GB of memory. The model is Qwen2.5-0.5B with random weights. TRL hands vLLM's
-model one tensor after another (trl/generation/vllm_generation.py:515, 1.16.0), and so does this.
+`python -m tests.bench.vllm_delivery` needs vLLM and 6 GB of memory, with `1.5B` 12 GB. The model is Qwen2.5-0.5B or 1.5B with random
+weights. TRL hands vLLM's model one tensor after another (trl/generation/vllm_generation.py:515, 1.16.0), and so does this.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,18 +16,27 @@ from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
 from tests.bench.delivery import HIDDEN, INNER, LAYERS, VOCABULARY, Silent, compare
 from tests.systems.trl_vllm.run import prepare
 
+SHAPES = {
+    "0.5B": {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": 14},
+    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+}
+"""Of Qwen2.5's models, as their configurations give them."""
 
-def main() -> None:
-    """Print both times and the share."""
+
+def main(size: str) -> None:
+    """Print both times and the share.
+
+    Args:
+        size: One of `SHAPES`.
+    """
     prepare()
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from vllm import LLM
 
     shape = Qwen2Config(
-        hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, num_attention_heads=14,
-        num_key_value_heads=2, tie_word_embeddings=True, dtype=torch.bfloat16,
-    )  # fmt: skip
+        **SHAPES[size], vocab_size=VOCABULARY, num_key_value_heads=2, tie_word_embeddings=True, dtype=torch.bfloat16
+    )
     policy = Qwen2ForCausalLM(shape).to(torch.bfloat16).requires_grad_(False)
     with tempfile.TemporaryDirectory() as folder:
         policy.save_pretrained(folder)
@@ -45,9 +55,9 @@ def main() -> None:
             engine.load_weights(watch.through([(name, tensor)], watch.arrives))
         watch.end(0)
 
-    print("vLLM's own loading of Qwen2.5-0.5B in bfloat16")
+    print(f"vLLM's own loading of Qwen2.5-{size} in bfloat16")
     compare(plain, proved, len(list(policy.parameters())))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] if sys.argv[1:] else "0.5B")

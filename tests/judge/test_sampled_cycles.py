@@ -8,7 +8,7 @@ import pytest
 
 from rlstep_hooks.judge.rules.catalogue import RULES
 from rlstep_hooks.observe import compared
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
+from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole, is_probed
 
 CYCLES = range(2000)
 SAID = re.compile(r"(?:later (?:in )?one of |every (?=\d+th)|one cycle in )(\d+)")
@@ -18,6 +18,7 @@ def test_all_of_the_first_cycles_are_compared_and_few_later_ones() -> None:
     assert [cycle for cycle in range(100) if is_compared(cycle)] == [*range(8), 41, 82]
     assert [cycle for cycle in range(100) if is_compared_whole(cycle)] == [*range(8), 82]
     assert [cycle for cycle in range(100) if is_probed(cycle)] == [*range(16), 40, 41, 81, 82]
+    assert [cycle for cycle in range(43) if is_carried(cycle)] == [*range(16), 20, 25, 30, 35, 40, 41]
 
 
 def test_a_compared_cycle_begins_with_weights_that_a_probe_has_read() -> None:
@@ -28,4 +29,4 @@ def test_a_compared_cycle_begins_with_weights_that_a_probe_has_read() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_pages_name_the_cycles_that_are_compared(rule: type) -> None:
     said = {int(number) for number in SAID.findall(rule.__doc__ or "")}
-    assert said <= {compared.ONE_OF, compared.WHOLE_ONE_OF}
+    assert said <= {compared.ONE_OF, compared.WHOLE_ONE_OF, compared.CARRIED_ONE_OF}

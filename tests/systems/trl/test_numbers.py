@@ -14,7 +14,7 @@ from rlstep_hooks.record.events import Measured, MicroBatchValues
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
 from rlstep_hooks.systems.trl.observe.loss import LossSettings, LossTerms
-from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
+from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS, MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
@@ -85,6 +85,22 @@ def test_old_log_probs_of_sequences_are_compared_sample_by_sample() -> None:
     intact, swapped = values(meter)
     assert (intact.scope, intact.max_abs_log_ratio, intact.old_intact) == ("sequence", 0.0, True)
     assert (swapped.max_abs_log_ratio, swapped.old_intact) == (1.0, False)
+
+
+def test_a_rollout_that_is_not_followed_comes_without_checksums() -> None:
+    meter = MicroBatchMeter(SETTINGS)
+    old = torch.tensor([[-1.0, -1.0, -1.0], [-2.0, -2.0, -2.0]])
+    inputs = {name: tensor for name, tensor in slice_of_a_rollout(meter, old).items() if name != CHECKS}
+    meter.mark(inputs, torch.arange(2), old, carried=False, whole=False, alike=False)
+    assert CHECKS not in inputs
+    meter.hold(0, inputs, old.clone(), old, None, [])
+    [value] = values(meter)
+    assert value.left_out
+    assert value.old_intact is value.tokens_intact is value.advantages_intact is None
+    lost = MicroBatchMeter(SETTINGS)  # the trainer did not hand on what it does not know
+    lost.hold(0, {name: tensor for name, tensor in inputs.items() if name != ROWS}, old.clone(), old, None, [])
+    [value] = values(lost)
+    assert not value.left_out
 
 
 def test_writes_to_old_log_probs_after_a_loss_do_not_change_its_numbers() -> None:

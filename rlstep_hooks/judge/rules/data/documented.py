@@ -117,6 +117,7 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
+        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
         - verl: in the controller until the rollout was trained, and in each trainer.
         - TRL's PPOTrainer is compared by the gradients of its loss (RLS801); a loop of one's own is where it hands its advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.

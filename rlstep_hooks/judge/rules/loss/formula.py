@@ -152,6 +152,7 @@ class MaskAltered(Rule):
         Look for code between old log-probs and training that writes to the mask, and for a shift by one.
 
     Known limits:
+        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
         - TRL, OpenRLHF, and verl where old log-probs are computed again.
         - A mask that was wrong from the beginning is not seen here: it is RLS518's.
         - Not compared where samples are rejected in between as configured, or where a trainer of one's own has another loop.

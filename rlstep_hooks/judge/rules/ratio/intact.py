@@ -51,6 +51,7 @@ class OldLogProbsAltered(Rule):
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
 
     Known limits:
+        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
         - TRL's PPOTrainer does not show them: there it is not evaluated.
         - A loop of your own must hand over the tensors: `audit.refresh(old_logprobs=...)` and the sample indices of
           each micro-batch.
@@ -73,7 +74,7 @@ class OldLogProbsAltered(Rule):
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
         if values.old_intact is None:
-            self.missed += event.old_source in ("at_rollout", "recompute")
+            self.missed += event.old_source in ("at_rollout", "recompute") and not values.left_out
             return None
         return _in_the_loss(self, values.old_intact, "old log-probs", self.progress.where_at(place, event))
 
@@ -106,6 +107,7 @@ class TokensAltered(Rule):
         seams, and the old log-probs of each turn then belong to other tokens.
 
     Known limits:
+        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
         - What an engine or an environment does to tokens before they are in the rollout is not seen.
         - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 41st later.
         - Loops of your own, Stable-Baselines3 and TRL's PPOTrainer do not show tokens: there it is not evaluated.
@@ -140,7 +142,7 @@ class TokensAltered(Rule):
                 variant="prompts",
             )
         if values.tokens_intact is None:
-            self.missed += event.old_source in ("at_rollout", "recompute")
+            self.missed += event.old_source in ("at_rollout", "recompute") and not values.left_out
             return None
         self.checks += 1
         if values.tokens_intact:

@@ -56,7 +56,7 @@ class SwiftForm(TrainerForm):
         """Add identities and checksums to the entries."""
         # The entries are handed to the loss as they are, which takes what it knows by name.
         for entry, part in zip(output, parts, strict=True):
-            entry |= {ROWS: part[ROWS], CHECKS: part[CHECKS]}
+            entry |= {name: part[name] for name in (ROWS, CHECKS) if name in part}
 
     def loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
         """The tensors of an entry; None for a half of one."""

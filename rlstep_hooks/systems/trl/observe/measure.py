@@ -68,6 +68,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Checksums of what else the loss got, by the names of their columns, each (B,); empty where they are not compared."""
     replaced: list[tuple[str, Tensor]]
     """Modules whose backward hooks replaced gradients, with the number of values."""
+    left_out: bool
+    """Whether its rollout came without checksums because its cycle is one of those that are left out."""
     versions: tuple[int, ...]
 
     def kind(self) -> tuple[Any, ...]:
@@ -83,6 +85,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             old,
             checks,
             loss,
+            self.left_out,
             len(self.arrived),
             self.entropies is None,
             self.alike,
@@ -107,6 +110,8 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     """What the losses were computed from, if they were compared."""
     replacing: str = ""
     """The first module whose backward hook replaced gradients."""
+    left_out: bool = False
+    """Whether old log-probs and tokens were to be compared with those of the rollout in other cycles only."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers, micro-batch by micro-batch."""
@@ -145,6 +150,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             scope=self.scope,
             old_intact=of["old_differ"] == 0 if "old_differ" in of else None,
             tokens_intact=of["tokens_differ"] == 0 if "tokens_differ" in of else None,
+            left_out=self.left_out,
             advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
             mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
             backward_ratio=finite(of["backward"]) if "backward" in of else None,
@@ -187,7 +193,14 @@ class MicroBatchMeter:
         self._done: list[tuple[MicroBatchSource, Tensor]] = []
 
     def mark(
-        self, output: dict[str, Any], rows: Tensor, old: Tensor | None, *, whole: bool = True, alike: bool = True
+        self,
+        output: dict[str, Any],
+        rows: Tensor,
+        old: Tensor | None,
+        *,
+        carried: bool = True,
+        whole: bool = True,
+        alike: bool = True,
     ) -> None:
         """Add identities and checksums to the tensors of a rollout.
 
@@ -195,11 +208,13 @@ class MicroBatchMeter:
             output: The rollout by TRL's names.
             rows: (B,), identities of its samples.
             old: Its old log-probs, (B, T) or (B,).
-            whole: Whether its prompts and its reference are compared with those of the losses.
+            carried: Whether what it holds is compared with what the losses get.
+            whole: Whether its prompts and its reference are compared too.
             alike: Whether equal completions are looked for.
         """
         output[ROWS] = rows
-        output[CHECKS] = self._checksums.of_rollout(output, token_mask(output), old, whole=whole, alike=alike)
+        if carried or alike:
+            output[CHECKS] = self._checksums.of_rollout(output, token_mask(output), old, whole=whole, alike=alike)
 
     def hold(
         self,
@@ -239,6 +254,7 @@ class MicroBatchMeter:
         if advantages.requires_grad:
             advantages = advantages.detach()
         checks = inputs.get(CHECKS)
+        left_out = old is not None and checks is None and ROWS in inputs
         if checks is not None and checks.shape[0] != tokens.shape[0]:
             checks = None
         own = None if old is None else old.detach().clone()  # buffers of old log-probs are overwritten in some faults
@@ -261,6 +277,7 @@ class MicroBatchMeter:
             None if sampled is None or sampled.shape != new.shape else sampled,
             handed,
             [] if replaced is None else replaced,
+            left_out,
             versions,
         )
         self._held.append(held)
@@ -286,7 +303,9 @@ class MicroBatchMeter:
             columns, losses = self._columns(group)
             scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
             module = group[0].replaced[0][0] if group[0].replaced else ""
-            source = MicroBatchSource(tuple(held.index for held in group), tuple(columns), scope, losses, module)
+            source = MicroBatchSource(
+                tuple(held.index for held in group), tuple(columns), scope, losses, module, group[0].left_out
+            )
             self._done.append((source, torch.cat(list(columns.values()))))
 
     def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[LossInputs, LossSettings] | None]:

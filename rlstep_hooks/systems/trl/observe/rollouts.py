@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole
+from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
@@ -265,6 +265,7 @@ class RolloutHooks:
             seen.identities.sampled(index, seen.updates.version)
         with torch.no_grad():
             olds = [seen.form.old_log_probs_of(part) for part in parts]
+            cycle = index // seen.schedule.rollouts_per_cycle
             for part, old, rows_of_part in zip(parts, olds, identities(index, sizes), strict=True):
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
                 if of_others:
@@ -273,8 +274,9 @@ class RolloutHooks:
                     part,
                     rows_of_part,
                     None if of_others else old,
+                    carried=is_carried(cycle),
                     whole=compared and not replayed,
-                    alike=seen.tells_alike(index // seen.schedule.rollouts_per_cycle),
+                    alike=seen.tells_alike(cycle),
                 )
             sampled = self._generated.log_probs(parts[0]["completion_ids"]) if compared and len(parts) == 1 else None
             if sampled is not None and not replayed:
