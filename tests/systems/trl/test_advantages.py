@@ -12,6 +12,7 @@ pytest.importorskip("trl")
 import torch
 
 from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.observe.compared import is_carried
 from rlstep_hooks.systems.trl.observe.advantages import AdvantageFormula, Scored
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 
@@ -131,7 +132,18 @@ def test_the_advantages_of_healthy_runs_are_the_documented_ones(tmp_path: Path, 
     assert compared(report)[1] > 0
 
 
-def test_every_loss_gets_the_advantages_of_its_rollout(tmp_path: Path) -> None:
+def test_the_losses_of_the_first_cycles_and_of_some_later_ones_get_the_advantages_of_their_rollouts(
+    tmp_path: Path,
+) -> None:
     report = trained(tmp_path)
     (outcome,) = [rule for rule in report.rules if rule.code == "RLS517"]
+    cycles = report.counts.rollouts  # one rollout each
+    followed = sum(map(is_carried, range(cycles))) * report.counts.microbatches // cycles
+    assert (outcome.verdict, outcome.checks) == ("PASS", followed)
+
+
+def test_every_loss_of_several_updates_on_a_rollout_gets_its_advantages(tmp_path: Path) -> None:
+    report = trained(tmp_path, gradient_accumulation_steps=2, num_iterations=2, max_steps=80)
+    (outcome,) = [rule for rule in report.rules if rule.code == "RLS517"]
+    assert report.counts.rollouts == 40
     assert (outcome.verdict, outcome.checks) == ("PASS", report.counts.microbatches)
