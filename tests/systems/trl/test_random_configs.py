@@ -115,6 +115,14 @@ CANCELLING = {
 """Found by the soak: both completions of a group become equal, their rewards differ, and so their gradients cancel to exactly 0."""
 
 
+BARELY_MOVING = {
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "num_iterations": 3, "num_generations": 5, "rows": 5,
+    "max_completion_length": 2, "learning_rate": 1e-3, "lr_scheduler_type": "linear", "optim": "sgd", "max_grad_norm": 1e-3,
+    "steps_per_generation": 5, "shuffle_dataset": False, "loss_type": "grpo", "scale_rewards": "group", "num_train_epochs": 0.5,
+}  # fmt: skip
+"""Found by the soak: a whole step is clipped to 1e-6, and both tokens of a micro-batch round to the log-probs that they had."""
+
+
 @settings(
     max_examples=SOAK or 10,
     derandomize=not SOAK,
@@ -130,6 +138,11 @@ def test_a_healthy_run_has_no_finding(config: dict[str, Any]) -> None:
 @pytest.mark.skipif(Version("0.18") > RELEASE, reason="this release has no steps_per_generation")
 def test_gradients_of_equal_completions_may_cancel() -> None:
     trains_without_finding(CANCELLING)
+
+
+@pytest.mark.skipif(Version("0.24") > RELEASE, reason="this release has no scale_rewards by name")
+def test_a_step_may_be_too_small_for_two_tokens() -> None:
+    trains_without_finding(BARELY_MOVING)
 
 
 def trains_without_finding(config: dict[str, Any]) -> None:

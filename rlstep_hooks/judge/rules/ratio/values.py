@@ -31,7 +31,12 @@ LOGGED_TOLERANCE = 0.1
 
 
 VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
-"""Smallest change of a weight after which a ratio of exactly 1 on every token cannot be rounding."""
+"""Smallest change of a weight after which a ratio of exactly 1 on `MANY_TOKENS` tokens cannot be rounding."""
+
+
+MANY_TOKENS = 64
+"""With fewer tokens the change must be larger in proportion: each may round to the log-prob that it had. A step that was clipped to 1e-6
+left both tokens of a micro-batch where they were."""
 
 
 class RatioAtLagZero(ValueRule):
@@ -200,7 +205,8 @@ class RatioStuckAtOne(Rule):
             return None
         if event.old_version is not None and event.old_version >= event.policy_version:
             return None
-        if _certain(values) or not self._visibly_changed(event.sampled_version, event.policy_version):
+        few = max(1.0, MANY_TOKENS / values.tokens)
+        if _certain(values) or not self._visibly_changed(event.sampled_version, event.policy_version, few):
             return None
         self.checks += 1
         if values.max_abs_log_ratio != 0.0:
@@ -217,9 +223,15 @@ class RatioStuckAtOne(Rule):
             severity="error" if self.progress.precision == "float32" else "warning",
         )
 
-    def _visibly_changed(self, since: int, version: int) -> bool:
-        """Whether an update between two versions changed some weight so much that a ratio must show it."""
-        visible, made = VISIBLE_CHANGE[self.progress.precision], self.progress.update_values
+    def _visibly_changed(self, since: int, version: int, few: float) -> bool:
+        """Whether an update between two versions changed some weight so much that a ratio must show it.
+
+        Args:
+            since: The earlier version.
+            version: The later one.
+            few: By how much the change must be larger because there are few tokens.
+        """
+        visible, made = few * VISIBLE_CHANGE[self.progress.precision], self.progress.update_values
         for later in range(max(since, version - RECENT_UPDATES) + 1, version + 1):
             if later in made and (made[later].max_change or 0.0) >= visible and self._taught.get(later - 1, True):
                 return True
