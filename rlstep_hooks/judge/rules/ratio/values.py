@@ -35,7 +35,7 @@ VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 
 
 MANY_TOKENS = 64
-"""With fewer tokens the change must be larger in proportion: each may round to the log-prob that it had. A step that was clipped to 1e-6
+"""With fewer tokens the change must be larger in proportion: each may round to the log-prob that it had. A step clipped to 1e-6
 left both tokens of a micro-batch where they were."""
 
 
