@@ -12,7 +12,7 @@ pytest.importorskip("trl")
 import torch
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.observe.compared import is_carried
+from rlstep_hooks.observe.compared import PROBED_OF_FIRST, is_carried
 from rlstep_hooks.systems.trl.observe.advantages import AdvantageFormula, Scored
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 
@@ -145,5 +145,5 @@ def test_the_losses_of_the_first_cycles_and_of_some_later_ones_get_the_advantage
 def test_every_loss_of_several_updates_on_a_rollout_gets_its_advantages(tmp_path: Path) -> None:
     report = trained(tmp_path, gradient_accumulation_steps=2, num_iterations=2, max_steps=80)
     (outcome,) = [rule for rule in report.rules if rule.code == "RLS517"]
-    assert report.counts.rollouts == 40
+    assert report.counts.rollouts > PROBED_OF_FIRST, "later cycles too"
     assert (outcome.verdict, outcome.checks) == ("PASS", report.counts.microbatches)
