@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.version import Version
 
 pytest.importorskip("trl")
 
@@ -15,6 +16,7 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.observe.compared import PROBED_OF_FIRST, is_carried
 from rlstep_hooks.systems.trl.observe.advantages import AdvantageFormula, Scored
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
+from tests.systems.trl.conftest import RELEASE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,6 +144,9 @@ def test_the_losses_of_the_first_cycles_and_of_some_later_ones_get_the_advantage
     assert (outcome.verdict, outcome.checks) == ("PASS", followed)
 
 
+@pytest.mark.skipif(
+    Version("0.17") > RELEASE, reason="0.16 has a rollout for each micro-batch, and plans one update on each"
+)
 def test_every_loss_of_several_updates_on_a_rollout_gets_its_advantages(tmp_path: Path) -> None:
     report = trained(tmp_path, gradient_accumulation_steps=2, num_iterations=2, max_steps=80)
     (outcome,) = [rule for rule in report.rules if rule.code == "RLS517"]
