@@ -331,6 +331,8 @@ class Session:
         return updates
 
     def _detach(self) -> None:
+        # What audits a run may outlive it, and the hooks know models and engines.
+        self._hooks = None
         while self._take_off:
             try:
                 self._take_off.pop()()

@@ -1233,6 +1233,99 @@ def backward_of_a_quarter(trainer: Any) -> None:
     replace_method(trainer.accelerator, "backward", backward)
 
 
+# What a loss teaches, where its value is right
+
+
+def inner_loss(trainer: Any) -> str:
+    """The method that computes the loss; of its own from 0.17 on."""
+    return "_compute_loss" if hasattr(trainer, "_compute_loss") else "compute_loss"
+
+
+def within_losses(trainer: Any, alter: Callable[[dict[str, Any]], dict[str, Any]], *, first: int = 4) -> None:
+    """Change what the loss is computed from behind all that could look at it, from one update on."""
+
+    def loss(original: Callable[..., Any], model: Any, inputs: dict[str, Any], **kwargs: Any) -> Any:
+        return original(model, alter(dict(inputs)) if trainer.state.global_step >= first else inputs, **kwargs)
+
+    replace_method(trainer, inner_loss(trainer), loss)
+
+
+WHOLE_GROUPS: Settings = {**ONCE, "loss_type": "dr_grpo"}
+
+
+def of_one_length(trainer: Any) -> None:
+    """All completions end at the limit: the loss of a micro-batch with whole groups is 0 at lag 0, whatever its mask is."""
+    trainer.generation_config.min_new_tokens = trainer.max_completion_length
+
+
+@fault(
+    report="a mask that ends one token early, in completions of one length",
+    code="RLS805",
+    where=Where(update=4, microbatch=8),
+    settings=WHOLE_GROUPS,
+    prepare=of_one_length,
+    since="0.18",
+    cause="at some token",
+)
+def last_token_masked_within_the_loss(trainer: Any) -> None:
+    """The mask ends one token early, and the loss has the same value with it."""
+
+    def cut(batch: dict[str, Any]) -> dict[str, Any]:
+        mask = batch["completion_mask"]
+        return batch | {"completion_mask": mask * (mask.cumsum(1) < mask.sum(1, keepdim=True))}
+
+    within_losses(trainer, cut)
+
+
+@fault(
+    report="advantages of other samples, where they add up to 0",
+    code="RLS805",
+    where=Where(update=4, microbatch=8),
+    settings=WHOLE_GROUPS,
+    prepare=of_one_length,
+    since="0.18",
+    cause="at some token",
+)
+def advantages_rolled_within_the_loss(trainer: Any) -> None:
+    """Each sample is trained with the advantage of another."""
+    within_losses(trainer, lambda batch: batch | {"advantages": batch["advantages"].roll(1, 0)})
+
+
+@fault(
+    report="a surrogate whose value is right",
+    code="RLS805",
+    where=Where(update=4, microbatch=8),
+    cause="at some token",
+)
+def loss_taught_twice(trainer: Any) -> None:
+    """The loss has its value, and twice its gradient."""
+
+    def loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        value = original(*args, **kwargs)
+        return 2 * value - value.detach() if trainer.state.global_step >= 4 else value
+
+    replace_method(trainer, inner_loss(trainer), loss)
+
+
+@fault(
+    report="a trust region of one's own, without its value",
+    code="RLS805",
+    where=Where(update=4, microbatch=8),
+    cause="at some token",
+)
+def gradients_of_log_probs_cut(trainer: Any) -> None:
+    """A hook on the log-probs leaves gradients of the smaller half out."""
+
+    def computed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        log_probs = found[0] if isinstance(found, tuple) else found
+        if trainer.state.global_step >= 4 and log_probs.requires_grad:
+            log_probs.register_hook(lambda gradient: gradient * (gradient.abs() > gradient.abs().median()))
+        return found
+
+    replace_method(trainer, log_prob_method(trainer), computed)
+
+
 # M: the formula of the loss
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -245,6 +247,18 @@ def test_each_further_call_leaves_nothing_either(tmp_path: Path) -> None:
     for _ in range(3):
         trainer.train()
         assert changed(watch.before, attributes(trainer)) == []
+
+
+def test_an_audit_that_outlives_its_run_keeps_no_trainer_and_no_model(tmp_path: Path) -> None:
+    # vLLM freezes what is there when an engine is built (gc.freeze), the callback too: what it refers to then stays for good.
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    trainer = tiny_trainer(tmp_path, callbacks=[audit], **SETTINGS)
+    trainer.train()
+    there = weakref.ref(trainer), weakref.ref(trainer.model)
+    del trainer
+    gc.collect()
+    assert audit.report.verdict == "PASS"
+    assert [of() for of in there] == [None, None]
 
 
 def test_the_classes_that_rlstep_run_hooks_have_their_own_functions_again() -> None:

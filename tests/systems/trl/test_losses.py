@@ -10,11 +10,12 @@ import pytest
 import trl
 from packaging.version import Version
 
+from rlstep_hooks.record.events import Measured
 from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
 from rlstep_hooks.testing.trl_faults import replace_method
 from tests.faults.trl_faults import in_losses
 from tests.systems.trl.conftest import RELEASE
-from tests.systems.trl.helpers import codes, problems
+from tests.systems.trl.helpers import codes, events_of, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,9 @@ def test_the_formula_covers_it(build: Callable[..., Any], loss: str) -> None:
     assert not problems(audit.report)
     outcome = next(rule for rule in audit.report.rules if rule.code == "RLS801")
     assert (outcome.verdict, outcome.checks > 0) == ("PASS", True), outcome.reason
+    gaps = gradient_gaps(audit)
+    assert len(gaps) == outcome.checks
+    assert max(gaps) < 4  # of the 32 roundings that are no finding
 
     trainer, audit = build(**REUSED | settings)
 
@@ -92,6 +96,23 @@ def test_the_formula_covers_it(build: Callable[..., Any], loss: str) -> None:
     trainer.train()
     assert codes(audit.report) == {"RLS801"}, problems(audit.report)
     assert audit.report.findings[0].observed.startswith("0.5 ")
+
+    trainer, audit = build(**REUSED | settings)
+
+    def teach_twice(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        value = original(*args, **kwargs)
+        return 2 * value - value.detach()
+
+    replace_method(trainer, "compute_loss", teach_twice)
+    trainer.train()
+    # RLS801 where the terms of a loss cancel: its gradient is then that of a loss of twice the size.
+    assert {"RLS805"} <= codes(audit.report) <= {"RLS801", "RLS805"}, problems(audit.report)
+
+
+def gradient_gaps(audit: Any) -> list[float]:
+    """Of the micro-batches whose gradients were compared with those of the formula."""
+    values = [of for event in events_of(audit) if isinstance(event, Measured) for of in event.microbatches]
+    return [of.gradient_gap for of in values if of.gradient_gap is not None]
 
 
 def test_what_the_formula_does_not_cover_says_so(build: Callable[..., Any]) -> None:

@@ -13,6 +13,7 @@ from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.loss import LossSettings, LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS, MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
@@ -62,9 +63,9 @@ def test_numbers_of_a_micro_batch() -> None:
     # Ratios e**0.5 (clipped: positive advantage), 1, 1, then e**-0.5 (clipped: negative advantage), 1, and padding.
     new = old + torch.tensor([[0.5, 0.0, 0.0], [-0.5, 0.0, 9.0]])
     documented = -(1.2 + 1 + 1 - 0.5 * (0.8 + 1)) / 5
-    meter.hold(3, inputs, new, old, terms(documented / 2), [])
-    meter.hold(4, inputs, old.clone(), old + 1, None, [])
-    meter.hold(5, inputs, new, None, None, [])
+    meter.hold(3, inputs, new, old, terms(documented / 2), Backward())
+    meter.hold(4, inputs, old.clone(), old + 1, None, Backward())
+    meter.hold(5, inputs, new, None, None, Backward())
     first, second, third = sorted(values(meter), key=lambda one: one.index)
     assert (first.index, first.tokens, first.clipped) == (3, 5, pytest.approx(2 / 5))
     assert (first.max_abs_log_ratio, first.mean_abs_log_ratio) == (0.5, pytest.approx(0.2))
@@ -80,8 +81,8 @@ def test_old_log_probs_of_sequences_are_compared_sample_by_sample() -> None:
     old = torch.tensor([-3.0, -4.0])
     inputs = slice_of_a_rollout(meter, old)
     new = torch.tensor([[-1.0, -1.0, -1.0], [-2.0, -2.0, -9.0]])
-    meter.hold(0, inputs, new, old, None, [])
-    meter.hold(1, inputs, new, old.flip(0), None, [])
+    meter.hold(0, inputs, new, old, None, Backward())
+    meter.hold(1, inputs, new, old.flip(0), None, Backward())
     intact, swapped = values(meter)
     assert (intact.scope, intact.max_abs_log_ratio, intact.old_intact) == ("sequence", 0.0, True)
     assert (swapped.max_abs_log_ratio, swapped.old_intact) == (1.0, False)
@@ -93,12 +94,12 @@ def test_a_rollout_that_is_not_followed_comes_without_checksums() -> None:
     inputs = {name: tensor for name, tensor in slice_of_a_rollout(meter, old).items() if name != CHECKS}
     meter.mark(inputs, torch.arange(2), old, carried=False, whole=False, alike=False)
     assert CHECKS not in inputs
-    meter.hold(0, inputs, old.clone(), old, None, [])
+    meter.hold(0, inputs, old.clone(), old, None, Backward())
     [value] = values(meter)
     assert value.left_out
     assert value.old_intact is value.tokens_intact is value.advantages_intact is None
     lost = MicroBatchMeter(SETTINGS)  # the trainer did not hand on what it does not know
-    lost.hold(0, {name: tensor for name, tensor in inputs.items() if name != ROWS}, old.clone(), old, None, [])
+    lost.hold(0, {name: tensor for name, tensor in inputs.items() if name != ROWS}, old.clone(), old, None, Backward())
     [value] = values(lost)
     assert not value.left_out
 
@@ -107,9 +108,9 @@ def test_writes_to_old_log_probs_after_a_loss_do_not_change_its_numbers() -> Non
     meter = MicroBatchMeter(SETTINGS)
     old = torch.full((2, 3), -1.0)
     inputs = slice_of_a_rollout(meter, old)
-    meter.hold(0, inputs, torch.full((2, 3), -1.0), old, None, [])
+    meter.hold(0, inputs, torch.full((2, 3), -1.0), old, None, Backward())
     old.add_(1)
-    meter.hold(1, inputs, torch.full((2, 3), -1.0), old, None, [])
+    meter.hold(1, inputs, torch.full((2, 3), -1.0), old, None, Backward())
     before, after = values(meter)
     assert (before.old_intact, before.max_abs_log_ratio) == (True, 0.0)
     assert (after.old_intact, after.max_abs_log_ratio) == (False, 1.0)
@@ -119,11 +120,11 @@ def test_nothing_waits_once_somebody_writes_to_what_a_loss_had_used() -> None:
     meter = MicroBatchMeter(SETTINGS)
     inputs = slice_of_a_rollout(meter)
     new = torch.full((2, 3), -1.0)
-    meter.hold(0, inputs, new, None, None, [])
+    meter.hold(0, inputs, new, None, None, Backward())
     inputs["completion_ids"][0, 0] = 1
-    meter.hold(1, inputs, new, None, None, [])
+    meter.hold(1, inputs, new, None, None, Backward())
     inputs["completion_ids"][0, 0] = 5
-    meter.hold(2, inputs, new, None, None, [])
+    meter.hold(2, inputs, new, None, None, Backward())
     assert [(one.index, one.tokens_intact) for one in values(meter)] == [(1, False), (2, True)]
 
 
@@ -136,7 +137,7 @@ def test_numbers_wait_for_the_interval_and_for_the_end_at_most(monkeypatch: pyte
     inputs, new = slice_of_a_rollout(meter), torch.zeros((2, 3))
     for index in range(3):
         collector.collect()  # at 0.0, 0.4 and 0.6 seconds
-        meter.hold(index, inputs, new, None, None, [])
+        meter.hold(index, inputs, new, None, None, Backward())
     assert not [event for event in ledger.events if isinstance(event, Measured) and len(event.microbatches) != 2]
     collector.finish()
     measured = [event for event in ledger.events if isinstance(event, Measured)]
@@ -214,7 +215,7 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
         window=1,
     )
     for index in range(2):
-        meter.hold(index, inputs, new, old, loss, [])
+        meter.hold(index, inputs, new, old, loss, Backward())
     ((source, vector),) = meter.work_up()
     assert (vector.device.type, vector.numel()) == ("meta", 2 * len(source.columns))
     assert "loss" in source.columns

@@ -20,8 +20,9 @@ class BackwardScale(Rule):
     What it checks:
         The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
-        the loss method. In OpenRLHF and verl also the gradient that arrives at each log-prob, or value of the critic, against that of
-        the documented loss. In the first eight cycles of rollouts and every 41st later.
+        the loss method. And the gradient that arrives at each log-prob, or value of the critic, against that of the documented loss,
+        because a loss can have its value and teach something else: advantages of a group add up to 0, with any token left out. In the
+        first eight cycles of rollouts and every 41st later.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
@@ -43,7 +44,9 @@ class BackwardScale(Rule):
 
     Known limits:
         - TRL, verl and OpenRLHF (their critics too) only; in Stable-Baselines3 it is part of RLS801.
-        - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared.
+        - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared; the gradients are.
+        - A token whose ratio is at an end of the clip to rounding, or whose entropy is at the threshold of those that are trained, is
+          not compared: either gradient is right.
 
     Sources:
         - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation

@@ -97,7 +97,7 @@ class SwiftForm(TrainerForm):
         if settings.loss_type != "dapo":
             return terms
         # Returned times the window, by which transformers divides it (`_undo_gradient_accumulation_scaling`).
-        return msgspec.structs.replace(terms, value=terms.value / window)
+        return msgspec.structs.replace(terms, value=terms.value / window, multiple=float(window))
 
 
 def tensors(entry: dict[str, Any]) -> dict[str, Any]:

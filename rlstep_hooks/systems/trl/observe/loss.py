@@ -116,6 +116,8 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
     """(B, T) or (B, 1), ratio of the policy to the engine (`vllm_importance_sampling_correction`); None without it."""
     given_tokens: Tensor | None = None
     """What the loss was given for `generation_tokens`, where these were counted again in the rollout's masks; None where not."""
+    multiple: float = 1.0
+    """What the trainer returned over `value`, where it returns a multiple of the documented loss that it divides by later."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for losses that are evaluated together."""
@@ -124,6 +126,7 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
             self.reference is None,
             None if tokens is None else tokens.shape,
             self.given_tokens is None,
+            self.multiple,
             self.beta,
             self.weighs_kl,
             self.window,
@@ -156,6 +159,15 @@ class LossInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 def evaluate(inputs: LossInputs, settings: LossSettings) -> Tensor:
     """The documented losses of N micro-batches, and below them those of the absolute terms, which cannot cancel: (2, N)."""
+    token_loss = token_losses(inputs, settings)
+    documented = added_up(torch.stack([token_loss, token_loss.abs()]), inputs, settings)
+    trained = _with_high_entropy(inputs, settings)
+    added = _added_terms(inputs, inputs.mask if trained is None else inputs.mask * trained, settings)
+    return torch.stack([documented[0] + sum(added), documented[1] + sum(term.abs() for term in added)])
+
+
+def token_losses(inputs: LossInputs, settings: LossSettings) -> Tensor:
+    """What the documented losses of N micro-batches add up: (N, B, T), or (N, B, 1) where all tokens of a sequence have one number."""
     first, mask = inputs.terms[0], inputs.mask
     log_ratio = torch.zeros_like(inputs.new) if inputs.log_ratio is None else inputs.log_ratio
     log_weight = importance(log_ratio, mask, settings)
@@ -170,15 +182,18 @@ def evaluate(inputs: LossInputs, settings: LossSettings) -> Tensor:
     if reference is not None and first.beta != 0.0:
         kl = kl_estimate(reference, inputs.new)
         token_loss = token_loss + first.beta * (kl * torch.exp(log_weight) if first.weighs_kl else kl)
-    documented = documented_loss(
-        torch.stack([token_loss, token_loss.abs()]),
-        mask,
+    return token_loss
+
+
+def added_up(token_loss: Tensor, inputs: LossInputs, settings: LossSettings) -> Tensor:
+    """The losses of N micro-batches, without entropy bonus and auxiliary loss, from those of their tokens: (..., N)."""
+    return documented_loss(
+        token_loss,
+        inputs.mask,
         settings=settings,
-        window=first.window,
+        window=inputs.terms[0].window,
         generation_tokens=inputs.joined("generation_tokens"),
     )
-    added = _added_terms(inputs, mask if trained is None else mask * trained, settings)
-    return torch.stack([documented[0] + sum(added), documented[1] + sum(term.abs() for term in added)])
 
 
 def compare_losses(inputs: LossInputs, settings: LossSettings) -> list[Tensor]:
@@ -195,13 +210,13 @@ def _token_loss(inputs: LossInputs, log_weight: Tensor, correction: Tensor | Non
     """The policy's loss of each token, or of each sequence."""
     advantages, kind = inputs.advantages, settings.loss_type
     if kind == "cispo":  # the constant, clipped ratio weighs the log-probs
-        return -torch.exp(log_weight).clamp(max=settings.epsilon_high) * advantages * inputs.new
+        return -torch.exp(log_weight).clamp(max=settings.epsilon_high).detach() * advantages * inputs.new
     if kind == "sapo":
         positive, other = settings.temperatures
         temperature = torch.where(advantages > 0, positive, other)
         return -torch.sigmoid(temperature * (torch.exp(log_weight) - 1)) * 4 / temperature * advantages
     if kind == "vespo":
-        return -_gamma_weight(inputs, correction, settings) * advantages * inputs.new
+        return -_gamma_weight(inputs, correction, settings).detach() * advantages * inputs.new
     return clipped_token_loss(log_weight, advantages, settings)
 
 
@@ -222,12 +237,19 @@ def _gamma_weight(inputs: LossInputs, correction: Tensor | None, settings: LossS
 
 def _with_high_entropy(inputs: LossInputs, settings: LossSettings) -> Tensor | None:
     """(N, B, T): the tokens that are trained where only those with the highest entropies are; None where all are."""
+    threshold, entropies = entropy_threshold(inputs, settings), inputs.joined("entropies")
+    if threshold is None or entropies is None:
+        return None
+    return (entropies * inputs.mask >= threshold) & inputs.mask.bool()
+
+
+def entropy_threshold(inputs: LossInputs, settings: LossSettings) -> Tensor | None:
+    """(N, 1, 1): the entropy from which on tokens are trained where only those with the highest are; None where all are."""
     entropies = inputs.joined("entropies")
     if settings.high_entropy >= 1.0 or entropies is None:
         return None
     counted = torch.where(inputs.mask.bool(), entropies.float(), torch.nan).flatten(1)
-    threshold = torch.nanquantile(counted, 1 - settings.high_entropy, dim=1).view(-1, 1, 1)
-    return (entropies * inputs.mask >= threshold) & inputs.mask.bool()
+    return torch.nanquantile(counted, 1 - settings.high_entropy, dim=1).view(-1, 1, 1)
 
 
 def _added_terms(inputs: LossInputs, mask: Tensor, settings: LossSettings) -> list[Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
+from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
 from rlstep_hooks.systems.trl.observe.loss import (
     WITHIN,
@@ -26,6 +27,7 @@ from rlstep_hooks.systems.trl.observe.loss import (
     compare_losses,
     importance,
 )
+from rlstep_hooks.systems.trl.observe.loss_gradient import compare_gradients
 from rlstep_hooks.systems.trl.observe.other_losses import fitting
 
 ROWS = "rlstep_rows"
@@ -39,6 +41,9 @@ HELD_ELEMENTS = 1 << 20
 Scope = Literal["token", "sequence"]
 
 _ROUNDING = torch.finfo(torch.float32).eps
+
+ROUNDINGS = 32
+"""Distance from the documented loss, and from its gradient, that rounding explains; the rules RLS801 and RLS805 have the same."""
 
 
 class _Held(msgspec.Struct, frozen=True, gc=False):
@@ -54,8 +59,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     checks: Tensor | None
     advantages: Tensor
     loss: LossTerms | None
-    arrived: list[Tensor]
-    """The factor of the loss in its backward pass over the documented one; empty where it was not followed."""
+    backward: Backward
+    """What its backward pass brings; empty where it was not followed."""
     reference: Tensor | None
     """(B, T), log-probs of the reference where it should still be the policy; None where it need not be."""
     entropies: Tensor | None
@@ -86,7 +91,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             checks,
             loss,
             self.left_out,
-            len(self.arrived),
+            self.backward.kind(),
             self.entropies is None,
             self.alike,
             self.sampled is None,
@@ -126,9 +131,30 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             return None
         return finite(abs(of["loss"] - of["documented"]) / (of["terms"] * _ROUNDING))
 
-    def _like(self, place: int, ratio: float | None) -> str:
+    def _fits(self, ratio: float) -> bool:
+        """Whether a multiple of the documented loss is that loss."""
+        return self.losses is None or abs(ratio - 1) <= WITHIN[self.losses[1].precision]
+
+    def _loss(self, place: int, of: dict[str, float]) -> dict[str, Any]:
+        """What is known of a loss, from its value, and from its gradient where the value says nothing: fields of MicroBatchValues."""
+        if "loss" not in of:
+            return {}
+        ratio = _loss_ratio(of["documented"], of["terms"], of["loss"])
+        if ratio is not None and not self._fits(ratio):
+            return {"loss_ratio": ratio, "loss_like": self._like(place)}
+        gap = self._gap(of) if ratio is None else None
+        if gap is not None and gap > ROUNDINGS:
+            return {"loss_gap": gap}
+        gradient = finite(of["gradient_gap"]) if "gradient_gap" in of else None
+        if ratio is None and gradient is not None:
+            factor = of["gradient_factor"]
+            if not self._fits(factor) and of["factor_gap"] <= ROUNDINGS:
+                return {"loss_ratio": finite(factor)}
+        return {"loss_ratio": ratio, "loss_gap": gap, "gradient_gap": gradient}
+
+    def _like(self, place: int) -> str:
         """Which other formula gives a loss, if it is not the documented one."""
-        if self.losses is None or ratio is None or abs(ratio - 1) <= WITHIN[self.losses[1].precision]:
+        if self.losses is None:
             return ""
         with torch.no_grad():
             return fitting(*self.losses, place)
@@ -137,7 +163,6 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
         tokens = max(of["tokens"], 1.0)
         ratio_is_one = "largest" not in of  # the current log-probs in the place of old ones
         clipped = 0.0 if ratio_is_one else of.get("clipped")
-        ratio = _loss_ratio(of["documented"], of["terms"], of["loss"]) if "loss" in of else None
         return MicroBatchValues(
             index=self.indices[place],
             tokens=int(of["tokens"]),
@@ -166,9 +191,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
-            loss_ratio=ratio,
-            loss_gap=self._gap(of) if "loss" in of and ratio is None else None,
-            loss_like=self._like(place, ratio),
+            **self._loss(place, of),
         )
 
 
@@ -223,7 +246,7 @@ class MicroBatchMeter:
         new: Tensor,
         old: Tensor | None,
         loss: LossTerms | None,
-        arrived: list[Tensor],
+        backward: Backward,
         entropies: Tensor | None = None,
         reference: Tensor | None = None,
         *,
@@ -240,7 +263,7 @@ class MicroBatchMeter:
             new: (B, T), log-probs of the loss, detached.
             old: (B, T) or (B,), old log-probs; None where the loss takes the current ones.
             loss: For the comparison with the documented formula; None for no comparison.
-            arrived: Where the factor of the loss in its backward pass will be.
+            backward: Where what its backward pass brings will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
             reference: (B, T), log-probs of the reference where it should still be the policy.
             sampled: (B, T), log-probs of the tokens when these weights drew them, nan where not known; None for no comparison.
@@ -270,7 +293,7 @@ class MicroBatchMeter:
             checks,
             advantages,
             loss,
-            arrived,
+            backward,
             reference,
             entropies,
             alike,
@@ -337,9 +360,9 @@ class MicroBatchMeter:
                 columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
                 if group[0].entropies is not None:
                     columns |= _copies(alike, new, mask)
-        arrived = [held.arrived[0] for held in group if len(held.arrived) == 1]
-        if arrived:
-            columns["backward"] = torch.stack(arrived).float()
+        factors = [factor for held in group if (factor := held.backward.factor()) is not None]
+        if factors:
+            columns["backward"] = torch.stack(factors).float()
         if group[0].replaced:
             columns["replaced"] = torch.stack([sum(count for _, count in held.replaced) for held in group]).float()
         entropies = [held.entropies for held in group if held.entropies is not None]
@@ -357,6 +380,9 @@ class MicroBatchMeter:
         inputs = LossInputs(terms=terms, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages)
         compared = compare_losses(inputs, self._settings)
         columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
+        gradients = [gradient for held in group if (gradient := held.backward.gradient()) is not None]
+        if gradients and gradients[0].shape == new.shape[1:]:
+            columns |= compare_gradients(inputs, torch.stack(gradients), self._settings)
         return columns, (inputs, self._settings)
 
     def _differences(

@@ -10,7 +10,7 @@ from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
-from rlstep_hooks.systems.trl.observe.backward import BackwardWatch
+from rlstep_hooks.systems.trl.observe.backward import Backward, BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.drawn_log_probs import SAMPLED
 
@@ -116,7 +116,7 @@ class MicroBatchHooks:
                 self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
                 terms = None
         terms = self._with_counted(terms, inputs) if terms is not None else None
-        arrived = self._backward.follow(activity.loss) if compared else []
+        backward = self._backward.follow(activity.loss, new) if compared else Backward()
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls) if compared else None
@@ -126,7 +126,7 @@ class MicroBatchHooks:
             new.detach(),
             old,
             terms,
-            arrived,
+            backward,
             entropies,
             reference,
             sampled=inputs.get(SAMPLED) if fresh else None,
