@@ -8,6 +8,7 @@ import msgspec
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.graded import GradedTensors
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
@@ -35,8 +36,7 @@ class UpdateNumbers:
         self._writer = writer
         self._gradients_guard = Contained(writer, ("gradient",))
         self._probes: dict[Role, WeightProbe] = {}
-        self._ungraded: dict[Role, list[Any]] = {}
-        """Trainable tensors that have had no gradient in any update so far."""
+        self._graded: dict[Role, GradedTensors] = {}
         self._replays: dict[Role, OptimizerReplay] = {}
         self._snapshots: dict[Role, GradientSnapshot] = {}
         self._sums: dict[Role, WeightSums] = {}
@@ -56,8 +56,7 @@ class UpdateNumbers:
         """Probe some of these weights around each optimizer step."""
         parameters = list(parameters)
         self._probes[role] = WeightProbe(parameters)
-        # A shard may hold nothing of a tensor, and then gets no gradient of it.
-        self._ungraded[role] = [tensor for tensor in parameters if tensor.numel()]
+        self._graded[role] = GradedTensors(("", tensor) for tensor in parameters)
 
     def replay(self, role: Role, optimizer: Any) -> None:
         """Replay some steps of this optimizer on the probed weights, or say why that cannot be."""
@@ -118,7 +117,7 @@ class UpdateNumbers:
             self._replays[role].before_step(compared=replayed)
         if role in self._probes:
             self._probes[role].before_step()
-            self._ungraded[role] = [tensor for tensor in self._ungraded[role] if tensor.grad is None]
+            self._graded[role].look()
 
     def after_step(self, role: Role, update: int, rate: Any, *, whole: bool) -> None:
         """The optimizer has stepped. All weights that it leaves are compared with those that the next step begins with, if `whole`."""
@@ -175,7 +174,7 @@ class UpdateNumbers:
         return [
             msgspec.structs.replace(
                 values,
-                ungraded=len(self._ungraded[source.role]),
+                ungraded=self._graded[source.role].never,
                 frozen=self._frozen.pop((source.role, values.index), None),
                 **more.get((source.role, values.index), {}),
             )

@@ -133,6 +133,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     gradient_gap: float | None = None
     """Largest distance of a gradient that arrived at a log-prob, or at a value of the critic, from that of the documented loss, in
     roundings; None if it was not compared."""
+    head_gap: float | None = None
+    """Largest distance of a gradient that arrived at the output of the model's layers from that of its log-prob, over the size of the
+    largest; None if it was not compared."""
     loss_ratio: float | None = None
     """The loss divided by what the documented formula gives for the same log-probs; None if that cannot be computed."""
     loss_gap: float | None = None
@@ -228,6 +231,9 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What happened to it instead, in words that follow "it"; empty if nothing known fits."""
     ungraded: int | None = None
     """Trainable tensors without a gradient in any update so far; None if only some tensors are checked."""
+    gradient_lost: int | None = None
+    """Matrices of the model's numbered layers, without experts, that had a gradient at the first update and have none at this one; None
+    if that was not looked at."""
 
 
 class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -1326,6 +1326,39 @@ def gradients_of_log_probs_cut(trainer: Any) -> None:
     replace_method(trainer, log_prob_method(trainer), computed)
 
 
+@fault(
+    report="a fused kernel without its backward",
+    code="RLS805",
+    where=Where(update=4, microbatch=8),
+    settings=ONCE,
+    cause="the log-probs are right",
+)
+def late_log_probs_detached(trainer: Any) -> None:
+    """The method that computes log-probs detaches those of the last tokens."""
+
+    def computed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        log_probs = found[0] if isinstance(found, tuple) else found
+        if trainer.state.global_step < 4 or not log_probs.requires_grad:
+            return found
+        cut = torch.cat([log_probs[:, :-3], log_probs[:, -3:].detach()], dim=1)
+        return (cut, *found[1:]) if isinstance(found, tuple) else cut
+
+    replace_method(trainer, log_prob_method(trainer), computed)
+
+
+@fault(report="a layer under no_grad", code="RLS408", where=Where(update=4), cause="these matrices learn nothing")
+def layer_detached_in_mid_run(trainer: Any) -> None:
+    """The first layer's output is detached from one update on: only the last layer learns."""
+
+    def cut(module: Any, inputs: Any, output: Any) -> Any:
+        if trainer.state.global_step < 4 or not torch.is_grad_enabled():
+            return output
+        return output.detach() if isinstance(output, torch.Tensor) else (output[0].detach(), *output[1:])
+
+    trainer.model.model.layers[0].register_forward_hook(cut)
+
+
 # M: the formula of the loss
 
 

@@ -14,22 +14,29 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
 
+BELOW_LOG_PROBS = {"float32": 1e-3, "reduced": 0.1}
+"""Distance of a gradient at the output of the layers that rounding of the last layer explains, over the size of the largest."""
+CERTAIN_BELOW = 0.25
+"""Distance that no rounding explains."""
+
+
 class BackwardScale(Rule):
-    """The loss was multiplied on its way to the backward pass.
+    """What the loss teaches is not its gradient: it was multiplied on its way to the backward pass, or a token gets another one.
 
     What it checks:
         The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
         the loss method. And the gradient that arrives at each log-prob, or value of the critic, against that of the documented loss,
         because a loss can have its value and teach something else: advantages of a group add up to 0, with any token left out. In the
-        first eight cycles of rollouts and every 41st later.
+        first eight cycles of rollouts and every 41st later. In TRL also the gradient at the output of the model's layers, which is
+        that at the log-probs times their derivative: for 16 tokens of one micro-batch in the first eight cycles and every 82nd later.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
 
     Example:
-        ERROR RLS805 Loss multiplied before the backward pass · data epoch 0,
-        rollout 1, update 2, micro-batch 4
+        ERROR RLS805 Gradient is not that of the loss · data epoch 0, rollout 1,
+        update 2, micro-batch 4
           expected  the loss as the trainer computed it, over the divisor that the
                     framework documents
           observed  0.25 times that
@@ -47,6 +54,8 @@ class BackwardScale(Rule):
         - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared; the gradients are.
         - A token whose ratio is at an end of the clip to rounding, or whose entropy is at the threshold of those that are trained, is
           not compared: either gradient is right.
+        - The gradient at the layers is compared where a plain last layer and log-softmax give the same log-probs, so not with adapters
+          on that layer, capped logits, shards or an entropy bonus.
 
     Sources:
         - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation
@@ -54,7 +63,7 @@ class BackwardScale(Rule):
     """
 
     code = "RLS805"
-    title = "Loss multiplied before the backward pass"
+    title = "Gradient is not that of the loss"
     topics = ("loss", "log_ratio")
     nothing_seen = "no loss was followed into its backward pass"
     optional = True
@@ -62,6 +71,8 @@ class BackwardScale(Rule):
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the factor with 1, and the gradients of single tokens with those of the formula."""
         if values.gradient_gap is not None:
+            self.checks += 1
+        if values.head_gap is not None:
             self.checks += 1
         if values.backward_ratio is None:
             return self._compare_gradient(values, event, place)
@@ -82,7 +93,7 @@ class BackwardScale(Rule):
     def _compare_gradient(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         gap = values.gradient_gap
         if gap is None or gap <= ROUNDINGS:
-            return None
+            return self._compare_below(values, event, place)
         of = "log-probs" if event.role == "policy" else "values of the critic"
         return self.fail(
             severity="warning" if gap <= BEYOND_ROUNDING * ROUNDINGS else "error",
@@ -92,4 +103,18 @@ class BackwardScale(Rule):
             why="the loss has its value, and what it teaches is that of another loss",
             fix=f"look for detach(), torch.no_grad() and hooks between the {of} and the loss",
             variant=f"gradient {event.role}",
+        )
+
+    def _compare_below(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        gap = values.head_gap
+        if gap is None or gap <= BELOW_LOG_PROBS[self.progress.precision]:
+            return None
+        return self.fail(
+            severity="warning" if gap <= CERTAIN_BELOW else "error",
+            expected="the gradient of the log-probs at the output of the model's layers",
+            observed=f"another for some token, {gap:.2g} of its size away",
+            where=self.progress.where_at(place, event),
+            why="the log-probs are right, and what they teach the model is not their gradient",
+            fix="look for detach() in the method that computes log-probs, for hooks on logits, and for a fused kernel's backward",
+            variant="below the log-probs",
         )

@@ -307,8 +307,9 @@ class PartNotTrained(Rule):
 
     What it checks:
         Matrices in the model's numbered layers that carry no gradient although the configuration freezes nothing and has no adapter: an
-        error. So are tensors that were trained at first and require no gradient later. Trainable tensors that had no gradient in any
-        update of a run: a warning, because an input that never comes (images) leaves its part of a model without one.
+        error. So are tensors that were trained at first and require no gradient later, and matrices of the layers, without experts of a
+        mixture, that had a gradient at first and have none later. Trainable tensors that had no gradient in any update of a run: a
+        warning, because an input that never comes (images) leaves its part of a model without one.
 
     Why it matters:
         Layers that are frozen by accident cost memory and time and learn nothing. Reward rises all the same, only less.
@@ -329,7 +330,8 @@ class PartNotTrained(Rule):
     Known limits:
         - Layers that are frozen from the start are looked at in verl, and only without LoRA; those that are frozen in mid-run in TRL
           and OpenRLHF.
-          Tensors without a gradient are counted in verl and, one tensor, in OpenRLHF.
+          Tensors without a gradient are counted in verl, in TRL in one process without shards, and, one tensor, in OpenRLHF. Lost
+          gradients are looked for in TRL, in the first eight cycles of rollouts and every 82nd later.
         - A mixture of experts may have an expert that no token reaches. That is the warning, not a fault.
 
     Sources:
@@ -368,19 +370,28 @@ class PartNotTrained(Rule):
         if event.role == "policy" and event.applied and values.ungraded is not None:
             self._updates += 1
             self._ungraded = values.ungraded
-        if values.frozen is None:
+        if values.frozen is None and values.gradient_lost is None:
             return None
         self.checks += 1
-        if not values.frozen:
-            return None
-        return self.fail(
-            expected="all tensors trained that were trained at first",
-            observed=f"{values.frozen} of them require no gradient any more",
-            where=self.progress.where_at(place, event),
-            why="these tensors keep their weights from here on",
-            fix="look for code that sets requires_grad to False in mid-run, and for one that should set it back",
-            variant="frozen in mid-run",
-        )
+        if values.frozen:
+            return self.fail(
+                expected="all tensors trained that were trained at first",
+                observed=f"{values.frozen} of them require no gradient any more",
+                where=self.progress.where_at(place, event),
+                why="these tensors keep their weights from here on",
+                fix="look for code that sets requires_grad to False in mid-run, and for one that should set it back",
+                variant="frozen in mid-run",
+            )
+        if values.gradient_lost:
+            return self.fail(
+                expected="a gradient in every matrix of the layers that had one at first",
+                observed=f"none in {values.gradient_lost} of them",
+                where=self.progress.where_at(place, event),
+                why="these matrices learn nothing from this rollout",
+                fix="look for detach() and torch.no_grad() in the forward of a layer, and for hooks that replace its output",
+                variant="gradient lost in mid-run",
+            )
+        return None
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the run as a whole."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.systems.trl.observe.calls import LogProbCall
 
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.observe.engine_distance import KeptLogits
+    from rlstep_hooks.observe.head_gradient import HeadWatch
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.systems.trl.observe.observation import Observation
 
@@ -22,6 +25,7 @@ class LogProbHooks:
         self._observation = observation
         self._guard = Contained(observation.recorder, ("log_ratio", "refresh"))
         self._distance_guard = Contained(observation.recorder, ("engine_distance",))
+        self._head_guard = Contained(observation.recorder, ("gradient",))
 
     def attach(self, patches: Patches) -> None:
         """Place the hook."""
@@ -39,7 +43,7 @@ class LogProbHooks:
     def _around_log_probs(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         seen = self._observation
         watch = seen.generation.forwards if seen.generation is not None else None
-        kept = self._begin_to_keep(args, kwargs)
+        kept, head = self._begin_to_keep(args, kwargs), self._begin_to_follow(args, kwargs)
         if watch is not None:
             watch.paused = True  # it looks for forwards of generation, not of log-prob passes
         try:
@@ -47,8 +51,9 @@ class LogProbHooks:
         finally:
             if watch is not None:
                 watch.paused = False
-            if kept is not None:
-                kept.end()
+            for placed in (kept, head):
+                if placed is not None:
+                    placed.end()
         calls = self._calls()
         if seen.active and calls is not None:
             with self._guard:
@@ -64,12 +69,25 @@ class LogProbHooks:
         if generation is None or generation.logits is None or generation.calls:
             return None
         with self._distance_guard:
-            # The same order in all releases that correct for the engine: grpo_trainer.py 0.22.0 to 1.16.0.
-            names = ("model", "input_ids", "attention_mask", "logits_to_keep")
-            given = dict(zip(names, args, strict=False)) | kwargs
-            model = self._observation.trainer.accelerator.unwrap_model(given["model"])
+            model, given = self._given(args, kwargs)
             generation.logits.begin(model, given["input_ids"], int(given["logits_to_keep"]))
         return generation.logits
+
+    def _begin_to_follow(self, args: Any, kwargs: Any) -> HeadWatch | None:
+        """Follow gradients of the loss's own log-probs."""
+        activity = self._observation.activity
+        if activity is None or activity.head is None or not torch.is_grad_enabled():
+            return None
+        with self._head_guard:
+            model, given = self._given(args, kwargs)
+            activity.head.begin(model, given["input_ids"], given["attention_mask"], int(given["logits_to_keep"]))
+        return activity.head
+
+    def _given(self, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """The model, unwrapped, and the arguments by their names, whose order is the same in grpo_trainer.py 0.16.0 to 1.16.0."""
+        names = ("model", "input_ids", "attention_mask", "logits_to_keep")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        return self._observation.trainer.accelerator.unwrap_model(given["model"]), given
 
     def _calls(self) -> list[LogProbCall] | None:
         """Those of the rollout or the loss that is computed now; None outside both."""

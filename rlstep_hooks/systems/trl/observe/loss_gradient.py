@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.own_graph import own_graph
 from rlstep_hooks.systems.trl.observe.loss import (
     RLOO,
     LossInputs,
@@ -57,23 +58,21 @@ def compare_gradients(inputs: LossInputs, arrived: Tensor, settings: LossSetting
 
 def _documented(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """The gradients at the log-probs, and the sizes of what each of them is added up from: each (N, B, T)."""
-    # Hooks on saved tensors that the host may have placed (activation offloading) are for its own graph.
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
+    with own_graph():
         log_probs = inputs.new.detach().clone().requires_grad_()
         followed = _following(inputs, log_probs)
         losses = token_losses(followed, settings)
         documented = added_up(losses, followed, settings).sum()
         gradient, shares = torch.autograd.grad(documented, (log_probs, losses))
     sizes = gradient.abs()
+    if settings.loss_type == "sapo":  # where its sigmoid s is near 0 or 1, s (1 - s) has the rounding of s
+        ratio = torch.exp(importance(_log_ratio(inputs), inputs.mask, settings))
+        sizes = sizes + 4 * ratio * inputs.advantages.abs() * shares.abs()
     reference, first = inputs.joined("reference"), inputs.terms[0]
     if reference is not None and first.beta != 0.0:  # 1 and exp(reference - new) of the KL term cancel
         weights = importance(_log_ratio(inputs), inputs.mask, settings).exp() if first.weighs_kl else 1.0
         sizes = sizes + first.beta * (1 + torch.exp(reference - inputs.new)) * weights * shares.abs()
     return gradient * inputs.terms[0].multiple, sizes * inputs.terms[0].multiple
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _following(inputs: LossInputs, log_probs: Tensor) -> LossInputs:

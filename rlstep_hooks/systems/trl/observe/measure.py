@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.head_gradient import HeadGradient
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.backward import Backward
@@ -34,6 +35,9 @@ ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
 CHECKS = "rlstep_checks"
 """Key added to a rollout's tensors: the checksums of each sample (`rlstep_hooks.systems.trl.observe.checksums`)."""
+
+UNDERSTOOD = {"float32": 1e-3, "reduced": 0.1}
+"""Distance of log-probs from those of a plain last layer and log-softmax, in nats, up to which they are that."""
 
 HELD_ELEMENTS = 1 << 20
 """Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
@@ -61,6 +65,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     loss: LossTerms | None
     backward: Backward
     """What its backward pass brings; empty where it was not followed."""
+    head: HeadGradient | None
+    """Gradients on their way from its log-probs to the model's layers; None where they were not followed."""
     reference: Tensor | None
     """(B, T), log-probs of the reference where it should still be the policy; None where it need not be."""
     entropies: Tensor | None
@@ -92,6 +98,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             loss,
             self.left_out,
             self.backward.kind(),
+            self.head is None or self.head.arrived is None,
             self.entropies is None,
             self.alike,
             self.sampled is None,
@@ -152,6 +159,12 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
                 return {"loss_ratio": finite(factor)}
         return {"loss_ratio": ratio, "loss_gap": gap, "gradient_gap": gradient}
 
+    def _head_gap(self, of: dict[str, float]) -> float | None:
+        """The distance of gradients at the model's layers; None where the last layer does not give these log-probs by itself."""
+        if "head_gap" not in of or self.losses is None:
+            return None
+        return finite(of["head_gap"]) if of["head_understood"] <= UNDERSTOOD[self.losses[1].precision] else None
+
     def _like(self, place: int) -> str:
         """Which other formula gives a loss, if it is not the documented one."""
         if self.losses is None:
@@ -192,6 +205,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
             **self._loss(place, of),
+            head_gap=self._head_gap(of),
         )
 
 
@@ -251,6 +265,7 @@ class MicroBatchMeter:
         reference: Tensor | None = None,
         *,
         sampled: Tensor | None = None,
+        head: HeadGradient | None = None,
         replaced: list[tuple[str, Tensor]] | None = None,
         whole: bool = False,
         alike: bool = False,
@@ -267,6 +282,7 @@ class MicroBatchMeter:
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
             reference: (B, T), log-probs of the reference where it should still be the policy.
             sampled: (B, T), log-probs of the tokens when these weights drew them, nan where not known; None for no comparison.
+            head: Where gradients that arrive at the output of the model's layers will be.
             replaced: Where modules will be noted whose backward hooks replaced gradients.
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
             alike: Whether equal completions of its rollout were looked for.
@@ -294,6 +310,7 @@ class MicroBatchMeter:
             advantages,
             loss,
             backward,
+            head,
             reference,
             entropies,
             alike,
@@ -383,6 +400,8 @@ class MicroBatchMeter:
         gradients = [gradient for held in group if (gradient := held.backward.gradient()) is not None]
         if gradients and gradients[0].shape == new.shape[1:]:
             columns |= compare_gradients(inputs, torch.stack(gradients), self._settings)
+            heads = [_below_log_probs(held) for held in group]
+            columns |= {name: torch.stack([of[name] for of in heads]) for name in heads[0]}
         return columns, (inputs, self._settings)
 
     def _differences(
@@ -397,6 +416,15 @@ class MicroBatchMeter:
             differ["old_differ"] = of_bits(old, per_token=old.dim() == 3) != of["old"]
         counts = torch.stack(list(differ.values())).sum(2, dtype=torch.float32)
         return dict(zip(differ, counts.unbind(0), strict=True))
+
+
+def _below_log_probs(held: _Held) -> dict[str, Tensor]:
+    """The numbers of gradients that were followed to the model's layers; empty where none were, or others flow there too."""
+    gradient, at_loss = held.backward.gradient(), held.backward.at_loss
+    bonus = held.loss is not None and held.loss.entropy_weight != 0.0
+    if held.head is None or gradient is None or at_loss is None or bonus:
+        return {}
+    return held.head.numbers(gradient, at_loss)
 
 
 def _handed_on(of_rollout: dict[str, Tensor], handed: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import msgspec
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.head_gradient import HeadWatch
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
 from rlstep_hooks.systems.trl.observe.backward import Backward, BackwardWatch
@@ -40,6 +41,8 @@ class MicroBatchHooks:
         self._microbatch_guard = Contained(self._recorder, ("order", "samples", "log_ratio"))
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.form.divides_loss())
         self._hooks = ModuleHookWatch(Contained(self._recorder, ("gradient",)))
+        temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
+        self._head = HeadWatch(temperature, Contained(self._recorder, ("gradient",)))
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._microbatches = 0
@@ -65,8 +68,12 @@ class MicroBatchHooks:
             seen.reference.goes_on(seen.updates.latest)
             seen.updates.microbatch_begins()
         with self._window_guard:
-            compared = is_compared_whole(self._microbatches // seen.schedule.microbatches_per_cycle)
+            cycle, place = divmod(self._microbatches, seen.schedule.microbatches_per_cycle)
+            compared = is_compared_whole(cycle)
             self._replaced = self._hooks.begin(seen.trainer.model) if compared else []
+            # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
+            if compared and place == cycle % seen.schedule.microbatches_per_cycle:
+                activity.head = self._head
         try:
             result = wrapped(*args, **kwargs)
         finally:
@@ -130,6 +137,7 @@ class MicroBatchHooks:
             entropies,
             reference,
             sampled=inputs.get(SAMPLED) if fresh else None,
+            head=None if activity.head is None else activity.head.take(new),
             replaced=self._replaced,
             whole=compared,
             alike=seen.tells_alike(self._microbatches // seen.schedule.microbatches_per_cycle),

@@ -417,8 +417,8 @@ class NumberCollector:
                 for index, fields in source.values(numbers).items():
                     steps.setdefault(index, {}).update(fields)
             elif isinstance(source, UpdateSource):
-                for index in [index for index in self._updates.frozen if index in source.indices]:
-                    steps.setdefault(index, {})["frozen"] = self._updates.frozen.pop(index)
+                for index in [index for index in self._updates.trained if index in source.indices]:
+                    steps.setdefault(index, {}).update(self._updates.trained.pop(index))
                 updates += [msgspec.structs.replace(of, **steps.pop(of.index, {})) for of in source.values(numbers)]
             else:
                 microbatches += source.values(numbers)

@@ -8,6 +8,7 @@ import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.graded import GradedTensors
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
@@ -67,8 +68,10 @@ class UpdateObserver:
         """None where no step can be replayed."""
         self.gradients: GradientWatch | None = None
         """None where gradients cannot be followed."""
-        self.frozen: dict[int, int] = {}
-        """Of updates that were not worked up yet: index, tensors that are no longer trained."""
+        self.graded: GradedTensors | None = None
+        """None where gradients are not whole on this process."""
+        self.trained: dict[int, dict[str, int]] = {}
+        """Of updates that were not worked up yet: tensors that are no longer trained, or get no gradient, by UpdateValues' names."""
         self.norms: list[tuple[int, Tensor, float]] = []
         """Of updates that were not worked up yet: index, norm of the gradients, its limit."""
         self._norm: tuple[Tensor, float] | None = None
@@ -117,6 +120,7 @@ class UpdateObserver:
         if self._trainer.accelerator.num_processes == 1 and self._own_scaler is None and not sharded:
             guard = Contained(self._recorder, ("gradient",))
             self.gradients = GradientWatch(self._trainer.model.named_parameters(), guard)
+            self.graded = GradedTensors(of for of in self._trainer.model.named_parameters() if of[1].requires_grad)
 
     def _compare_settings(self, settings: OptimizerSettings) -> None:
         """Those of the optimizer: at the first step with the configured ones, later with those of the step before."""
@@ -162,7 +166,7 @@ class UpdateObserver:
             self.probe.begin_window()
         if self.gradients is not None and is_compared_whole(cycle):
             self.gradients.begin_window()
-            self.frozen[self._windows] = self.gradients.frozen
+            self.trained[self._windows] = {"frozen": self.gradients.frozen}
 
     def trained_microbatch(self) -> None:
         """One more micro-batch accumulates."""
@@ -186,12 +190,25 @@ class UpdateObserver:
                 self._norm = _norm_of(optimizer), limit
             if self.gradients is not None:
                 self.gradients.before_step(self._windows)
+            if self.graded is not None:
+                self._look_at(self.graded, whole=is_compared_whole(cycle))
         with self._settings_guard:
             if self.settings is not None and is_compared(cycle):
                 self._compare_settings(self.settings)
         with self._replay_guard:
             if self.replay is not None:
                 self.replay.before_step(compared=is_compared(cycle))
+
+    def _look_at(self, graded: GradedTensors, *, whole: bool) -> None:
+        never = graded.never
+        graded.look()
+        if whole:
+            counts = {"ungraded": graded.never, "gradient_lost": graded.lost()}
+        elif graded.never != never:
+            counts = {"ungraded": graded.never}
+        else:
+            return
+        self.trained.setdefault(self._windows, {}).update(counts)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
