@@ -72,8 +72,6 @@ class Fault:
     apply: Apply
     where_016: Where | None = None
     """The place in TRL 0.16, which counts rollouts of one micro-batch each; as above where None."""
-    where_unshuffled: Where | None = None
-    """The place in 0.16 and 0.17, where a micro-batch holds one prompt's samples, so that loss terms cancel at lag 0."""
     cause: str = ""
     """What the finding must say of it."""
     settings: Settings = field(default_factory=lambda: REUSED)
@@ -92,8 +90,6 @@ class Fault:
 
     def place(self, release: TrlRelease) -> Where:
         """Where it must be found in a release."""
-        if self.where_unshuffled is not None and not release.has_steps_per_generation:
-            return self.where_unshuffled
         return self.where_016 if self.where_016 is not None and release.generates_per_microbatch else self.where
 
 
@@ -1198,7 +1194,6 @@ def truncated_completions_trained(trainer: Any) -> None:
     report="ms-swift#10116",
     code="RLS801",
     where=Where(update=2, microbatch=4),
-    where_unshuffled=Where(update=3, microbatch=6),
 )
 def loss_divided_twice(trainer: Any) -> None:
     """A loss that is already divided by the accumulation is divided once more."""
@@ -1295,6 +1290,9 @@ def advantages_rolled_within_the_loss(trainer: Any) -> None:
     report="a surrogate whose value is right",
     code="RLS805",
     where=Where(update=4, microbatch=8),
+    where_unshuffled=Where(
+        update=5, microbatch=10
+    ),  # before that RLS801: the gradient is that of a loss of twice the size
     cause="at some token",
 )
 def loss_taught_twice(trainer: Any) -> None:
