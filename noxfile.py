@@ -482,10 +482,12 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang."""
+    """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang. Then the tests of
+    `unit` with 500 random examples of each property."""
     session.install("-e", ".", *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
     session.run("pytest", *IN_PARALLEL, "tests/fuzz")
+    session.run("pytest", *IN_PARALLEL, *FAST, env={"RLSTEP_EXAMPLES": "500"})
 
 
 @nox.session

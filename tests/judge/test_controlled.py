@@ -91,7 +91,6 @@ def waiting(live: Live) -> int:
 # Healthy runs
 
 
-@settings(max_examples=100)
 @given(phase_cases())
 def test_a_run_as_planned_passes_and_its_counts_are_those_of_the_plan(case: PhaseCase) -> None:
     script = scripted_phases(case)
@@ -292,7 +291,6 @@ def test_an_unreadable_line_ends_the_judging_of_the_order(tmp_path: Path, proces
     assert f"run.{process}.jsonl: line {number + 1} is not an event" in report.not_evaluated["order"]
 
 
-@settings(max_examples=100)
 @given(phase_cases(), st.data())
 def test_a_run_that_raises_anywhere_is_accused_of_nothing(case: PhaseCase, data: st.DataObject) -> None:
     script = scripted_phases(case)

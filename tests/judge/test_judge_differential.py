@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.judge import Judge
@@ -219,7 +219,6 @@ def new_findings(before: Events, events: Events) -> list[Finding]:
     return [finding for event in events for finding in judge.observe(event)]
 
 
-@settings(max_examples=60)
 @given(cases(), RANDOM)
 def test_runs_that_a_loader_drives(case: Case, random: Random) -> None:
     healthy = scripted_run(case.schedule)
@@ -228,7 +227,6 @@ def test_runs_that_a_loader_drives(case: Case, random: Random) -> None:
         compare(case.schedule, oracle.planned_by_loader(case.schedule, events), events)
 
 
-@settings(max_examples=60)
 @given(phase_cases(dynamic=False, finite=True).filter(lambda case: case.schedule.rows_bound == "exact"), RANDOM)
 def test_runs_in_phases(case: PhaseCase, random: Random) -> None:
     healthy = composed(scripted_phases(case), random.randrange(case.schedule.world_size))
@@ -237,7 +235,6 @@ def test_runs_in_phases(case: PhaseCase, random: Random) -> None:
         compare(case.schedule, plan, damaged(healthy, random, skips=False))
 
 
-@settings(max_examples=50)
 @given(cases(), RANDOM)
 def test_one_by_one_or_all_at_once_or_from_the_record(
     tmp_path_factory: pytest.TempPathFactory, case: Case, random: Random

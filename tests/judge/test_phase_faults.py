@@ -134,7 +134,6 @@ def recognised(event: MicroBatch, rollout: int, made: int, *, without_refresh: b
 ORDERED = (Refresh, MicroBatch, Update, WeightSync)
 
 
-@settings(max_examples=80)
 @given(phase_cases(), st.data())
 def test_any_dropped_or_repeated_event_of_a_trainer_is_found_at_its_rollout(
     case: PhaseCase, data: st.DataObject
@@ -176,7 +175,6 @@ def numbers_of(event: AnyEvent, schedule: Schedule) -> list[tuple[str, AnyEvent]
     return []
 
 
-@settings(max_examples=80)
 @given(phase_cases(), st.data())
 def test_any_changed_number_is_one_finding_of_its_rule(case: PhaseCase, data: st.DataObject) -> None:
     schedule = case.schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -77,10 +78,16 @@ def strategy(kind: Any) -> st.SearchStrategy[Any]:
     raise NotImplementedError(kind)
 
 
+@functools.cache
+def events(kind: type) -> st.SearchStrategy[Any]:
+    """Events of one kind with any values."""
+    return strategy(msgspec.inspect.type_info(kind))
+
+
 @pytest.mark.parametrize("kind", get_args(AnyEvent), ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_every_event_comes_back_as_it_was(kind: type, data: st.DataObject) -> None:
-    event = data.draw(strategy(msgspec.inspect.type_info(kind)))
+    event = data.draw(events(kind))
     line = encode(event)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
