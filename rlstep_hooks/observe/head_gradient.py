@@ -91,7 +91,8 @@ class HeadWatch:
         self._followed = None
         model = model.get_base_model() if hasattr(model, "get_base_model") else model
         head, layers = model.get_output_embeddings(), getattr(model, "base_model", None)
-        if layers is None or layers is model or not _is_plain(head) or _is_compiled(model) or _is_compiled(layers):
+        compiled = _is_compiled(model) or _is_compiled(layers)
+        if layers is None or layers is model or compiled or not _is_plain(head) or _caps_logits(model):
             return
 
         def see(module: Any, inputs: Any, output: Any) -> None:
@@ -155,3 +156,13 @@ def _is_plain(head: Any) -> bool:
 def _is_compiled(module: Any) -> bool:
     """Whether a module would be compiled again for a hook."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _caps_logits(model: Any) -> bool:
+    """Whether logits are bent after the last layer. Small ones nearly keep their values, and so their log-probs, and not their
+    gradients.
+
+    transformers 5.23, Gemma2ForCausalLM.forward and its like.
+    """
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    return bool(getattr(config, "final_logit_softcapping", None))

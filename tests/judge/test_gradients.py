@@ -20,7 +20,8 @@ def found(kind: str, place: int, precision: str = "float32", **values: Any) -> l
     [
         (5e-7, "float32", None),  # what a run shows
         (0.004, "bfloat16", None),
-        (0.01, "float32", "warning"),
+        (0.01, "float32", None),
+        (0.1, "float32", "warning"),
         (0.2, "bfloat16", "warning"),
         (0.5, "float32", "error"),
         (0.5, "bfloat16", "error"),

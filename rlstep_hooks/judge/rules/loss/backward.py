@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
 
-BELOW_LOG_PROBS = {"float32": 1e-3, "reduced": 0.1}
+BELOW_LOG_PROBS = {"float32": 0.02, "reduced": 0.1}
 """Distance of a gradient at the output of the layers that rounding of the last layer explains, over the size of the largest."""
 CERTAIN_BELOW = 0.25
 """Distance that no rounding explains."""

@@ -36,7 +36,7 @@ ROWS = "rlstep_rows"
 CHECKS = "rlstep_checks"
 """Key added to a rollout's tensors: the checksums of each sample (`rlstep_hooks.systems.trl.observe.checksums`)."""
 
-UNDERSTOOD = {"float32": 1e-3, "reduced": 0.1}
+UNDERSTOOD = {"float32": 1e-4, "reduced": 0.1}
 """Distance of log-probs from those of a plain last layer and log-softmax, in nats, up to which they are that."""
 
 HELD_ELEMENTS = 1 << 20
