@@ -26,7 +26,7 @@ class GradedTensors:
             tensor
             for name, tensor in self._never
             # Tokens may reach an expert in one update and not in the next.
-            if tensor.dim() > 1 and _IN_A_LAYER.search(name) and "expert" not in name
+            if _IN_A_LAYER.search(name) and "expert" not in name and tensor.dim() > 1
         ]
         self._graded: list[Any] | None = None
         """Those matrices that had a gradient at the first look."""

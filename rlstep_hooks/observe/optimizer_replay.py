@@ -72,7 +72,7 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What a vector of `OptimizerReplay` means: two numbers of each replayed update, then two of each whose moments were looked at."""
+    """What a vector of `OptimizerReplay` means: three numbers of each replayed update, then two of each whose moments were seen."""
 
     updates: tuple[int, ...]
     looked_at: tuple[int, ...]
@@ -81,11 +81,13 @@ class ReplaySource(msgspec.Struct, frozen=True):
         """The vector's numbers, as fields of `UpdateValues`."""
         count = len(self.updates)
         fields: dict[int, dict[str, Any]] = {
-            update: {"optimizer_off": finite(off), "optimizer_share": finite(share)}
-            for update, off, share in zip(self.updates, numbers[:count], numbers[count : 2 * count], strict=True)
+            update: {"optimizer_off": finite(off), "optimizer_share": finite(share), "moments_off": finite(moments)}
+            for update, off, share, moments in zip(
+                self.updates, *(numbers[place * count : (place + 1) * count] for place in range(3)), strict=True
+            )
         }
         looks = len(self.looked_at)
-        moments, steps = numbers[2 * count : 2 * count + looks], numbers[2 * count + looks :]
+        moments, steps = numbers[3 * count : 3 * count + looks], numbers[3 * count + looks :]
         for update, lost, other in zip(self.looked_at, moments, steps, strict=True):
             fields.setdefault(update, {}).update(moments_lost=int(lost), steps_lost=int(other))
         return fields
@@ -124,8 +126,8 @@ class OptimizerReplay:
         """The moments that the step before left, and how many steps it had counted, if it was replayed."""
         self._look: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
         """Those, and both before the step that is being made."""
-        self._steps: list[tuple[int, _Before, Tensor]] = []
-        """Replayed steps: update, what it was computed from, the weights after it."""
+        self._steps: list[tuple[int, _Before, Tensor, Tensor | None]] = []
+        """Replayed steps: update, what it was computed from, weights and moments after it."""
         self._looks: list[tuple[int, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]] = []
         """Update, the moments and steps that the step before it had left, those before its own."""
 
@@ -176,10 +178,10 @@ class OptimizerReplay:
             self._looks.append((update, *self._look))
         if before is None:
             return
-        self._steps.append((update, before, torch.cat(self._weights())))
         moments = self._parts_of_moments()
         begun = any(part is not None for parts in moments for part in parts)
         self._left = (torch.cat(self._filled(moments)), self._steps_made()) if begun else None
+        self._steps.append((update, before, torch.cat(self._weights()), self._left[0] if self._left else None))
 
     def work_up(self) -> tuple[ReplaySource, Tensor] | None:
         """The numbers of all steps since the last call, float32, as `ReplaySource` says. None without any."""
@@ -257,43 +259,62 @@ class OptimizerReplay:
 
     # Computing
 
-    def _compare(self, steps: list[tuple[int, _Before, Tensor]]) -> list[Tensor]:
-        """The largest distance of a weight from where the formula puts it, in units of what rounding explains, and how many times the
-        documented step was made: each (N,) float64."""
+    def _compare(self, steps: list[tuple[int, _Before, Tensor, Tensor | None]]) -> list[Tensor]:
+        """The largest distance of a weight from where the formula puts it, in units of what rounding explains; how many times the
+        documented step was made; the largest distance of a moment, nan where there are none: each (N,) float64."""
         after = torch.stack([step[2] for step in steps])
-        weights, *rest = torch.stack([step[1].numbers for step in steps]).double().split(after.shape[1], 1)
+        weights, gradient, *moments = torch.stack([step[1].numbers for step in steps]).double().split(after.shape[1], 1)
         of = _Factors([step[1].constants for step in steps], self._places, after.device)
         made_so_far = torch.stack([step[1].steps for step in steps]).to(after.device, torch.float64, non_blocking=True)
-        documented, terms = self._documented(of, made_so_far, weights, *rest)
-        planned = documented - weights
+        documented = self._documented(of, made_so_far, weights, gradient, moments)
+        planned = _where_stepped(of, documented.weights, weights) - weights
         made = after.double() - weights
         rounding = ROUNDINGS * torch.finfo(after.dtype).eps * (weights.abs() + planned.abs())
-        rounding += of("relative") * planned.abs() + of("roundings") * terms
+        rounding += of("relative") * planned.abs() + of("roundings") * documented.terms
         tolerance = rounding + torch.finfo(torch.float32).tiny
         off = ((made - planned).abs() / tolerance).amax(1)
-        return [off, (made * planned).sum(1) / (planned * planned).sum(1)]
+        share = (made * planned).sum(1) / (planned * planned).sum(1)
+        return [off, share, self._moments_off(of, documented, moments, [step[3] for step in steps])]
+
+    def _moments_off(
+        self, of: _Factors, documented: _Documented, moments: list[Tensor], left: list[Tensor | None]
+    ) -> Tensor:
+        """(N,): the largest distance of a moment from the documented one, in units of what rounding explains."""
+        size = moments[0].shape[1]
+        unknown = torch.full((len(moments) * size,), torch.nan, device=moments[0].device)
+        kinds = torch.stack([unknown if of_step is None else of_step for of_step in left]).double().split(size, 1)
+        distances = []
+        for (expected, terms), before, after in zip(documented.moments, moments, kinds, strict=False):
+            tolerance = of("relative") * expected.abs() + of("roundings") * terms + torch.finfo(torch.float32).tiny
+            distances.append(((after - _where_stepped(of, expected, before)).abs() / tolerance).amax(1))
+        return torch.stack(distances).amax(0)
 
     def _documented(
-        self, of: _Factors, made_so_far: Tensor, weights: Tensor, gradient: Tensor, *moments: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The weights after the documented step, and the sizes of the terms of that step added up: each (N, P) float64.
+        self, of: _Factors, made_so_far: Tensor, weights: Tensor, gradient: Tensor, moments: list[Tensor]
+    ) -> _Documented:
+        """The documented step.
 
         Args:
             of: The constants.
             made_so_far: (N, K), steps that each tensor has made.
             weights: (N, P), as gradient and moments.
+            gradient: That of the loss.
+            moments: As the step before left them, by their names in the optimizer.
         """
         terms = gradient.abs() + of("adds") * weights.abs()
         gradient = of("sign") * gradient + of("adds") * weights
+        kept: tuple[tuple[Tensor, Tensor], ...]
         if self._moments == _OF_SGD:
             buffer = of("keeps") * moments[0] + of("takes") * gradient
             step = of("by_gradient") * gradient + of("by_momentum") * buffer
-            kept = of("keeps") * moments[0].abs() + of("takes") * terms
-            terms = of("by_gradient") * terms + of("by_momentum") * kept
+            of_buffer = of("keeps") * moments[0].abs() + of("takes") * terms
+            terms = of("by_gradient") * terms + of("by_momentum") * of_buffer
+            kept = ((buffer, of_buffer),)
         elif self._moments == _OF_RMSPROP:
             square = of("beta2") * moments[0] + (1 - of("beta2")) * gradient**2
             divisor = (square + of("within")).sqrt() + of("epsilon")
             step = gradient / divisor + of("keeps") * moments[1]
+            kept = ((square, of("beta2") * moments[0] + (1 - of("beta2")) * terms**2),)
             terms = terms / divisor + of("keeps") * moments[1].abs()
         else:
             first = of("beta1") * moments[0] + (1 - of("beta1")) * gradient
@@ -301,13 +322,31 @@ class OptimizerReplay:
             bias1, bias2 = (of.spread(1 - of.each(name) ** (made_so_far + 1)) for name in ("beta1", "beta2"))
             divisor = bias1 * ((second / bias2).sqrt() + of("epsilon"))
             step = first / divisor
+            # torch computes m + (1 - beta1) (g - m), whose terms have the sizes of m and g themselves.
+            kept = (
+                (first, moments[0].abs() + terms),
+                (second, of("beta2") * moments[1] + (1 - of("beta2")) * terms**2),
+            )
             terms = (of("beta1") * moments[0].abs() + (1 - of("beta1")) * terms) / divisor
-        documented = weights * of("shrinks") - of("rate") * step
-        terms = of("rate") * terms
-        stepped = of("stepped")
-        if isinstance(stepped, Tensor):
-            return torch.where(stepped > 0, documented, weights), terms
-        return (documented if stepped else weights), terms
+        return _Documented(weights * of("shrinks") - of("rate") * step, of("rate") * terms, kept)
+
+
+def _where_stepped(of: _Factors, documented: Tensor, before: Tensor) -> Tensor:
+    """What the formula gives, and what was there before for tensors without a gradient, which torch leaves out: (N, P)."""
+    stepped = of("stepped")
+    if isinstance(stepped, Tensor):
+        return torch.where(stepped > 0, documented, before)
+    return documented if stepped else before
+
+
+class _Documented(msgspec.Struct, frozen=True):
+    """What the formula gives for N steps, each (N, P) float64."""
+
+    weights: Tensor
+    terms: Tensor
+    """The sizes of the terms of the steps, added up."""
+    moments: tuple[tuple[Tensor, Tensor], ...]
+    """Of each kind of moments that is compared: the documented ones, and the sizes of their terms."""
 
 
 class _Before(msgspec.Struct, frozen=True, gc=False):

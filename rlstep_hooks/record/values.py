@@ -205,6 +205,9 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How many times the documented step was made, on average."""
     moments_lost: int | None = None
     """Probed optimizer moments that differ from those that the previous update left; None if that was not compared."""
+    moments_off: float | None = None
+    """Largest distance of a probed moment after the step from the one that the optimizer's formula gives, in units of what rounding
+    explains; None if the step was not replayed, or the optimizer keeps none."""
     steps_lost: int | None = None
     """Probed tensors whose count of steps in the optimizer is not the one that the previous update left; None if not compared."""
     gradient_norm: float | None = None

@@ -924,6 +924,18 @@ def sampler_cooled_down(trainer: Any) -> None:
 
 
 @fault(
+    report="completions that end before the configured length",
+    code="RLS410",
+    where=Where(rollout=2, update=4),
+    where_016=Where(rollout=4, update=4),
+    cause="max_new_tokens 5",
+)
+def completions_cut_by_the_sampler(trainer: Any) -> None:
+    """A speed-up lowers the length of generation in mid-run; nothing says that completions are cut."""
+    after_update(trainer, 4, lambda: setattr(trainer.generation_config, "max_new_tokens", 5))
+
+
+@fault(
     report="a processor of logits from another script",
     code="RLS410",
     where=Where(rollout=2, update=4),
@@ -1253,6 +1265,18 @@ def of_one_length(trainer: Any) -> None:
     trainer.generation_config.min_new_tokens = trainer.max_completion_length
 
 
+@fault(report="a backward pass left out", code="RLS805", where=Where(update=4, microbatch=9), cause="no gradient of it")
+def every_second_backward_left_out(trainer: Any) -> None:
+    """A memory saver skips the backward pass of each window's second micro-batch."""
+    calls = itertools.count()
+
+    def backward(original: Callable[..., Any], loss: Any, **kwargs: Any) -> Any:
+        number = next(calls)
+        return original(loss, **kwargs) if number < 8 or number % 2 == 0 else None
+
+    replace_method(trainer.accelerator, "backward", backward)
+
+
 @fault(
     report="a mask that ends one token early, in completions of one length",
     code="RLS805",
@@ -1578,6 +1602,24 @@ def moments_cleared_at_every_update(trainer: Any) -> None:
         optimizer.state.clear()
 
     before_steps(trainer, clear, first=4)
+
+
+@fault(report="a smaller optimizer state", code="RLS807", where=Where(update=4), cause="the step itself was right")
+def moments_flattened_after_the_step(trainer: Any) -> None:
+    """A hook replaces the second moments of each tensor by their mean, right after each step."""
+    create = trainer.create_optimizer
+
+    def flatten(optimizer: Any, *args: Any) -> None:
+        if trainer.state.global_step >= 4:
+            for state in optimizer.state.values():
+                state["exp_avg_sq"].fill_(state["exp_avg_sq"].mean())
+
+    def created(*args: Any, **kwargs: Any) -> Any:
+        made = create(*args, **kwargs)
+        made.register_step_post_hook(flatten)
+        return made
+
+    trainer.create_optimizer = created
 
 
 @fault(

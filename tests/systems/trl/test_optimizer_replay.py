@@ -66,6 +66,8 @@ def test_each_documented_step_is_where_its_formula_puts_it(name: str, dtype: tor
     for update in range(STEPS):
         if update != 2:
             assert found[update]["optimizer_off"] < 1
+            assert (found[update]["moments_off"] is None) == (name == "sgd")
+            assert (found[update]["moments_off"] or 0.0) < 1
             if dtype == torch.float32:  # else many steps are smaller than the rounding of their weights
                 assert found[update]["optimizer_share"] == pytest.approx(1, abs=0.01)
         # Looked at before every step that follows a replayed one, replayed itself or not.
@@ -146,3 +148,17 @@ def test_moments_that_are_no_numbers_were_lost_by_nobody() -> None:
 
     found = numbers_of(OPTIMIZERS["adamw"], torch.float32, spoil)
     assert all(not of.get("moments_lost") for of in found.values())
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "sgd"])
+def test_moments_that_a_step_leaves_are_those_of_its_formula(name: str) -> None:
+    def flatten(update: int, optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
+        if update == -1 - 6:  # right after the step
+            for state in optimizer.state.values():
+                for kept in state.values():
+                    if isinstance(kept, torch.Tensor) and kept.dim():
+                        kept.fill_(kept.mean())
+
+    found = numbers_of(OPTIMIZERS[name], torch.float32, flatten)
+    assert [update for update in found if (found[update].get("moments_off") or 0) > 100] == [6]
+    assert found[6]["optimizer_off"] < 1

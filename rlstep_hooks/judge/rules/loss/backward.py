@@ -81,7 +81,8 @@ class BackwardScale(Rule):
             return self._compare_gradient(values, event, place)
         return self.fail(
             expected="the loss as the trainer computed it, over the divisor that the framework documents",
-            observed=f"{values.backward_ratio:.4g} times that{'' if event.role == 'policy' else ', for the critic'}",
+            observed=(f"{values.backward_ratio:.4g} times that" if values.backward_ratio else "no gradient of it")
+            + ("" if event.role == "policy" else ", for the critic"),
             where=self.progress.where_at(place, event),
             why="every gradient of this micro-batch is scaled by this factor, and no metric shows it",
             fix="look for a second division by the accumulation, or for code between the loss and its backward",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING, ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ class StepNotDocumented(ValueRule):
 
 
 class MomentsLost(Rule):
-    """The optimizer's moments are not those that its last step left.
+    """The optimizer's moments are not those that its last step left, or not those of its formula.
 
     What it checks:
         The moments (or the momentum) of the probed weights before a step, bit for bit against those after the step before it, where
-        that one was replayed, and the number of steps by which Adam corrects them.
+        that one was replayed, and the number of steps by which Adam corrects them. And those after a replayed step against the formula.
 
     Why it matters:
         Moments that are cleared or replaced make Adam a sign descent of full rate at every step: each weight moves by the whole
@@ -120,7 +120,18 @@ class MomentsLost(Rule):
     optional = True
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
-        """Look at the moments before a step."""
+        """Look at the moments before and after a step."""
+        if values.moments_off is not None and values.moments_off > 1:
+            self.checks += 1
+            return self.fail(
+                expected="after the step the moments of the optimizer's formula",
+                observed=f"others, up to {values.moments_off:.3g} times as far from them as rounding explains",
+                severity="warning" if values.moments_off <= BEYOND_ROUNDING else "error",
+                where=self.progress.where_at(place, event),
+                why="the step itself was right, and the next ones begin with other moments",
+                fix="look for hooks of the optimizer's step, and for code that writes into its state",
+                variant="formula",
+            )
         if values.moments_lost is None:
             return None
         self.checks += 1

@@ -10,12 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import torch
 from torch import Tensor
 
 
 class Backward(msgspec.Struct, gc=False):
     """One loss in its backward pass: empty until it is over, and where it was not followed."""
 
+    followed: bool = False
+    """Whether the loss is one that a gradient arrives at."""
+    over: bool = False
+    """Whether the training step has ended: what has not arrived does not come."""
     divisor: int | None = None
     """By what the documented factor of the loss is divided; None where a gradient scaler or DeepSpeed multiplies it by its own."""
     at_loss: Tensor | None = None
@@ -30,8 +35,10 @@ class Backward(msgspec.Struct, gc=False):
         return self.factor() is None, self.gradient() is None
 
     def factor(self) -> Tensor | None:
-        """The factor of the loss over the documented one, (); None where it is not known."""
-        return None if self.at_loss is None or self.divisor is None else self.at_loss * self.divisor
+        """The factor of the loss over the documented one, (); 0 where no backward pass came; None where it is not known."""
+        if self.at_loss is None:
+            return torch.zeros(()) if self.followed and self.over else None
+        return None if self.divisor is None else self.at_loss * self.divisor
 
     def gradient(self) -> Tensor | None:
         """(B, T), that of the loss which the trainer returned, at its log-probs; None where it is not known, or was written to."""
@@ -60,6 +67,7 @@ class BackwardWatch:
         arrived = Backward()
         if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
             return arrived
+        arrived.followed = True
         if not self._scaled:
             window = getattr(
                 self._trainer, "current_gradient_accumulation_steps", self._trainer.args.gradient_accumulation_steps

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.forward_watch import ForwardWatch
     from rlstep_hooks.observe.head_gradient import HeadWatch
     from rlstep_hooks.record.events import Purpose
+    from rlstep_hooks.systems.trl.observe.backward import Backward
 
 
 class LogProbCall:
@@ -30,13 +31,15 @@ class LogProbCall:
 class Activity:
     """A training step or a step of an evaluation: the calls seen since it began."""
 
-    __slots__ = ("calls", "head", "loss", "loss_inputs", "purpose")
+    __slots__ = ("backward", "calls", "head", "loss", "loss_inputs", "purpose")
 
     def __init__(self, purpose: Purpose) -> None:
         self.purpose = purpose
         self.loss_inputs: dict[str, Any] | None = None
         self.calls: list[LogProbCall] = []
         self.loss: Tensor | None = None
+        self.backward: Backward | None = None
+        """What the backward pass of its loss brings; None where that is not compared."""
         self.head: HeadWatch | None = None
         """Follows gradients of its log-probs to the output of the model's layers; None where they are not."""
 

@@ -379,7 +379,7 @@ class MicroBatchMeter:
                     columns |= _copies(alike, new, mask)
         factors = [factor for held in group if (factor := held.backward.factor()) is not None]
         if factors:
-            columns["backward"] = torch.stack(factors).float()
+            columns["backward"] = torch.stack([factor.to(new.device, non_blocking=True) for factor in factors]).float()
         if group[0].replaced:
             columns["replaced"] = torch.stack([sum(count for _, count in held.replaced) for held in group]).float()
         entropies = [held.entropies for held in group if held.entropies is not None]

@@ -79,6 +79,8 @@ class MicroBatchHooks:
         finally:
             seen.activity = None
             self._hooks.end()
+        if activity.backward is not None:
+            activity.backward.over = True
         with self._microbatch_guard:
             self._emit_microbatch(activity)
         return result
@@ -124,6 +126,7 @@ class MicroBatchHooks:
                 terms = None
         terms = self._with_counted(terms, inputs) if terms is not None else None
         backward = self._backward.follow(activity.loss, new) if compared else Backward()
+        activity.backward = backward
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls) if compared else None

@@ -27,6 +27,7 @@ NEUTRAL: dict[str, float] = {
     "no_repeat_ngram_size": 0,
     "min_length": 0,
     "min_new_tokens": 0,
+    "max_new_tokens": 0,
     "bad_words_ids": 0,
     "suppress_tokens": 0,
     "begin_suppress_tokens": 0,
@@ -141,8 +142,17 @@ class SamplingWatch:
         if all(hasattr(arguments, name) for name in ARGUMENTS):
             of_args = {name: effective(name, getattr(arguments, name)) for name in ARGUMENTS}
             more = getattr(arguments, "generation_kwargs", None) or {}
-            settings |= of_args | {name: effective(name, more[name]) for name in NEUTRAL if name in more}
+            settings |= (
+                of_args | self._longest() | {name: effective(name, more[name]) for name in NEUTRAL if name in more}
+            )
         return settings
+
+    def _longest(self) -> dict[str, float]:
+        """The configured length of completions, where each is drawn by one call: several turns share it."""
+        trainer = self._trainer
+        turns = any(getattr(trainer, name, None) for name in ("tools", "environments", "rollout_func"))
+        length = getattr(trainer, "max_completion_length", None)
+        return {} if turns or length is None else {"max_new_tokens": float(length)}
 
     def _record(self, configured: dict[str, float], used: dict[str, float], of_model: dict[str, float]) -> None:
         differing = [name for name in NEUTRAL if used[name] != configured[name]]
