@@ -8,6 +8,7 @@ import pytest
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_config, tiny_model, tiny_reward, tiny_rows, tiny_tokenizer
+from tests.faults.trl_faults import after_update
 from tests.systems.trl.helpers import problems
 
 if TYPE_CHECKING:
@@ -57,3 +58,18 @@ def test_adapters(tmp_path: Path, algorithm: str, beta: float) -> None:
     assert not problems(audit.report)
     assert next(rule for rule in audit.report.rules if rule.code == "RLS402").verdict == "PASS"
     assert next(rule for rule in audit.report.rules if rule.code == "RLS401").verdict == "PASS"
+
+
+def test_adapters_that_are_scaled_in_mid_run(build: Callable[..., Any]) -> None:
+    peft = pytest.importorskip("peft", reason="peft is installed in the session of the newest TRL only")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    trainer, audit = build(**REUSED, model=peft.get_peft_model(tiny_model(tiny_tokenizer()), config))
+
+    def rescale() -> None:
+        trainer.model.base_model.model.model.layers[0].self_attn.q_proj.scaling["default"] *= 4
+
+    after_update(trainer, 4, rescale)
+    trainer.train()
+    (finding,) = (finding for finding in audit.report.findings if finding.severity != "info")
+    assert (finding.code, finding.where.update) == ("RLS101", 4)
+    assert "scaling of the adapters" in str(finding)

@@ -51,7 +51,11 @@ class LiveSettings:
         self._of_args = tuple(name for name in (*CYCLE_SETTINGS, *_IN_USE) if hasattr(trainer.args, name))
         # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
         self._of_trainer = ("num_generations", *self._copied)
-        self._names = (*self._of_args, *[f"trainer.{name}" for name in (*self._of_trainer, "reward_weights")])
+        own = [f"trainer.{name}" for name in (*self._of_trainer, "reward_weights")]
+        self._names = (*self._of_args, *own, "scaling of the adapters")
+        # Each of PEFT's layers multiplies what its adapters give by these numbers (tuners/lora/layer.py 0.14 to 0.21).
+        scalings = [getattr(module, "scaling", None) for module in trainer.model.modules()]
+        self._scalings = [scaling for scaling in scalings if isinstance(scaling, dict)]
         self._values_of_args, self._values_of_trainer = _reader(self._of_args), _reader(self._of_trainer)
         self._before = self._read()
 
@@ -79,10 +83,11 @@ class LiveSettings:
         pairs = zip(self._names, _flat(before), _flat(now), strict=True)
         return [change for change in pairs if change[1] != change[2]]
 
-    def _read(self) -> tuple[Any, Any, Any]:
-        """The values of the arguments, of the trainer, and the weights."""
+    def _read(self) -> tuple[Any, Any, Any, Any]:
+        """The values of the arguments, of the trainer, the weights of rewards, and the different scalings of adapters."""
         trainer = self._trainer
-        return (self._values_of_args(trainer.args), self._values_of_trainer(trainer), self._weights())
+        scalings = tuple(sorted({value for scaling in self._scalings for value in scaling.values()}))
+        return (self._values_of_args(trainer.args), self._values_of_trainer(trainer), self._weights(), scalings)
 
     def _weights(self) -> tuple[float, ...] | None:
         """The weights of the reward functions; None where reading them would wait for the device."""
@@ -92,8 +97,8 @@ class LiveSettings:
         return tuple(weights.tolist())
 
 
-def _flat(read: tuple[Any, Any, Any]) -> tuple[Any, ...]:
-    return (*read[0], *read[1], read[2])
+def _flat(read: tuple[Any, Any, Any, Any]) -> tuple[Any, ...]:
+    return (*read[0], *read[1], *read[2:])
 
 
 def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
