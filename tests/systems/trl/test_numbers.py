@@ -214,11 +214,19 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
         weighs_kl=True,
         window=1,
     )
+    arrived = torch.empty((), device="meta"), torch.empty((2, 3), device="meta")
     for index in range(2):
-        meter.hold(index, inputs, new, old, loss, Backward())
+        meter.hold(
+            index,
+            inputs,
+            new,
+            old,
+            loss,
+            Backward(followed=True, divisor=1, at_loss=arrived[0], at_log_probs=arrived[1]),
+        )
     ((source, vector),) = meter.work_up()
     assert (vector.device.type, vector.numel()) == ("meta", 2 * len(source.columns))
-    assert "loss" in source.columns
+    assert {"loss", "backward", "gradient_gap"} <= set(source.columns)
 
     weight = torch.nn.Parameter(torch.empty(5, device="meta"))
     weight.grad = torch.empty(5, device="meta")
@@ -236,4 +244,4 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
         replay.after_step(update)
     replayed = replay.work_up()
     assert replayed is not None
-    assert (replayed[1].device.type, replayed[1].numel()) == ("meta", 4)
+    assert (replayed[1].device.type, replayed[1].numel()) == ("meta", 6)

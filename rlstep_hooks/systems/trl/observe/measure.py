@@ -7,20 +7,17 @@ micro-batches of one shape at once. Shapes: N micro-batches, B samples, T comple
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.observe.head_gradient import HeadGradient
 from rlstep_hooks.observe.surprise import surprises
-from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
 from rlstep_hooks.systems.trl.observe.loss import (
-    WITHIN,
     LossInputs,
     LossSettings,
     LossTerms,
@@ -29,25 +26,15 @@ from rlstep_hooks.systems.trl.observe.loss import (
     importance,
 )
 from rlstep_hooks.systems.trl.observe.loss_gradient import compare_gradients
-from rlstep_hooks.systems.trl.observe.other_losses import fitting
+from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource, Scope
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
 CHECKS = "rlstep_checks"
 """Key added to a rollout's tensors: the checksums of each sample (`rlstep_hooks.systems.trl.observe.checksums`)."""
 
-UNDERSTOOD = {"float32": 1e-4, "reduced": 0.1}
-"""Distance of log-probs from those of a plain last layer and log-softmax, in nats, up to which they are that."""
-
 HELD_ELEMENTS = 1 << 20
 """Elements of log-probs that are held; beyond, they are worked up at once, so that memory stays bounded."""
-
-Scope = Literal["token", "sequence"]
-
-_ROUNDING = torch.finfo(torch.float32).eps
-
-ROUNDINGS = 32
-"""Distance from the documented loss, and from its gradient, that rounding explains; the rules RLS801 and RLS805 have the same."""
 
 
 class _Held(msgspec.Struct, frozen=True, gc=False):
@@ -110,103 +97,6 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     def written_to(self) -> bool:
         """Whether somebody wrote to a tensor after the loss had used it."""
         return self.versions != _versions(self.new, self.mask, self.tokens, self.advantages, self.loss, self.entropies)
-
-
-class MicroBatchSource(msgspec.Struct, frozen=True):
-    """What a vector of `MicroBatchMeter` means: `columns` one after the other, each with a number for each micro-batch."""
-
-    indices: tuple[int, ...]
-    columns: tuple[str, ...]
-    scope: Scope
-    losses: tuple[LossInputs, LossSettings] | None = None
-    """What the losses were computed from, if they were compared."""
-    replacing: str = ""
-    """The first module whose backward hook replaced gradients."""
-    left_out: bool = False
-    """Whether old log-probs and tokens were to be compared with those of the rollout in other cycles only."""
-
-    def values(self, numbers: list[float]) -> list[MicroBatchValues]:
-        """The vector's numbers, micro-batch by micro-batch."""
-        count = len(self.indices)
-        return [
-            self._values(place, dict(zip(self.columns, numbers[place::count], strict=True))) for place in range(count)
-        ]
-
-    def _gap(self, of: dict[str, float]) -> float | None:
-        """The distance of a loss whose terms cancel, in roundings of their sizes; None where other roundings are larger."""
-        if self.losses is None or self.losses[1].precision != "float32" or not of["terms"] > 0:
-            return None
-        return finite(abs(of["loss"] - of["documented"]) / (of["terms"] * _ROUNDING))
-
-    def _fits(self, ratio: float) -> bool:
-        """Whether a multiple of the documented loss is that loss."""
-        return self.losses is None or abs(ratio - 1) <= WITHIN[self.losses[1].precision]
-
-    def _loss(self, place: int, of: dict[str, float]) -> dict[str, Any]:
-        """What is known of a loss, from its value, and from its gradient where the value says nothing: fields of MicroBatchValues."""
-        if "loss" not in of:
-            return {}
-        ratio = _loss_ratio(of["documented"], of["terms"], of["loss"])
-        if ratio is not None and not self._fits(ratio):
-            return {"loss_ratio": ratio, "loss_like": self._like(place)}
-        gap = self._gap(of) if ratio is None else None
-        if gap is not None and gap > ROUNDINGS:
-            return {"loss_gap": gap}
-        gradient = finite(of["gradient_gap"]) if "gradient_gap" in of else None
-        if ratio is None and gradient is not None:
-            factor = of["gradient_factor"]
-            if not self._fits(factor) and of["factor_gap"] <= ROUNDINGS:
-                return {"loss_ratio": finite(factor)}
-        return {"loss_ratio": ratio, "loss_gap": gap, "gradient_gap": gradient}
-
-    def _head_gap(self, of: dict[str, float]) -> float | None:
-        """The distance of gradients at the model's layers; None where the last layer does not give these log-probs by itself."""
-        if "head_gap" not in of or self.losses is None:
-            return None
-        return finite(of["head_gap"]) if of["head_understood"] <= UNDERSTOOD[self.losses[1].precision] else None
-
-    def _like(self, place: int) -> str:
-        """Which other formula gives a loss, if it is not the documented one."""
-        if self.losses is None:
-            return ""
-        with torch.no_grad():
-            return fitting(*self.losses, place)
-
-    def _values(self, place: int, of: dict[str, float]) -> MicroBatchValues:
-        tokens = max(of["tokens"], 1.0)
-        ratio_is_one = "largest" not in of  # the current log-probs in the place of old ones
-        clipped = 0.0 if ratio_is_one else of.get("clipped")
-        return MicroBatchValues(
-            index=self.indices[place],
-            tokens=int(of["tokens"]),
-            max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
-            max_lone_advantage=finite(of["lone"]) if "lone" in of and of["lone"] != of["signal"] else None,
-            max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
-            mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
-            max_abs_log_prob=finite(of["improbable"]) if "improbable" in of else None,
-            clipped=None if clipped is None else finite(clipped / tokens),
-            scope=self.scope,
-            old_intact=of["old_differ"] == 0 if "old_differ" in of else None,
-            tokens_intact=of["tokens_differ"] == 0 if "tokens_differ" in of else None,
-            left_out=self.left_out,
-            advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
-            mask_intact=of["mask_differs"] == 0 if "mask_differs" in of else None,
-            backward_ratio=finite(of["backward"]) if "backward" in of else None,
-            prompts_intact=of["prompts_differ"] == 0 if of.get("prompts_compared") else None,
-            reference_intact=of["reference_differ"] == 0 if of.get("reference_compared") else None,
-            copied=int(of["copied"]) if "copied" in of else None,
-            copied_nats=finite(of["copied_nats"]) if "copied" in of else None,
-            gradients_replaced=int(of["replaced"]) if "replaced" in of else None,
-            replacing_module=self.replacing,
-            reference_gap=finite(of["reference_gap"] / tokens) if "reference_gap" in of else None,
-            sampling_gap=finite(of["sampling_gap"] / of["sampling_known"]) if of.get("sampling_known") else None,
-            max_sampling_gap=finite(of["largest_sampling_gap"]) if of.get("sampling_known") else None,
-            surprise=finite(of["surprise"]) if "surprise" in of else None,
-            surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
-            surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
-            **self._loss(place, of),
-            head_gap=self._head_gap(of),
-        )
 
 
 class MicroBatchMeter:
@@ -470,11 +360,6 @@ def _versions(
         return versions
     others = (entropies,) if loss is None else (entropies, loss.value, loss.reference)
     return (*versions, *[0 if tensor is None else version_of(tensor) for tensor in others])
-
-
-def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:
-    """The loss over the documented one; None where its terms cancel to less than a hundredth of their sizes."""
-    return finite(loss / expected) if largest > 0 and abs(expected) > 0.01 * largest else None
 
 
 def token_mask(inputs: dict[str, Any]) -> Tensor:

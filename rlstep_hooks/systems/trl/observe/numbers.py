@@ -20,12 +20,12 @@ from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import (
-    MicroBatchSource,
     as_column,
     stacked_columns,
     token_mask,
     version_of,
 )
+from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
 from rlstep_hooks.systems.trl.observe.reference import ReferenceLook, SyncSource
 
 if TYPE_CHECKING:

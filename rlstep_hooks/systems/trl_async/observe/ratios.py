@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource
+from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
 
 if TYPE_CHECKING:
     from torch import Tensor

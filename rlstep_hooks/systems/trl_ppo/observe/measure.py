@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import finite
-from rlstep_hooks.systems.trl.observe.measure import MicroBatchSource
+from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
