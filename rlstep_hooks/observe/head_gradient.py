@@ -7,6 +7,7 @@ same numbers gives. Shapes: B samples, L tokens of prompt and completion, T of t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,8 +38,10 @@ class HeadGradient(msgspec.Struct):
     """(K,), the size of what the derivative is added up from."""
     log_probs: Tensor
     """(K,), by a plain log-softmax."""
+    vocabulary: int
     understood: Tensor | None = None
-    """(): the largest distance of the log-probs from those of the forward, in nats; None as long as these are not known."""
+    """(): the largest distance of the log-probs from those of the forward, over the largest from those of a uniform distribution,
+    because every scale of nearly uniform ones gives nearly the same. None as long as those of the forward are not known."""
     arrived: Tensor | None = None
     """(K, H), gradients at the output of the layers; None until the backward pass is over."""
 
@@ -113,7 +116,8 @@ class HeadWatch:
         followed, self._followed = self._followed, None
         if followed is not None:
             scored = log_probs.detach()[followed.row, followed.column].float()
-            followed.understood = (scored - followed.log_probs).abs().amax()
+            spread = (followed.log_probs + math.log(followed.vocabulary)).abs().amax()
+            followed.understood = (scored - followed.log_probs).abs().amax() / spread
         return followed
 
     def _follow(self, hidden: Tensor, head: Any, tokens: Tensor, attention: Tensor, length: int) -> None:
@@ -136,7 +140,7 @@ class HeadWatch:
             log_probs = torch.log_softmax(logits, -1).gather(1, chosen).squeeze(1)
             (derivative,) = torch.autograd.grad(log_probs.sum(), few)
         size = head.weight.detach()[chosen.squeeze(1)].float().norm(dim=1) / self._temperature
-        followed = HeadGradient(row, column, derivative.float(), size, log_probs.detach())
+        followed = HeadGradient(row, column, derivative.float(), size, log_probs.detach(), logits.shape[-1])
 
         def arrives(gradient: Tensor) -> None:
             with self._guard:

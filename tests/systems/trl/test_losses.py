@@ -140,6 +140,49 @@ def test_a_model_that_bends_its_logits_is_no_finding(build: Callable[..., Any]) 
     assert not problems(audit.report)
 
 
+def test_evaluations_take_nothing_from_what_is_compared(build: Callable[..., Any]) -> None:
+    if Version("0.18") > RELEASE:
+        pytest.skip("TRL before 0.18 takes evaluations for training")
+    checks = []
+    for evaluated in ({}, {"evaluation_rows": 12, "eval_strategy": "steps", "eval_steps": 1}):
+        trainer, audit = build(**REUSED | evaluated)
+        trainer.train()
+        assert not problems(audit.report)
+        assert not [reason for reason in audit.report.not_evaluated.values() if "hook failed" in reason]
+        checks.append(
+            {rule.code: rule.checks for rule in audit.report.rules if rule.code in ("RLS516", "RLS801", "RLS804")}
+        )
+    # Evaluations make three rollouts after each of the twelve updates, so that later training rollouts are not among the first 8.
+    assert checks[0] == checks[1]
+    assert checks[0]["RLS801"]
+    assert checks[0]["RLS516"] or Version("0.20") > RELEASE  # rewards are not seen before
+
+
+def test_a_model_that_scales_its_logits_is_no_finding(build: Callable[..., Any]) -> None:
+    # Nearly uniform log-probs hardly change with the scale, and their gradients do.
+    import torch
+    from transformers import CohereConfig, CohereForCausalLM
+
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(0)
+    config = CohereConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        logit_scale=0.5,
+        initializer_range=1e-3,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    trainer, audit = build(**REUSED, model=CohereForCausalLM(config))
+    trainer.train()
+    assert not problems(audit.report)
+
+
 def test_what_the_formula_does_not_cover_says_so(build: Callable[..., Any]) -> None:
     known = inspect.signature(trl.GRPOConfig).parameters
     uncovered = {

@@ -287,10 +287,10 @@ class RewardWatch:
         return torch.stack(numbers).sum() + texts if numbers else None
 
     def take(self, rollout: int, samples: int, penalty: Tensor | None) -> Scored | None:
-        """The rewards of the rollout with this index, where it is compared; None where it is not or they are not known.
+        """The rewards of a training rollout, where it is compared; None where it is not or they are not known.
 
         Args:
-            rollout: The index.
+            rollout: Its number among those of training, from 0.
             samples: Samples of this process.
             penalty: RLOO's KL term of each of them; None where there is none.
         """

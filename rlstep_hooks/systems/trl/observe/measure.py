@@ -58,8 +58,6 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """(B, T), log-probs of the reference where it should still be the policy; None where it need not be."""
     entropies: Tensor | None
     """(B, T), of the distributions that the tokens should be drawn from; None where that is not tested."""
-    alike: bool
-    """Whether equal completions of its rollout were looked for."""
     sampled: Tensor | None
     """(B, T), log-probs of the tokens when they were drawn, nan where not known; None where they are not compared."""
     handed: dict[str, Tensor]
@@ -87,7 +85,6 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             self.backward.kind(),
             self.head is None or self.head.arrived is None,
             self.entropies is None,
-            self.alike,
             self.sampled is None,
             self.reference is None,
             tuple(self.handed),
@@ -158,7 +155,6 @@ class MicroBatchMeter:
         head: HeadGradient | None = None,
         replaced: list[tuple[str, Tensor]] | None = None,
         whole: bool = False,
-        alike: bool = False,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -175,7 +171,6 @@ class MicroBatchMeter:
             head: Where gradients that arrive at the output of the model's layers will be.
             replaced: Where modules will be noted whose backward hooks replaced gradients.
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
-            alike: Whether equal completions of its rollout were looked for.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -203,7 +198,6 @@ class MicroBatchMeter:
             head,
             reference,
             entropies,
-            alike,
             None if sampled is None or sampled.shape != new.shape else sampled,
             handed,
             [] if replaced is None else replaced,
@@ -262,7 +256,7 @@ class MicroBatchMeter:
             of_rollout = columns_of(torch.stack(checks))
             columns |= self._differences(of_rollout, tokens, mask, advantages, old)
             columns |= _handed_on(of_rollout, [held.handed for held in group])
-            if group[0].alike:
+            if "alike" in of_rollout:
                 alike = of_rollout["alike"] > 1
                 columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
                 if group[0].entropies is not None:

@@ -12,8 +12,9 @@ from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.loss import WITHIN, LossInputs, LossSettings
 from rlstep_hooks.systems.trl.observe.other_losses import fitting
 
-UNDERSTOOD = {"float32": 1e-4, "reduced": 0.1}
-"""Distance of log-probs from those of a plain last layer and log-softmax, in nats, up to which they are that."""
+UNDERSTOOD = {"float32": 2e-3, "reduced": 0.05}
+"""Distance of log-probs from those of a plain last layer and log-softmax, over their own from a uniform distribution, up to which they
+are that: logits that are scaled or bent by more would have other gradients."""
 
 Scope = Literal["token", "sequence"]
 

@@ -143,7 +143,6 @@ class MicroBatchHooks:
             head=None if activity.head is None else activity.head.take(new),
             replaced=self._replaced,
             whole=compared,
-            alike=seen.tells_alike(self._microbatches // seen.schedule.microbatches_per_cycle),
         )
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None

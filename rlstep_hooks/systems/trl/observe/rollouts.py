@@ -54,6 +54,8 @@ class RolloutHooks:
         self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
         self._sampler_guard = Contained(recorder, ("sampler",))
         self._rollouts = 0
+        self._trained_rollouts = 0
+        """Those of them that are not of an evaluation: what is sampled is sampled among these."""
         self._quick = False
         """Whether the latest generation was over before events have to be written."""
         self.of_evaluation = 0
@@ -109,14 +111,16 @@ class RolloutHooks:
             return wrapped(*args, **kwargs)
         seen.reference.goes_on(seen.updates.latest)
         generation = seen.generation = Generation()
-        self._generated.begin(looks=is_compared(self._rollouts), log_probs=is_compared_whole(self._rollouts))
-        if self._corrects_for_engine() and is_compared(self._rollouts):
+        trained = self._trained_rollouts if self._purpose() == "training" else None
+        compared = trained is not None and is_compared(trained)
+        self._generated.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
+        if self._corrects_for_engine() and compared:
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         began = self._recorder.now()
         if not self._quick:
             self._recorder.write()  # so that nothing is lost to a kill while it generates
         if self._watches_sampler():
-            look = functools.partial(self._look_at_weights, generation) if is_compared(self._rollouts) else None
+            look = functools.partial(self._look_at_weights, generation) if compared else None
             generation.forwards = self._watch_of(seen.trainer.model)
             if generation.forwards is not None:
                 generation.forwards.begin(look)
@@ -232,18 +236,24 @@ class RolloutHooks:
 
     # Events
 
+    def _purpose(self) -> Purpose:
+        activity = self._observation.activity
+        return activity.purpose if activity is not None else "training"
+
     def _emit_rollout(self, rows: Any, output: Any, generation: Generation) -> None:
         seen, recorder = self._observation, self._recorder
-        index = self._rollouts
+        index, trained = self._rollouts, self._trained_rollouts
         self._rollouts += 1
-        purpose: Purpose = seen.activity.purpose if seen.activity is not None else "training"
+        purpose = self._purpose()
         if purpose == "evaluation":
             self.of_evaluation += 1
+        else:
+            self._trained_rollouts += 1
         parts = seen.form.parts(output)
         sizes = [int(part["completion_mask"].shape[0]) for part in parts]
         samples = sum(sizes) + (self._left_out if purpose == "training" else 0)
         replayed = self._replay.take()
-        compared = purpose == "training" and is_compared(index)
+        compared = purpose == "training" and is_compared(trained)
         intact = self._groups_intact(rows, samples) if purpose == "training" else None
         events: list[AnyEvent] = [
             Rollout(
@@ -265,7 +275,7 @@ class RolloutHooks:
             seen.identities.sampled(index, seen.updates.version)
         with torch.no_grad():
             olds = [seen.form.old_log_probs_of(part) for part in parts]
-            cycle = index // seen.schedule.rollouts_per_cycle
+            cycle = trained // seen.schedule.rollouts_per_cycle
             for part, old, rows_of_part in zip(parts, olds, identities(index, sizes), strict=True):
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
                 if of_others:
@@ -286,7 +296,7 @@ class RolloutHooks:
             misplaced = self._misplaced(parts) if compared else None
             if compared and not replayed and seen.form.counts_tokens():
                 self._count(index, parts)
-            scored = self._rewards.take(index, sum(sizes), penalty) if purpose == "training" else None
+            scored = self._rewards.take(trained, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
             reference = seen.reference.look() if compared else None
             seen.numbers.add_rollout(
