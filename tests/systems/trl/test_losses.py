@@ -115,31 +115,6 @@ def gradient_gaps(audit: Any) -> list[float]:
     return [of.gradient_gap for of in values if of.gradient_gap is not None]
 
 
-def test_a_model_that_bends_its_logits_is_no_finding(build: Callable[..., Any]) -> None:
-    # Small logits nearly keep their values behind the cap, and so do their log-probs; their gradients are smaller.
-    import torch
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    tokenizer = tiny_tokenizer()
-    torch.manual_seed(0)
-    config = Gemma2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        final_logit_softcapping=2.0,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    trainer, audit = build(**REUSED, model=Gemma2ForCausalLM(config))
-    trainer.train()
-    assert not problems(audit.report)
-
-
 def test_evaluations_take_nothing_from_what_is_compared(build: Callable[..., Any]) -> None:
     if Version("0.18") > RELEASE:
         pytest.skip("TRL before 0.18 takes evaluations for training")
@@ -158,27 +133,33 @@ def test_evaluations_take_nothing_from_what_is_compared(build: Callable[..., Any
     assert checks[0]["RLS516"] or Version("0.20") > RELEASE  # rewards are not seen before
 
 
-def test_a_model_that_scales_its_logits_is_no_finding(build: Callable[..., Any]) -> None:
+OWN_LOGITS: dict[str, dict[str, Any]] = {
+    # Small logits nearly keep their values behind the cap, and so do their log-probs; their gradients are smaller.
+    "Gemma2": {"hidden_size": 32, "head_dim": 16, "final_logit_softcapping": 2.0},
     # Nearly uniform log-probs hardly change with the scale, and their gradients do.
+    "Cohere": {"hidden_size": 8, "logit_scale": 0.5, "initializer_range": 1e-3},
+}
+
+
+@pytest.mark.parametrize("kind", OWN_LOGITS)
+def test_a_model_that_changes_its_logits_is_no_finding(build: Callable[..., Any], kind: str) -> None:
     import torch
-    from transformers import CohereConfig, CohereForCausalLM
+    import transformers
 
     tokenizer = tiny_tokenizer()
     torch.manual_seed(0)
-    config = CohereConfig(
+    config = getattr(transformers, f"{kind}Config")(
         vocab_size=len(tokenizer),
-        hidden_size=8,
         intermediate_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
-        logit_scale=0.5,
-        initializer_range=1e-3,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
+        **OWN_LOGITS[kind],
     )
-    trainer, audit = build(**REUSED, model=CohereForCausalLM(config))
+    trainer, audit = build(**REUSED, model=getattr(transformers, f"{kind}ForCausalLM")(config))
     trainer.train()
     assert not problems(audit.report)
 

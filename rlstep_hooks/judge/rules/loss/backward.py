@@ -47,7 +47,8 @@ class BackwardScale(Rule):
 
     What to do:
         Look for a second division by the accumulation (accelerate's own `gradient_accumulation_steps`), a wrapped `backward`, or a
-        factor between loss and backward.
+        factor between loss and backward. Where single tokens get another gradient: for `detach()` and hooks in the loss and in the
+        method that computes log-probs, and for a fused kernel with a backward of its own.
 
     Known limits:
         - TRL, verl and OpenRLHF (their critics too) only; in Stable-Baselines3 it is part of RLS801.
