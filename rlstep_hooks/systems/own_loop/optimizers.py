@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rlstep_hooks.record.values import Role
 
@@ -93,9 +93,3 @@ def _innermost(optimizer: Any) -> Any:
     while hasattr(optimizer, "optimizer") and not hasattr(optimizer, "register_step_post_hook"):
         optimizer = optimizer.optimizer
     return optimizer
-
-
-def parameters_of(optimizer: Any) -> Iterator[Any]:
-    """All parameters that an optimizer updates."""
-    for group in optimizer.param_groups:
-        yield from group["params"]

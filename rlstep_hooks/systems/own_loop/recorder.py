@@ -13,11 +13,11 @@ from torch import Tensor
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.gradient_watch import GradientWatch
-from rlstep_hooks.observe.norms import norm_of_gradients
+from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
 from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
 from rlstep_hooks.systems.own_loop.numbers import HELD, LoopNumbers
-from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps, parameters_of
+from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -373,7 +373,7 @@ class LoopObserver:
             self._numbers.before_step(role, self._updates[role], replayed=final and self.compares)
         with self._step_guard:
             limit = self._max_grad_norm() if final and role == "policy" and self.compares_whole else None
-            self._norm = (norm_of_gradients(optimizer), limit) if limit else None
+            self._norm = (norm_of_gradients(parameters_of(optimizer)), limit) if limit else None
 
     def _first_step(self, role: Role, optimizer: Any) -> None:
         """Read from the live optimizer: the dtype of its weights, and which of them can be probed."""

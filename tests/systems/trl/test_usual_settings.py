@@ -36,6 +36,18 @@ def test_usual_settings_are_silent(build: Callable[..., Any], settings: dict[str
     assert not problems(audit.report)
 
 
+def test_the_clip_counts_tensors_that_the_optimizer_does_not_hold(build: Callable[..., Any]) -> None:
+    """Somebody trains the last layer and leaves the others out of the optimizer only. What is clipped is the model."""
+    import torch
+
+    trainer, audit = build(**REUSED | {"max_grad_norm": 0.01})
+    held = [tensor for name, tensor in trainer.model.named_parameters() if "layers.1" in name]
+    trainer.optimizer = torch.optim.AdamW(held, lr=trainer.args.learning_rate)
+    trainer.train()
+    assert {finding.code for finding in audit.report.findings} == {"RLS407"}
+    assert next(rule for rule in audit.report.rules if rule.code == "RLS810").verdict == "PASS"
+
+
 @pytest.mark.parametrize(("algorithm", "beta"), [("GRPO", 0.0), ("GRPO", 0.04), ("RLOO", 0.05)])
 def test_adapters(tmp_path: Path, algorithm: str, beta: float) -> None:
     """PEFT generates with the model inside its wrapper, and its reference is the policy with adapters switched off."""

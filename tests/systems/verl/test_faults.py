@@ -239,6 +239,13 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     assert not elsewhere
 
 
+def test_the_clip_is_that_of_the_model_whatever_the_optimizer_holds(run_of: Callable[[str], Audited]) -> None:
+    report = run_of("copies").report
+    assert "RLS810" not in {finding.code for finding in alarms(report)}
+    assert next(rule for rule in report.rules if rule.code == "RLS810").verdict == "PASS"
+    assert next(rule for rule in report.rules if rule.code == "RLS808").verdict == "PASS"
+
+
 @pytest.mark.parametrize("launch", ["policy", "critic"])
 def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], Audited]) -> None:
     tracked = shown(run_of(launch).outcome)

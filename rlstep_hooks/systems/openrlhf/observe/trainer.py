@@ -17,7 +17,7 @@ import torch
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
-from rlstep_hooks.observe.norms import norm_of_gradients
+from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
@@ -444,7 +444,7 @@ class OpenRlhfTrainer:
                 self._record.before_step(self.role, replayed=is_compared(self._cycle))
         with self._steps_guard:
             self._settings_in_force()
-            norm = norm_of_gradients(optimizer) if is_compared_whole(self._cycle) else None
+            norm = norm_of_gradients(parameters_of(optimizer)) if is_compared_whole(self._cycle) else None
             if norm is not None:
                 self._norms.append(norm)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.graded import GradedTensors
 from rlstep_hooks.observe.gradient_watch import GradientWatch
+from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.weight_probe import WeightProbe
@@ -17,7 +16,7 @@ from rlstep_hooks.record.events import ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.optimizer_settings import NEVER_SCHEDULED, OptimizerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
@@ -186,8 +185,9 @@ class UpdateObserver:
                     self.probe.before_step()
             self._norm = None
             limit = self._limit() if is_compared_whole(cycle) else None
-            if limit and hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6 and later
-                self._norm = _norm_of(optimizer), limit
+            norm = norm_of_gradients(self._clipped(optimizer)) if limit else None
+            if limit and norm is not None:
+                self._norm = norm, limit
             if self.gradients is not None:
                 self.gradients.before_step(self._windows)
             if self.graded is not None:
@@ -226,6 +226,14 @@ class UpdateObserver:
                 self.replay.after_step(index)
             if self._norm is not None:
                 self.norms.append((index, *self._norm))
+
+    def _clipped(self, optimizer: Any) -> Iterable[Any]:
+        """The parameters whose gradients are clipped together: transformers clips the whole model (trainer.py 5.23.0:2779), of which an
+        optimizer may hold a part. DeepSpeed clips its own optimizer's, which are no tensors of the model."""
+        if getattr(self._trainer, "is_deepspeed_enabled", False):
+            return parameters_of(optimizer)
+        parameters: Iterable[Any] = self._trainer.model.parameters()
+        return parameters
 
     def _writes_so_far(self) -> list[int] | None:
         """How often torch saw an in-place write to each probed tensor; None where sharding moves weights about."""
@@ -267,13 +275,6 @@ class UpdateObserver:
             if self.active and not self._stepped and self._handles:
                 scaler = self._own_scaler is not None and bool(self._trainer.accelerator.optimizer_step_was_skipped)
                 self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
-
-
-def _norm_of(optimizer: Any) -> Tensor:
-    """The norm of all gradients that a step is about to use, as far as this process holds them."""
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    local = [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients]
-    return torch.nn.utils.get_total_norm(local).float()
 
 
 def _own(rate: Any) -> float | Tensor:

@@ -429,9 +429,11 @@ class VerlTrainer:
             for name, before, now in settings.changes():
                 writer = self._record.writer
                 writer.emit(ConfigChanged(at=writer.now(), name=name, before=before, after=now, since="configuration"))
-            norm = norm_of_gradients(optimizer) if limit > 0 and self._losses.looks_at_all else None
-            if norm is not None:
-                self._record.see_norm(role, norm, limit)
+            if limit > 0 and self._losses.looks_at_all:
+                # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).
+                norm = norm_of_gradients(self._engines[role][0].module.parameters())
+                if norm is not None:
+                    self._record.see_norm(role, norm, limit)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""
