@@ -34,6 +34,7 @@ TOPICS = (
     "ranks",
     "checkpoints",
     "rewards",
+    "timesteps",
     "reference",
     "advantages",
     "rows",
@@ -145,6 +146,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
     mask_intact: bool | None = None
     """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
+    timesteps_intact: bool | None = None
+    """Whether observations and actions equal those of the rollout, timestep by timestep."""
     prompts_intact: bool | None = None
     """Whether the prompts' tokens equal those that the rollout came with, row by row."""
     reference_intact: bool | None = None
@@ -252,6 +255,10 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     seen."""
     rewards_moved: int | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
+    timesteps_moved: int | None = None
+    """Timesteps that the buffer has otherwise than it was given, but for their rewards; None where that was not seen."""
+    timesteps_part: str = ""
+    """What of them is another: "observations", "actions", "values" or "ends of episodes"."""
     masks_wrong: int | None = None
     """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
     advantages_off: float | None = None

@@ -39,7 +39,7 @@ NAMES: tuple[LinkName, ...] = get_args(LinkName)
 RULES: dict[LinkName, tuple[str, ...]] = {
     "settings in force": ("RLS101",),
     "completions": ("RLS313", "RLS413", "RLS519"),
-    "completions on the way": ("RLS306",),
+    "completions on the way": ("RLS306", "RLS521"),
     "rewards on the way": ("RLS515",),
     "advantages": ("RLS516",),
     "advantages on the way": ("RLS517",),

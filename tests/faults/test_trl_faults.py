@@ -46,6 +46,7 @@ PROVOKED_ELSEWHERE = {
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
     "RLS312": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS520": "of asynchronous training; in verl's faults (tests/systems/verl)",
+    "RLS521": "of classic loops; in Stable-Baselines3's faults (tests/systems/classic)",
     "RLS901": "needs several processes",
     "RLS902": "needs several processes",
 }

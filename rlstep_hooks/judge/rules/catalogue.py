@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlstep_hooks.judge.rules import observation, resume
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.data import advantages, copies, documented, evaluation, queue, rows, samples
+from rlstep_hooks.judge.rules.data import advantages, copies, documented, evaluation, queue, rows, samples, timesteps
 from rlstep_hooks.judge.rules.learning_rate import (
     RateAtZero,
     RateNotScheduled,
@@ -92,6 +92,7 @@ RULES: tuple[type[Rule], ...] = (
     advantages.RewardsMoved,
     samples.UnknownSamples,
     queue.QueueConserved,
+    timesteps.TimestepsAltered,
     advantages.AdvantagesOfOthers,
     rows.RowsServedAgain,
     rows.OtherRowsTrained,

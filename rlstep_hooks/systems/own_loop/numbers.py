@@ -58,6 +58,10 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
                 advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
                 targets_intact=of["targets_differ"] == 0 if "targets_differ" in of else None,
+                timesteps_intact=of["timesteps_differ"] == 0 if "timesteps_differ" in of else None,
+                surprise=finite(of["surprise"]) if "surprise" in of else None,
+                surprise_squares=finite(of["surprise_squares"]) if "surprise_squares" in of else None,
+                surprise_largest=finite(of["surprise_largest"]) if "surprise_largest" in of else None,
                 gradients_replaced=int(of["replaced"]) if "replaced" in of else None,
                 replacing_module=self.replacing,
                 loss_gap=gap,
@@ -69,14 +73,25 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
         ]
 
 
+class Moved(msgspec.Struct, frozen=True):
+    """What a rollout has otherwise than it was given; None where that is not known."""
+
+    rewards: int | None = None
+    """Rewards that are others."""
+    timesteps: int | None = None
+    """Timesteps of which something else is another."""
+    part: str = ""
+    """What it is, of the first kind that is another: "observations", "actions", "values" or "ends of episodes"."""
+
+
 class RolloutColumns(msgspec.Struct, frozen=True):
     """The meaning of one rollout's number: how far its advantages are from the documented ones."""
 
     index: int
     fit: Callable[[], str]
     """Names the calculation that gives them. It waits for the device, so it is called for wrong advantages only."""
-    rewards_moved: int | None = None
-    """Rewards that are not those that were given for it."""
+    moved: Moved = Moved()
+    """What it has otherwise than it was given."""
 
     def values(self, numbers: list[float]) -> RolloutValues:
         """The number, as values of the rollout."""
@@ -85,7 +100,9 @@ class RolloutColumns(msgspec.Struct, frozen=True):
             index=self.index,
             advantages_off=finite(off),
             advantages_fit=self.fit() if off > 1 else "",
-            rewards_moved=self.rewards_moved,
+            rewards_moved=self.moved.rewards,
+            timesteps_moved=self.moved.timesteps,
+            timesteps_part=self.moved.part,
         )
 
 
@@ -117,8 +134,8 @@ class LoopNumbers:
         """Numbers of micro-batches that wait: some come with the backward."""
         self._like: dict[int, Callable[[], str]] = {}
         self._replacing: dict[int, str] = {}
-        self._rewards: dict[int, int] = {}
-        """Rollout -> rewards that are not those that were given for it; they go with the rollout's other numbers."""
+        self._moved: dict[int, Moved] = {}
+        """Rollout -> what it has otherwise than it was given; that goes with the rollout's other numbers."""
         self._gradients: GradientWatch | None = None
         self._left_over: LeftOver | None = None
         self._frozen: dict[int, int] = {}
@@ -201,13 +218,13 @@ class LoopNumbers:
         """The norm of all gradients of a policy's update, as its optimizer steps, and the configured limit."""
         self._norms.append((NormSource(update, limit), norm.detach().float().reshape(1)))
 
-    def add_rewards(self, rollout: int, moved: int) -> None:
-        """How many rewards of a rollout are not those that were given for it."""
-        self._rewards = {rollout: moved}
+    def add_moved(self, rollout: int, moved: Moved) -> None:
+        """What a rollout has otherwise than it was given."""
+        self._moved = {rollout: moved}
 
     def add_advantages(self, rollout: int, off: Tensor, fit: Callable[[], str]) -> None:
         """The distance of a rollout's advantages from the documented ones."""
-        source = RolloutColumns(rollout, fit, self._rewards.pop(rollout, None))
+        source = RolloutColumns(rollout, fit, self._moved.pop(rollout, Moved()))
         self._fetched.add(source, off.detach().float().reshape(1))
 
     def add_microbatch(

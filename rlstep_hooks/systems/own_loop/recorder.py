@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.own_loop.advantages import EstimatorName
+    from rlstep_hooks.systems.own_loop.numbers import Moved
 
 
 class LoopObserver:
@@ -201,10 +202,9 @@ class LoopObserver:
         with self._advantage_guard:
             self._rewards = rewards.detach().clone() if self.compares else None
 
-    def rewards_moved(self, count: int | None) -> None:
-        """How many rewards of the rollout that is about to end are not those that were given for it; None where that is not known."""
-        if count is not None:
-            self._numbers.add_rewards(self._rollouts, count)
+    def moved(self, moved: Moved) -> None:
+        """What the rollout that is about to end has otherwise than it was given."""
+        self._numbers.add_moved(self._rollouts, moved)
 
     def advantaged(self, advantages: Tensor, estimator: EstimatorName, **given: Any) -> None:
         """Advantages of the latest rollout; see `LoopAudit.advantages`."""

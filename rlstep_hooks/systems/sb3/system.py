@@ -187,8 +187,14 @@ SYSTEM = System(
             "discount, lambda, coefficients, limits, clips and the optimizer's: at each rollout against those when training began",
             "another ent_coef, which callbacks lower on purpose, is reported as information",
         ),
-        "completions": no("actions are no completions"),
-        "completions on the way": no("actions are no completions"),
+        "completions": yes(
+            "whether actions are drawn from the policy: those of each rollout's first mini-batch, by its entropies",
+            "not in continuous spaces",
+        ),
+        "completions on the way": yes(
+            "observations, actions, values and ends of episodes: bit for bit, from the environment's step to the buffer and the loss",
+            "not in a buffer class or a `collect_rollouts` of somebody's",
+        ),
         "rewards on the way": yes(
             "bit for bit, from the environment's step to the buffer",
             "not what wrappers make of them, nor a buffer class of somebody's",

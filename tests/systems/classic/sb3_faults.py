@@ -320,6 +320,79 @@ def observations_shifted(model: Any) -> None:
     model.rollout_buffer.observations = model.rollout_buffer.observations[::-1].copy()
 
 
+def _add(change: Callable[[list[Any]], None]) -> Callable[[Any], None]:
+    """A change of what the buffer is given: observation, action, reward, whether an episode begins, value, log-prob."""
+
+    def begins(model: Any) -> None:
+        add = model.rollout_buffer.add
+
+        def added(*given: Any) -> None:
+            of = list(given)
+            change(of)
+            add(*of)
+
+        model.rollout_buffer.add = added
+
+    return begins
+
+
+def values_zeroed(of: list[Any]) -> None:
+    of[4] = of[4] * 0
+
+
+def ends_forgotten(of: list[Any]) -> None:
+    of[3] = of[3] & False
+
+
+def late_observations(model: Any) -> None:
+    """The buffer gets the observation of the step before: an environment that returns the same array again."""
+    before: list[Any] = []
+
+    def change(of: list[Any]) -> None:
+        before.append(of[0])
+        of[0] = before[-2] if len(before) > 1 else before[-1]
+
+    _add(change)(model)
+
+
+def actions_moved(model: Any) -> None:
+    actions = model.rollout_buffer.actions
+    model.rollout_buffer.actions = torch.as_tensor(actions).roll(1, 0).numpy()
+
+
+def observations_rescaled(model: Any) -> None:
+    """A normalisation that the loss has and the rollout has not."""
+    evaluate = model.policy.evaluate_actions
+    model.policy.evaluate_actions = lambda observations, actions: evaluate(observations * 1.01, actions)
+
+
+def _get(change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """A change of each mini-batch on its way from the buffer to the loop."""
+
+    def begins(model: Any) -> None:
+        get = model.rollout_buffer.get
+
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            for samples in get(*args, **kwargs):
+                yield change(samples)
+
+        model.rollout_buffer.get = changed
+
+    return begins
+
+
+def one_sample_less(samples: Any) -> Any:
+    return type(samples)(*(of if of is None else of[:-1] for of in samples))
+
+
+def sign_of_advantages(samples: Any) -> Any:
+    return samples._replace(advantages=-samples.advantages)
+
+
+def bonus_below_zero(model: Any) -> None:
+    model.ent_coef = -0.01
+
+
 RMSPROP: dict[str, Any] = {
     "policy_kwargs": {"optimizer_class": torch.optim.RMSprop, "optimizer_kwargs": {"momentum": 0.5}}
 }
@@ -393,6 +466,27 @@ FAULTS = [
         settings={"learning_rate": rising},
     ),
     Fault("layer_replaced", "a head made after the optimizer", "RLS407", "", begins=layer_replaced),
+    Fault(
+        "values_zeroed",
+        "values lost before the buffer",
+        "RLS521",
+        "other values in 64 of 64",
+        begins=_add(values_zeroed),
+    ),
+    Fault("ends_forgotten", "episodes that flow into each other", "RLS521", "other ends", begins=_add(ends_forgotten)),
+    Fault("late_observations", "an array that is used again", "RLS521", "other observations", begins=late_observations),
+    Fault("actions_moved", "a buffer whose actions moved", "RLS521", "or actions", ends=actions_moved),
+    Fault("observations_rescaled", "a second normalisation", "RLS521", "or actions", begins=observations_rescaled),
+    Fault("one_sample_less", "a mini-batch cut on its way", "RLS207", "15 samples", begins=_get(one_sample_less)),
+    Fault("sign_of_advantages", "a sign lost on the way", "RLS801", "times that", begins=_get(sign_of_advantages)),
+    Fault(
+        "bonus_below_zero",
+        "a sign of the entropy's coefficient",
+        "RLS101",
+        "ent_coef = -0.01",
+        begins=bonus_below_zero,
+        settings={"ent_coef": 0.01},
+    ),
     Fault("targets_scaled", "returns scaled by a callback", "RLS517", "the critic's targets", ends=targets_scaled),
     Fault("rewards_cut", "rewards clipped on their way", "RLS515", "other rewards", begins=rewards_cut),
     Fault(

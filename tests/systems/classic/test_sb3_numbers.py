@@ -6,6 +6,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy
 import pytest
 import torch
@@ -19,7 +20,7 @@ from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.systems.sb3.observe.pure import is_pure
 from tests.detection.outcomes import Clean, Detected, delay_of, note
-from tests.systems.classic.sb3_faults import FAULTS, Fault, rising
+from tests.systems.classic.sb3_faults import FAULTS, Fault, FromSecond, nothing, rising
 from tests.systems.classic.test_sb3 import audited, codes, events_of, ppo
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 
-LINKS = {"RLS515", "RLS516", "RLS517", "RLS605", "RLS801", "RLS803", "RLS806", "RLS807", "RLS808", "RLS810"}
+LINKS = {"RLS521", "RLS515", "RLS516", "RLS517", "RLS605", "RLS801", "RLS803", "RLS806", "RLS807", "RLS808", "RLS810"}
 
 
 def passed(report: Report) -> set[str]:
@@ -212,3 +213,49 @@ def test_a_lowered_bonus_is_told_and_no_fault() -> None:
     told = next(finding for finding in report.findings if finding.code == "RLS101")
     assert (told.severity, told.observed) == ("info", "ent_coef = 0.01")
     assert "RLS801" in passed(report)
+
+
+def test_actions_that_are_no_longer_drawn() -> None:
+    """Somebody evaluates between rollouts and leaves the policy deterministic."""
+
+    def begins(model: PPO) -> None:
+        with torch.no_grad():
+            model.policy.action_net.weight.mul_(300)
+        forward = model.policy.forward
+        model.policy.forward = lambda observations, deterministic=False: forward(observations, deterministic=True)
+
+    audit = audited(ppo(n_steps=128, batch_size=128, n_epochs=1), 256 * 24, FromSecond(begins, nothing))
+    (finding,) = (finding for finding in audit.report.findings if finding.code == "RLS413")
+    assert "more probable than that" in finding.observed
+    assert "a temperature near 0" in finding.why
+
+
+class Images(gymnasium.Env[Any, Any]):
+    """Observations of several kinds, in an array that is used again."""
+
+    def __init__(self) -> None:
+        kinds = {"image": gymnasium.spaces.Box(0, 255, (3, 36, 36), numpy.uint8), "place": gymnasium.spaces.Discrete(5)}
+        self.observation_space = gymnasium.spaces.Dict(kinds)
+        self.action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+        self._left = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._left = 7
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        return self._seen(), float(action[0]), self._left == 0, False, {}
+
+    def _seen(self) -> dict[str, Any]:
+        image = self.np_random.integers(0, 255, (3, 36, 36), dtype=numpy.uint8)
+        return {"image": image, "place": self._left % 5}
+
+
+def test_observations_of_several_kinds() -> None:
+    env = make_vec_env(Images, 2, seed=1)
+    kinds = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 1, "device": "cpu"}
+    report = audited(PPO("MultiInputPolicy", env, **kinds), 160).report
+    assert (report.verdict, codes(report)) == ("PASS", set()), [str(f) for f in report.findings]
+    assert passed(report) >= {"RLS413", "RLS515", "RLS521"}

@@ -53,7 +53,8 @@ class NotDrawnFromPolicy(Rule):
         - A temperature of 0.9 shows within a few thousand tokens. Small random differences of logits do not: their effect is of second
           order. Weights that are stale by a few updates stay unseen; RLS402, RLS403 and RLS412 look for those.
         - Less than 0.005 nats a token in float32 and 0.02 in reduced precision count as rounding.
-        - TRL from 0.20 on, whose loss computes entropies, and verl's synchronous trainers. Not where sampling is truncated or penalised
+        - TRL from 0.20 on, whose loss computes entropies, and verl's synchronous trainers. In Stable-Baselines3 the tokens are actions:
+          those of the first mini-batch of every rollout, in spaces of separate actions. Not where sampling is truncated or penalised
           on purpose, with tools or environments, with dropout, or where completions are left out by what they contain.
         - verl: not with bypass_mode, which computes no entropies; not with filter_groups, over_sample_rate or trainers that run ahead,
           where what a completion contains decides whether it is trained; not with agent loops of several turns or full_determinism.

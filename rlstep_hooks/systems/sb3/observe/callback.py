@@ -16,16 +16,18 @@ from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.events import ConfigChanged, FactsRead
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
+from rlstep_hooks.systems.sb3.observe import drawn
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
 from rlstep_hooks.systems.sb3.observe.rate import due_rate, own_function, rate_facts
-from rlstep_hooks.systems.sb3.observe.rewards import RewardsWatch
+from rlstep_hooks.systems.sb3.observe.timesteps import TimestepsWatch
 from rlstep_hooks.systems.sb3.plan import plan_model
 from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
 
@@ -52,7 +54,7 @@ _SETTINGS = (
 )
 """What `train` and the rollouts compute with."""
 _BY_DESIGN = ("ent_coef",)
-"""Those of them that callbacks lower on purpose. The loss is compared with the value in force."""
+"""Those of them that callbacks lower on purpose, though not below 0. The loss is compared with the value in force."""
 
 
 class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is not here when types are checked
@@ -92,12 +94,21 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._rollout: RolloutBlock | None = None
         self._began_at = 0
         self._stops = False
-        self._rewards = RewardsWatch()
+        self._timesteps = TimestepsWatch()
         self._rollouts = 0
         self._targets: tuple[torch.Tensor, torch.Tensor] | None = None
         """The critic's targets and the values of the latest rollout, as its buffer had them; None where they are not compared."""
         self._minibatch: tuple[Any, Any] | None = None
         self._log_probs: torch.Tensor | None = None
+        self._entropies: torch.Tensor | None = None
+        self._drawn_cap: float | None = None
+        """The cut of -log p where actions are tested against the policy's distributions; None where they are not."""
+        self._is_first = False
+        """Whether the mini-batch that comes is the rollout's first, whose weights are those that sampled it."""
+        self._trained: int | None = None
+        """Samples of the latest mini-batch that have a log-prob."""
+        self._altered: torch.Tensor | None = None
+        """Numbers of the mini-batch's observations and actions that are others; None where that is not known."""
         self._followed: MiniBatch | None = None
         """The mini-batch whose gradients are followed."""
         self._arrived: torch.Tensor | None = None
@@ -149,6 +160,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             self._in_force = self._settings_now()
             self._limited = bool(_limit_facts(self.model))
             self._rate = own_function(self.model)
+            self._drawn_cap = drawn.facts_of(self.model).get("surprise_cap")
             audit = self._planned(session)
             audit.begin()
             self._attach(session, audit)
@@ -162,6 +174,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             facts={"compares_settings": True}
             | rate_facts(self.model)
             | _limit_facts(self.model)
+            | drawn.facts_of(self.model)
             | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
             rate_of_rollout=True,
@@ -171,11 +184,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
     def _attach(self, session: Session, audit: LoopAudit) -> None:
         self._guard = Contained(audit, ("order", "refresh", "log_ratio"))
         self._advantage_guard = Contained(audit, ("advantages",))
-        self._rewards_guard = Contained(audit, ("rewards",))
-        self._rewards, self._rollouts = RewardsWatch(), 0
+        self._timesteps_guard = Contained(audit, ("rewards", "timesteps"))
+        self._timesteps, self._rollouts = TimestepsWatch(), 0
         self._loss_guard = Contained(audit, ("formula",))
         self._hooks = ModuleHookWatch(Contained(audit, ("gradient",)))
         self._rate_guard = Contained(audit, ("learning_rate",))
+        self._drawn_guard = Contained(audit, ("drawn",))
         self._held = {}
         patches, policy = Patches(), self.model.policy
         if audit.observer is not None:
@@ -201,20 +215,21 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._discount = self.model.gamma, self.model.gae_lambda
         self._rollout, self._began_at = self._audit.rollout(), self.model.num_timesteps
         self._rollout.__enter__()
-        self._rewards.begin(compared=is_compared(self._rollouts))
+        with self._timesteps_guard:
+            self._timesteps.begin(self.model, compared=is_compared(self._rollouts))
         self._rollouts += 1
 
     def _on_step(self) -> bool:
         if self._audit is not None:
-            with self._rewards_guard:
-                self._rewards.step(self.locals["rewards"])
+            with self._timesteps_guard:
+                self._timesteps.step(self.model, self.locals)
         return not self._stops
 
     def _around_advantages(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         observer = None if self._audit is None else self._audit.observer
         if observer is not None:
-            with self._rewards_guard:
-                observer.rewards_moved(self._rewards.moved(self.model.rollout_buffer))
+            with self._timesteps_guard:
+                observer.moved(self._timesteps.moved(self.model.rollout_buffer))
         return wrapped(*args, **kwargs)
 
     def _on_rollout_end(self) -> None:
@@ -228,7 +243,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
                 old = torch.as_tensor(flat, device=self.model.device)
             self._audit.refresh(old)
         rollout.samples = self.model.num_timesteps - self._began_at
-        self._rollout = None
+        self._rollout, self._is_first = None, True
         rollout.__exit__(None, None, None)
         with self._guard:
             self._compare_settings()
@@ -269,7 +284,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
                         before=_shown(known),
                         after=_shown(value),
                         since="train_begin",
-                        by_design=name in _BY_DESIGN,
+                        by_design=name in _BY_DESIGN and value >= 0,
                     )
                 )
 
@@ -328,12 +343,22 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             if self._hooks is not None:
                 self._hooks.end()
         with self._guard:
-            self._log_probs = result[1].detach()
+            self._log_probs, self._entropies = result[1].detach(), result[2]
+            self._trained = len(result[1])
+        with self._timesteps_guard:
+            self._compare_inputs(*args, **kwargs)
         with self._loss_guard:
             self._followed = self._follow(*result)
             if result[1].requires_grad:
                 result[1].register_hook(self._keep_gradient)
         return result
+
+    def _compare_inputs(self, observations: Any, actions: torch.Tensor) -> None:
+        """The loss is that of the observations and actions of its samples."""
+        if self._minibatch is not None:
+            places, _ = self._minibatch
+            with torch.no_grad():
+                self._altered = self._timesteps.differing(places, observations, actions)
 
     def _hooks_of_policy(self) -> list[tuple[str, torch.Tensor]]:
         """Look at the backward hooks of its modules, through the forward that comes."""
@@ -361,22 +386,40 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         minibatch, self._minibatch = self._minibatch, None
         if minibatch is not None and self._audit is not None:
             places, samples = minibatch
-            self._audit.microbatch(
-                indices=places,
-                # A2C has no ratio; its one update still begins with the policy that sampled.
-                old_logprobs=samples.old_log_prob,
-                new_logprobs=self._log_probs,
-                advantages=samples.advantages,
-                targets=samples.returns,
-            )
-            self._compare_targets(places, samples)
-            if self._followed is not None:
-                self._followed.samples = samples
-                self._add_divergence(samples)
+            if self._trained in (None, len(places)):
+                self._train_minibatch(self._audit, places, samples)
+            else:
+                # Code between the buffer and the loop changed how many there are, and nobody knows which.
+                self._followed = None
+                self._audit.microbatch(self._trained)
         result = wrapped(*args, **kwargs)
         if minibatch is not None and self._audit is not None and self._audit.observer is not None:
             self._audit.observer.cleared()
         return result
+
+    def _train_minibatch(self, audit: LoopAudit, places: Any, samples: Any) -> None:
+        """A mini-batch is trained.
+
+        Args:
+            audit: Takes it.
+            places: (B,) its samples in the rollout.
+            samples: What the buffer gave for them.
+        """
+        audit.microbatch(
+            indices=places,
+            # A2C has no ratio; its one update still begins with the policy that sampled.
+            old_logprobs=samples.old_log_prob,
+            new_logprobs=self._log_probs,
+            advantages=samples.advantages,
+            targets=samples.returns,
+        )
+        self._compare_targets(places, samples)
+        self._add_surprise(audit)
+        if self._altered is not None and audit.observer is not None:
+            audit.observer.add_columns({"timesteps_differ": self._altered})
+        if self._followed is not None:
+            self._followed.samples = samples
+            self._add_divergence(samples)
 
     def _compare_targets(self, places: Any, samples: Any) -> None:
         """The critic's targets of a mini-batch, and where its loss clips them the old values, are those that the rollout came with."""
@@ -389,6 +432,22 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             if getattr(self.model, "clip_range_vf", None) is not None:
                 differing = differing + (values != samples.old_values).sum()
             observer.add_columns({"targets_differ": differing})
+
+    def _add_surprise(self, audit: LoopAudit) -> None:
+        """How surprising the actions of a rollout's first mini-batch are, whose log-probs are those of the weights that sampled it."""
+        first, self._is_first = self._is_first, False
+        if (
+            not first
+            or self._drawn_cap is None
+            or self._entropies is None
+            or self._log_probs is None
+            or audit.observer is None
+        ):
+            return
+        with self._drawn_guard, torch.no_grad():
+            log_probs, entropies = self._log_probs.reshape(1, 1, -1), self._entropies.detach().reshape(1, 1, -1)
+            found = surprises(log_probs, entropies, torch.ones_like(log_probs), self._drawn_cap)
+            audit.observer.add_columns({name: of[0] for name, of in found.items()})
 
     def _add_divergence(self, samples: Any) -> None:
         """The estimate of the KL divergence that `train` compares with target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""

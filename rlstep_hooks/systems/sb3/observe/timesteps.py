@@ -1,0 +1,162 @@
+"""The timesteps of a rollout: from the policy and the environment's step to the buffer, and from there to the loss.
+
+Source: Stable-Baselines3 2.7.0 and 2.9.2, common/on_policy_algorithm.py `collect_rollouts`: after the callbacks of a step it hands the
+observation, the action, the reward, the end of the episode before and the critic's value to the buffer. Before that it adds the value
+of the last observation to the reward of an episode that a time limit cut, in the same array. Wrappers and callbacks may change these
+arrays before, on purpose; nothing belongs between them and the buffer.
+
+Shapes: T timesteps of each of E environments; B samples of a mini-batch; K numbers of an observation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import torch
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from torch import Tensor
+
+from rlstep_hooks.systems.own_loop.numbers import Moved
+
+OWN = (RolloutBuffer, DictRolloutBuffer)
+"""Buffers that keep each number as it is. A subclass may change them on purpose."""
+PER_OBSERVATION = 64
+"""Numbers of each observation that are kept, of each part of one that is a dictionary."""
+
+
+class TimestepsWatch:
+    """Holds on to what one rollout was made from.
+
+    The arrays of rewards are not copied: what is added to them later belongs to them.
+    """
+
+    def __init__(self) -> None:
+        self._rewards: list[Any] | None = None
+        self._steps: list[dict[str, Any]] | None = None
+        self._inputs: dict[str, Tensor] = {}
+
+    def begin(self, model: Any, *, compared: bool) -> None:
+        """A rollout begins."""
+        self._rewards = [] if compared else None
+        own = type(model).collect_rollouts is OnPolicyAlgorithm.collect_rollouts and type(model.rollout_buffer) in OWN
+        self._steps = [] if compared and own else None
+        self._inputs = {}
+
+    def step(self, model: Any, given: dict[str, Any]) -> None:
+        """An environment's step, when callbacks are told of it.
+
+        Args:
+            model: PPO or A2C.
+            given: The local variables of the loop.
+        """
+        rewards = given["rewards"]
+        if self._rewards and numpy.may_share_memory(self._rewards[-1], rewards):
+            self._rewards = None  # an environment that uses one array again and again
+        if self._rewards is not None:
+            self._rewards.append(rewards)
+        if self._steps is not None:
+            # The environment may use its arrays again.
+            self._steps.append(
+                {
+                    "observations": picked(model._last_obs),
+                    "actions": numpy.array(given["actions"]).reshape(model.n_envs, -1),
+                    "values": given["values"].detach().reshape(-1),
+                    "ends of episodes": self._began(model._last_episode_starts),
+                    "done": numpy.array(given["dones"]),
+                }
+            )
+
+    def _began(self, starts: Any) -> Any:
+        """Whether an episode began with this timestep, (E,): one did where the last step ended one."""
+        return self._steps[-1]["done"] if self._steps else numpy.array(starts)
+
+    def moved(self, buffer: Any) -> Moved:
+        """Compare the complete buffer, just before advantages are computed from it."""
+        rewards, steps = self._rewards, self._steps
+        self._rewards = self._steps = None
+        count = None
+        if rewards and type(buffer) in OWN and len(rewards) == len(buffer.rewards):
+            count = int(_differ(numpy.asarray(rewards), buffer.rewards).sum())
+        if not steps or len(steps) != len(buffer.rewards):
+            return Moved(count)
+        kept = {
+            "observations": picked(buffer.observations, 2),
+            "actions": buffer.actions,
+            "values": buffer.values,
+            "ends of episodes": buffer.episode_starts,
+        }
+        given = {name: _stacked([step[name] for step in steps]).astype(of.dtype) for name, of in kept.items()}
+        self._inputs = {name: _by_place(given[name]) for name in ("observations", "actions")}
+        differing = {name: _differ(given[name], of).reshape(*of.shape[:2], -1).any(-1) for name, of in kept.items()}
+        part = next((name for name, where in differing.items() if where.any()), "")
+        timesteps = numpy.logical_or.reduce(list(differing.values()))
+        return Moved(count, int(timesteps.sum()), part)
+
+    def differing(self, places: Any, observations: Any, actions: Tensor) -> Tensor | None:
+        """How many numbers of a mini-batch are not those of its samples, (); None where that is not known.
+
+        Args:
+            places: (B,) the samples of the mini-batch.
+            observations: (B, ...) those whose loss is computed.
+            actions: (B,) or (B, A) theirs.
+        """
+        if not self._inputs or len(places) != len(actions):
+            return None
+        device = actions.device
+        self._inputs = {name: of.to(device) for name, of in self._inputs.items()}
+        rows = torch.as_tensor(places, device=device)
+        given = {"observations": _picked_on_device(observations), "actions": actions.reshape(len(actions), -1)}
+        counts = []
+        for name, of in given.items():
+            known = self._inputs[name][rows]
+            both_nan = known.isnan() & of.float().isnan()
+            counts.append(((known != of.float()) & ~both_nan).sum())
+        return torch.stack(counts).sum()
+
+
+def picked(observations: Any, leading: int = 1) -> Any:
+    """Some numbers of each observation, float32, copied.
+
+    Args:
+        observations: (E, ...), or a dictionary of such.
+        leading: Dimensions before those of an observation.
+
+    Returns:
+        (E, K), with the parts of a dictionary beside each other.
+    """
+    parts = [observations[name] for name in sorted(observations)] if isinstance(observations, dict) else [observations]
+    flat = [numpy.asarray(part) for part in parts]
+    rows = [part.reshape(*part.shape[:leading], -1) for part in flat]
+    return numpy.concatenate([row[..., :: _stride(row.shape[-1])][..., :PER_OBSERVATION] for row in rows], -1).astype(
+        numpy.float32
+    )
+
+
+def _picked_on_device(observations: Any) -> Tensor:
+    """The same of the policy's tensors, (B, K)."""
+    parts = [observations[name] for name in sorted(observations)] if isinstance(observations, dict) else [observations]
+    rows = [part.reshape(len(part), -1) for part in parts]
+    return torch.cat([row[:, :: _stride(row.shape[1])][:, :PER_OBSERVATION].float() for row in rows], 1)
+
+
+def _stride(numbers: int) -> int:
+    return max(numbers // PER_OBSERVATION, 1)
+
+
+def _stacked(steps: list[Any]) -> Any:
+    """(T, E) or (T, E, K)."""
+    return torch.stack(steps).cpu().numpy() if isinstance(steps[0], Tensor) else numpy.stack(steps)
+
+
+def _by_place(given: Any) -> Tensor:
+    """(E * T, K) float32: all timesteps of the first environment, then of the next, as the buffer numbers them."""
+    return torch.as_tensor(given.swapaxes(0, 1).reshape(-1, given.shape[-1]).astype(numpy.float32))
+
+
+def _differ(given: Any, kept: Any) -> Any:
+    """Where numbers differ once they have the buffer's dtype."""
+    wanted = given.astype(kept.dtype)
+    with numpy.errstate(invalid="ignore"):
+        return (wanted != kept) & ~((wanted != wanted) & (kept != kept))
