@@ -110,7 +110,7 @@ class TokensAltered(Rule):
         - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
         - What an engine or an environment does to tokens before they are in the rollout is not seen.
         - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 41st later.
-        - Loops of your own and TRL's PPOTrainer do not show tokens: there it is not evaluated. Stable-Baselines3 has timesteps (RLS521).
+        - Loops of your own and TRL's PPOTrainer do not show tokens: there it is not evaluated. Stable-Baselines3: RLS521.
 
     Sources:
         - https://github.com/THUDM/slime/issues/774: first updates whose KL is not 0
