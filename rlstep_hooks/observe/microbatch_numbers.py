@@ -51,7 +51,8 @@ class MicroBatchNumbers:
             real = mask.bool()
             distance = (log_probs.detach().float() - old_log_probs.float()).abs()
             distance = torch.where(real, distance, 0.0)
-            vector = torch.stack([real.sum().float(), distance.max(), distance.sum()])
+            improbable = torch.where(real, log_probs.detach().float().abs(), 0.0)
+            vector = torch.stack([real.sum().float(), distance.max(), distance.sum(), improbable.max()])
         self._log_ratios.add(index, vector)
 
     def add_values(self, index: int, mask: Any) -> None:
@@ -93,6 +94,7 @@ class MicroBatchNumbers:
                 # A micro-batch of padding alone has no ratio.
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
+                max_abs_log_prob=finite(improbable) if tokens else None,
                 clipped=clipped.get(index, loss.clipped),
                 old_intact=self.old_intact.pop(index, None),
                 loss_ratio=loss.ratio,
@@ -105,7 +107,7 @@ class MicroBatchNumbers:
                 reference_intact=self.reference_intact.pop(index, None),
                 mask_intact=self.mask_intact.pop(index, None),
             )
-            for index, (tokens, maximum, total) in arrived
+            for index, (tokens, maximum, total, improbable) in arrived
             for loss in (compared.get(index, none),)
         )
         critic = (

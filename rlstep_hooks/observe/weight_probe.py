@@ -14,7 +14,7 @@ from rlstep_hooks.record.events import UpdateValues
 from rlstep_hooks.record.values import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from torch.nn import Parameter
 
@@ -63,9 +63,14 @@ class WeightProbe:
 
     Everything stays on the weights' device and nothing is fetched here. The cost is two small copies per update, whatever the model's
     size, and one comparison for many updates. Tensors that differ in device or dtype from the first trainable tensor are not probed.
+
+    Args:
+        parameters: The tensors to choose from.
+        frozen: Whether to probe tensors that are not trained, too.
+        apart: Identities (`id`) of tensors on which the policy's log-probs do not depend: they do not count for the largest change.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], *, frozen: bool = False) -> None:
+    def __init__(self, parameters: Iterable[Parameter], *, frozen: bool = False, apart: Collection[int] = ()) -> None:
         trainable = [p for p in parameters if (p.requires_grad or frozen) and p.numel() > 0 and p.is_floating_point()]
         same = [
             p
@@ -77,6 +82,7 @@ class WeightProbe:
         self._views: list[Tensor] = []
         self._addresses: list[int] = []
         self.size = sum(count for _, count, _ in self._probed)
+        self._apart = [(count, id(p) in apart) for p, count, _ in self._probed]
         self._left_over: Tensor | int = _NOT_SEEN
         """Probed weights whose gradient was not 0 when the current window began."""
         self._before: Tensor | None = None
@@ -161,11 +167,15 @@ class WeightProbe:
         rates = _column([reading.learning_rate for reading in held], after.device)
         rates = rates.to(torch.promote_types(gradient.dtype, torch.float32))
         change = (after - before).abs_()
+        shown = change
+        if any(apart for _, apart in self._apart):
+            parts = zip(change.split([count for count, _ in self._apart], 1), self._apart, strict=True)
+            shown = torch.cat([part * 0 if apart else part for part, (_, apart) in parts], 1)
         visible = gradient.abs() * rates.unsqueeze(1) > before.abs() * torch.finfo(after.dtype).eps
         moved = bits(before) != bits(earlier)  # NaN differs from itself, its bits do not
         counts = [marked.view(torch.int8).sum(1) for marked in (change != 0, gradient != 0, visible, moved)]
         left_over = _column([reading.left_over for reading in held], after.device)
-        numbers = torch.cat([column.float() for column in (*counts, change.amax(1), left_over)])
+        numbers = torch.cat([column.float() for column in (*counts, shown.amax(1), left_over)])
         return tuple(reading.update for reading in held), numbers
 
 

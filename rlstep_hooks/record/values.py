@@ -195,6 +195,7 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Probed weights whose gradient times the learning rate is large enough to change them in their dtype."""
     role: Role = "policy"
     max_change: float | None = None
+    """The largest change of a probed weight on which the log-probs depend: an optimizer may also train a critic."""
     moved_before: int = 0
     """Probed weights that changed between the end of the previous update and the start of this one."""
     tensors_moved: int | None = None

@@ -165,6 +165,16 @@ def remember(table: dict[int, Value], number: int, value: Value) -> None:
         del table[next(iter(table))]
 
 
+CERTAIN = 1e-4
+"""-log-prob in nats below which a policy is certain of a token. A log-prob is the difference of numbers of about 20, so it moves in
+steps of 2e-6 in float32, and stays where it is once the others' probability is as small: an update need not show."""
+
+
+def is_certain(values: MicroBatchValues) -> bool:
+    """Whether the policy is certain of every token of a micro-batch, so that its ratio can stay 1 while weights move."""
+    return values.max_abs_log_prob is not None and values.max_abs_log_prob < CERTAIN
+
+
 def teaches(values: MicroBatchValues) -> bool | None:
     """Whether a micro-batch has an advantage other than 0, so that its gradient differs from 0; None if that was not observed.
 

@@ -21,7 +21,7 @@ from rlstep_hooks.record.values import Role
 from rlstep_hooks.systems.own_loop.left_over import LeftOver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from rlstep_hooks.observe.contained import Contained
 
@@ -54,6 +54,7 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 tokens=int(tokens),
                 max_abs_log_ratio=finite(of["largest"]) if tokens else None,
                 mean_abs_log_ratio=finite(of["sum"] / tokens) if tokens else None,
+                max_abs_log_prob=finite(of["improbable"]) if tokens else None,
                 old_intact=of["differing"] == 0 if "differing" in of else None,
                 max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
                 advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
@@ -145,9 +146,15 @@ class LoopNumbers:
         self.held = 0
         """Micro-batches and updates since numbers were last worked up."""
 
-    def probe(self, role: Role, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        """Look at some of these weights around each optimizer step; returns whether there are any to look at."""
-        probe = WeightProbe(parameters)
+    def probe(self, role: Role, parameters: Iterable[torch.nn.Parameter], apart: Collection[int] = ()) -> bool:
+        """Look at some of these weights around each optimizer step; returns whether there are any to look at.
+
+        Args:
+            role: Whose optimizer it is.
+            parameters: Its tensors.
+            apart: Identities of those on which the policy's log-probs do not depend.
+        """
+        probe = WeightProbe(parameters, apart=apart)
         if probe.size:
             self._probes[role] = probe
         return bool(probe.size)
@@ -334,12 +341,13 @@ def _add(changes: dict[tuple[Role, int], UpdateValues], key: tuple[Role, int], f
 
 
 def _log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """How many samples (tokens) count, the largest |log ratio| among them, and the sum."""
+    """How many samples (tokens) count, the largest |log ratio| among them, the sum, and the largest |log-prob|."""
     distance = (new.detach().float() - old.to(new.device).float()).abs()
+    improbable = new.detach().float().abs()
     if mask is None:
         tokens = torch.full((), distance.numel(), dtype=torch.float32, device=distance.device)
     else:
         real = mask.bool()
-        distance = torch.where(real, distance, 0.0)
+        distance, improbable = torch.where(real, distance, 0.0), torch.where(real, improbable, 0.0)
         tokens = real.sum(dtype=torch.float32)
-    return {"tokens": tokens, "largest": distance.amax(), "sum": distance.sum()}
+    return {"tokens": tokens, "largest": distance.amax(), "sum": distance.sum(), "improbable": improbable.amax()}

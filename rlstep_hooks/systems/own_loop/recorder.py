@@ -88,6 +88,8 @@ class LoopObserver:
         self._numbers = LoopNumbers()
         self._gradients: GradientWatch | None = None
         """None where a loop may do with its gradients what it likes."""
+        self._apart: set[int] = set()
+        """Identities of tensors of the critic alone."""
         self._due_rate: float | None = None
         """The rate that the schedule gives for the latest rollout; None where that is not known."""
         self._norm: tuple[Tensor | None, float] | None = None
@@ -114,6 +116,10 @@ class LoopObserver:
         """Take them off."""
         self._steps.detach()
         self._numbers.remove()
+
+    def set_apart(self, parameters: Iterable[Any]) -> None:
+        """Tensors that the policy's optimizer trains and its log-probs do not depend on: those of the critic alone."""
+        self._apart = {id(tensor) for tensor in parameters}
 
     def follow_gradients(self, parameters: Iterable[tuple[str, Any]]) -> None:
         """Compare the gradients that the policy's optimizer uses with those that the backward passes gave.
@@ -382,7 +388,7 @@ class LoopObserver:
             self._told_dtype = True
             dtype = self._dtype or _dtype_of(parameters)
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"compute_dtype": dtype}))
-        if not self._numbers.probe(role, parameters):
+        if not self._numbers.probe(role, parameters, self._apart):
             self._recorder.cannot("weights", f"the optimizer of the {role} holds no trainable weight")
         with self._step_guard:
             if self._gradients is None and role == "policy":

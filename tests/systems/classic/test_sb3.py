@@ -406,6 +406,37 @@ def test_a_ratio_of_1_is_right_where_the_policy_gets_no_gradient() -> None:
     assert (report.verdict, codes(report)) == ("PASS", set())
 
 
+def test_a_policy_that_is_certain_of_every_action() -> None:
+    """Its log-probs are 0 whatever its weights do, so the ratio is exactly 1."""
+    model = ppo()
+    with torch.no_grad():
+        model.policy.action_net.bias[0] = 200.0
+    report = audited(model, 256).report
+    assert (report.verdict, codes(report)) == ("PASS", set())
+
+
+class BecomesCertain(BaseCallback):  # type: ignore[misc]
+    """The policy collapses in its second rollout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rollouts = 0
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        self._rollouts += 1
+        if self._rollouts == 2:
+            with torch.no_grad():
+                self.model.policy.action_net.bias[0] = 200.0
+
+
+def test_a_policy_that_becomes_certain_has_no_gradient_left() -> None:
+    report = audited(ppo(vf_coef=0.0, n_epochs=1), 256, BecomesCertain()).report
+    assert "RLS809" not in codes(report), [str(finding) for finding in report.findings]
+
+
 def test_training_that_a_callback_ends_before_its_first_update_is_no_failure() -> None:
     class Never(BaseCallback):
         def _on_step(self) -> bool:

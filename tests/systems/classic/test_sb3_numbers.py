@@ -102,6 +102,12 @@ SOUND: dict[str, dict[str, Any]] = {
     },
     "sgd": {"policy_kwargs": {"optimizer_class": torch.optim.SGD, "optimizer_kwargs": {"momentum": 0.9}}},
     "a state-dependent deviation": {"use_sde": True, "env": "Pendulum-v1"},
+    "a critic whose gradient leaves nothing of the policy's under the clip": {
+        "env": "Pendulum-v1",
+        "gamma": 1.0,
+        "max_grad_norm": 0.01,
+        "policy_kwargs": {"optimizer_class": torch.optim.SGD, "optimizer_kwargs": {"momentum": 0.1}},
+    },
     "squashed actions have no entropy": {
         "use_sde": True,
         "env": "Pendulum-v1",

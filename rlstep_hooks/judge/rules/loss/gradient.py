@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.optimizer import NORM_TOLERANCE
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.judge.rules.progress import Place, teaches
+from rlstep_hooks.judge.rules.progress import Place, is_certain, teaches
 from rlstep_hooks.record.events import Update, UpdateValues
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class GradientMissing(Rule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer, Stable-Baselines3, and loops of one's own that hand over advantages and both log-probs.
-          An update that the clip acts on is not compared.
+          An update that the clip acts on is not compared, nor one of a collapsed policy, which is certain of every token: its log-probs
+          have no gradient.
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
           completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
@@ -132,7 +133,9 @@ class GradientMissing(Rule):
 
 
 def _flows(values: MicroBatchValues) -> bool:
-    """Whether no clip ends the gradient of any token."""
+    """Whether no clip ends the gradient of any token, and the policy is not certain of all of them."""
+    if is_certain(values):
+        return False
     if values.clipped is not None:
         return values.clipped == 0
     return values.max_abs_log_ratio is not None and values.max_abs_log_ratio <= NEAR_ONE

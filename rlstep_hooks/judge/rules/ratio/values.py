@@ -8,7 +8,15 @@ from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, Progress, RolloutsWithSignal, remember, teaches
+from rlstep_hooks.judge.rules.progress import (
+    RECENT_UPDATES,
+    Place,
+    Progress,
+    RolloutsWithSignal,
+    is_certain,
+    remember,
+    teaches,
+)
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
@@ -37,6 +45,9 @@ VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 MANY_TOKENS = 64
 """With fewer tokens the change must be larger in proportion: each may round to the log-prob that it had. A step clipped to 1e-6
 left both tokens of a micro-batch where they were."""
+FEWEST_TOKENS = 8
+"""With fewer tokens a ratio of exactly 1 proves nothing: a change that moves each log-prob with a probability of a half leaves this
+many where they were once in 256 times."""
 
 
 class RatioAtLagZero(ValueRule):
@@ -130,16 +141,6 @@ class RatioAtLagZero(ValueRule):
         )
 
 
-CERTAIN = 1e-4
-"""-log-prob in nats below which a policy is certain of a token. A log-prob is the difference of numbers of about 20, so it moves in
-steps of 2e-6 in float32, and stays where it is once the others' probability is as small: an update need not show."""
-
-
-def _certain(values: MicroBatchValues) -> bool:
-    """Whether the policy is certain of every token of a micro-batch, so that its ratio can stay 1 while weights move."""
-    return values.max_abs_log_prob is not None and values.max_abs_log_prob < CERTAIN
-
-
 class RatioStuckAtOne(Rule):
     """The ratio is exactly 1 on every token although the weights have changed.
 
@@ -170,7 +171,8 @@ class RatioStuckAtOne(Rule):
 
     Known limits:
         - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
-        - Micro-batches of a collapsed policy, which is certain of every token, are left out (TRL): their ratio can stay 1
+        - Fewer than 8 tokens can keep their log-probs by rounding. Such micro-batches are left out; RLS310 looks at whole rollouts.
+        - Micro-batches of a collapsed policy, which is certain of every token, are left out: their ratio can stay 1
           while weights move.
         - It needs a probe that saw weights change by 1e-7 in float32, or 1e-4 in reduced precision. At a tiny learning
           rate it has nothing to say; RLS310 looks at whole rollouts.
@@ -206,7 +208,11 @@ class RatioStuckAtOne(Rule):
         if event.old_version is not None and event.old_version >= event.policy_version:
             return None
         few = max(1.0, MANY_TOKENS / values.tokens)
-        if _certain(values) or not self._visibly_changed(event.sampled_version, event.policy_version, few):
+        if (
+            values.tokens < FEWEST_TOKENS
+            or is_certain(values)
+            or not self._visibly_changed(event.sampled_version, event.policy_version, few)
+        ):
             return None
         self.checks += 1
         if values.max_abs_log_ratio != 0.0:
@@ -322,7 +328,7 @@ class RatioNeverMoves(Rule):
             event.old_source not in ("at_rollout", "recompute", "engine")
             or values.max_abs_log_ratio is None
             or not values.tokens
-            or _certain(values)
+            or is_certain(values)
         ):
             return None
         if lag is None or lag < 1:

@@ -53,6 +53,8 @@ _SETTINGS = (
     "ent_coef",
 )
 """What `train` and the rollouts compute with."""
+_CRITIC_ALONE = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.")
+"""Beginnings of the names of tensors that only the critic uses (common/policies.py 2.7.0 and 2.9.2)."""
 _BY_DESIGN = ("ent_coef",)
 """Those of them that callbacks lower on purpose, though not below 0. The loss is compared with the value in force."""
 
@@ -194,6 +196,9 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         patches, policy = Patches(), self.model.policy
         if audit.observer is not None:
             audit.observer.follow_gradients(policy.named_parameters())
+            audit.observer.set_apart(
+                tensor for name, tensor in policy.named_parameters() if name.startswith(_CRITIC_ALONE)
+            )
         self._look_at_tensors()
         session.take_off(patches.restore)
         # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
