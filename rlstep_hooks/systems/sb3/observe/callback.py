@@ -12,22 +12,21 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
-from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record import suite
-from rlstep_hooks.record.events import ConfigChanged, FactsRead
+from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
 from rlstep_hooks.systems.sb3.observe import drawn
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
-from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
-from rlstep_hooks.systems.sb3.observe.rate import due_rate, own_function, rate_facts
+from rlstep_hooks.systems.sb3.observe.rate import rate_facts
+from rlstep_hooks.systems.sb3.observe.settings_in_force import SettingsInForce
 from rlstep_hooks.systems.sb3.observe.timesteps import TimestepsWatch
+from rlstep_hooks.systems.sb3.observe.training import TrainingWatch, limit_facts
 from rlstep_hooks.systems.sb3.plan import plan_model
 from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
 
@@ -41,22 +40,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Listener
 
 
-_SETTINGS = (
-    "gamma",
-    "gae_lambda",
-    "vf_coef",
-    "max_grad_norm",
-    "normalize_advantage",
-    "target_kl",
-    "clip_range",
-    "clip_range_vf",
-    "ent_coef",
-)
-"""What `train` and the rollouts compute with."""
 _CRITIC_ALONE = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.")
 """Beginnings of the names of tensors that only the critic uses (common/policies.py 2.7.0 and 2.9.2)."""
-_BY_DESIGN = ("ent_coef",)
-"""Those of them that callbacks lower on purpose, though not below 0. The loss is compared with the value in force."""
 
 
 class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is not here when types are checked
@@ -98,38 +83,10 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._stops = False
         self._timesteps = TimestepsWatch()
         self._rollouts = 0
-        self._targets: tuple[torch.Tensor, torch.Tensor] | None = None
-        """The critic's targets and the values of the latest rollout, as its buffer had them; None where they are not compared."""
-        self._minibatch: tuple[Any, Any] | None = None
-        self._log_probs: torch.Tensor | None = None
-        self._entropies: torch.Tensor | None = None
-        self._drawn_cap: float | None = None
-        """The cut of -log p where actions are tested against the policy's distributions; None where they are not."""
-        self._is_first = False
-        """Whether the mini-batch that comes is the rollout's first, whose weights are those that sampled it."""
-        self._trained: int | None = None
-        """Samples of the latest mini-batch that have a log-prob."""
-        self._altered: torch.Tensor | None = None
-        """Numbers of the mini-batch's observations and actions that are others; None where that is not known."""
-        self._followed: MiniBatch | None = None
-        """The mini-batch whose gradients are followed."""
-        self._arrived: torch.Tensor | None = None
-        """The largest gradient at a log-prob of the latest mini-batch."""
-        self._settings: Settings | None = None
-        """The settings of the loss, read when the latest rollout is first trained."""
-        self._rate: Any = None
-        """The learning-rate schedule where it is a function of the user's that may be called once more."""
-        self._asked = False
-        """Whether it was, for the latest rollout."""
-        self._hooks: ModuleHookWatch | None = None
-        self._replaced: list[tuple[str, torch.Tensor]] = []
-        """Modules whose backward hooks replaced gradients of the latest mini-batch."""
+        self._training: TrainingWatch | None = None
+        self._settings: SettingsInForce | None = None
         self._held: dict[str, int] = {}
         """The policy's tensors, and those of its optimizer."""
-        self._in_force: dict[str, Any] = {}
-        """The settings that were looked at last."""
-        self._limited = False
-        """Whether a divergence ends the updates on a rollout."""
         self._discount: tuple[float, float] = 0.0, 0.0
         """Gamma and lambda when the rollout began."""
 
@@ -159,10 +116,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             session.refuse(refusal)
             return
         with session.beginning():
-            self._in_force = self._settings_now()
-            self._limited = bool(_limit_facts(self.model))
-            self._rate = own_function(self.model)
-            self._drawn_cap = drawn.facts_of(self.model).get("surprise_cap")
+            self._settings = SettingsInForce(self.model)
             audit = self._planned(session)
             audit.begin()
             self._attach(session, audit)
@@ -175,7 +129,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
             facts={"compares_settings": True}
             | rate_facts(self.model)
-            | _limit_facts(self.model)
+            | limit_facts(self.model)
             | drawn.facts_of(self.model)
             | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
@@ -188,30 +142,19 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._advantage_guard = Contained(audit, ("advantages",))
         self._timesteps_guard = Contained(audit, ("rewards", "timesteps"))
         self._timesteps, self._rollouts = TimestepsWatch(), 0
-        self._loss_guard = Contained(audit, ("formula",))
-        self._hooks = ModuleHookWatch(Contained(audit, ("gradient",)))
-        self._rate_guard = Contained(audit, ("learning_rate",))
-        self._drawn_guard = Contained(audit, ("drawn",))
         self._held = {}
         patches, policy = Patches(), self.model.policy
+        session.take_off(patches.restore)
+        self._look_at_tensors()
+        # What was kept of the environment's steps, before anything is computed from it.
+        patches.wrap(self.model.rollout_buffer, "compute_returns_and_advantage", self._around_advantages)
         if audit.observer is not None:
             audit.observer.follow_gradients(policy.named_parameters())
             audit.observer.set_apart(
                 tensor for name, tensor in policy.named_parameters() if name.startswith(_CRITIC_ALONE)
             )
-        self._look_at_tensors()
-        session.take_off(patches.restore)
-        # Each mini-batch, with the places of its samples in the rollout (common/buffers.py `get`, 2.7.0 and 2.9.2).
-        patches.wrap(self.model.rollout_buffer, "_get_samples", self._around_get_samples)
-        # Its log-probs under the current weights.
-        patches.wrap(policy, "evaluate_actions", self._around_evaluate_actions)
-        # A mini-batch that is trained: `train` calls this right before the backward; target_kl may end it before.
-        patches.wrap(policy.optimizer, "zero_grad", self._around_zero_grad)
-        # What was kept of the environment's rewards, before anything is computed from it.
-        patches.wrap(self.model.rollout_buffer, "compute_returns_and_advantage", self._around_advantages)
-        # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
-        handle = policy.optimizer.register_step_pre_hook(self._before_step)
-        session.take_off(handle.remove)
+            self._training = TrainingWatch(self.model, audit, audit.observer, self._timesteps)
+            self._training.attach(patches, session.take_off)
 
     def _on_rollout_start(self) -> None:
         if self._audit is None:
@@ -248,12 +191,14 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
                 old = torch.as_tensor(flat, device=self.model.device)
             self._audit.refresh(old)
         rollout.samples = self.model.num_timesteps - self._began_at
-        self._rollout, self._is_first = None, True
+        self._rollout = None
         rollout.__exit__(None, None, None)
         with self._guard:
-            self._compare_settings()
+            if self._settings is not None and self._session.recorder is not None:
+                self._settings.compare(self._session.recorder)
             self._look_at_tensors()
-        self._compare_rollout()
+        if self._training is not None:
+            self._training.rollout_ended(self._compare_rollout())
 
     def _look_at_tensors(self) -> None:
         """Which of the policy's tensors its optimizer holds, whenever that changes: a layer that is put in another's place is not
@@ -264,41 +209,16 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             self._held = held
             recorder.emit(FactsRead(at=recorder.now(), facts={"optimizer_tensors": held}))
 
-    def _settings_now(self) -> dict[str, Any]:
-        """The settings of the model, and of its optimizer but its rate and its tensors."""
-        of_model = {name: getattr(self.model, name, None) for name in _SETTINGS}
-        groups = enumerate(self.model.policy.optimizer.param_groups)
-        return of_model | {
-            f"{name} of the optimizer" + (f", group {number}" if number else ""): value
-            for number, group in groups
-            for name, value in group.items()
-            if name not in ("params", "lr", "initial_lr")
-        }
+    def _compare_rollout(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Compare the advantages of the rollout that ended.
 
-    def _compare_settings(self) -> None:
-        """Settings that are not what they were; they take effect when this rollout is trained. A schedule is the object that it was."""
-        before, now, recorder = self._in_force, self._settings_now(), self._session.recorder
-        self._in_force = now
-        for name, value in now.items():
-            known = before.get(name, value)
-            if recorder is not None and known is not value and (callable(known) or callable(value) or known != value):
-                recorder.emit(
-                    ConfigChanged(
-                        at=recorder.now(),
-                        name=name,
-                        before=_shown(known),
-                        after=_shown(value),
-                        since="train_begin",
-                        by_design=name in _BY_DESIGN and value >= 0,
-                    )
-                )
-
-    def _compare_rollout(self) -> None:
-        """Compare the advantages of the rollout that ended."""
+        Returns:
+            The critic's targets and values, by place; None where they are not compared.
+        """
         observer = None if self._audit is None else self._audit.observer
-        self._settings, self._asked, self._targets = None, False, None
         if observer is None or not observer.compares:
-            return
+            return None
+        held: tuple[torch.Tensor, torch.Tensor] | None = None
         with self._advantage_guard:
             buffer = self.model.rollout_buffer
             # In the order of the places of samples, as the old log-probs.
@@ -306,7 +226,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
                 torch.as_tensor(buffer.swap_and_flatten(of).reshape(-1).copy(), device=self.model.device)
                 for of in (buffer.returns, buffer.values)
             )
-            self._targets = targets, values
+            held = targets, values
             flat = torch.as_tensor(buffer.swap_and_flatten(buffer.advantages).reshape(-1), device=self.model.device)
             off: torch.Tensor | None = None
             fit: Callable[[], str] = str
@@ -315,178 +235,15 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
                 rows = buffered(self.model, self.locals["values"], self.locals["dones"])
                 off, fit = rows.off(), rows.fit
             observer.compare_advantages(off, fit, flat)
+        return held
 
     def _on_training_end(self) -> None:
         # A callback that ended training did so within a rollout.
         self._end(None, stopped=self._rollout is not None)
 
     def _end(self, error: BaseException | None, *, stopped: bool = False) -> None:
-        self._rollout = self._minibatch = self._log_probs = self._followed = self._settings = None
-        if self._hooks is not None:
-            self._hooks.end()
+        self._rollout = self._training = None
         self._session.end(error, stopped=stopped)
-
-    # Hooks
-
-    def _around_get_samples(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        samples = wrapped(*args, **kwargs)
-        observer = None if self._audit is None else self._audit.observer
-        if self._rate is not None and not self._asked and observer is not None:
-            self._asked = True
-            with self._rate_guard:
-                observer.rate_is_due(due_rate(self._rate, self.model))
-        self._minibatch = (args[0] if args else kwargs.get("batch_inds"), samples)
-        return samples
-
-    def _around_evaluate_actions(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        # A module's backward hooks are taken at its forward.
-        with self._loss_guard:
-            self._replaced = self._hooks_of_policy()
-        try:
-            result = wrapped(*args, **kwargs)
-        finally:
-            if self._hooks is not None:
-                self._hooks.end()
-        with self._guard:
-            self._log_probs, self._entropies = result[1].detach(), result[2]
-            self._trained = len(result[1])
-        with self._timesteps_guard:
-            self._compare_inputs(*args, **kwargs)
-        with self._loss_guard:
-            self._followed = self._follow(*result)
-            if result[1].requires_grad:
-                result[1].register_hook(self._keep_gradient)
-        return result
-
-    def _compare_inputs(self, observations: Any, actions: torch.Tensor) -> None:
-        """The loss is that of the observations and actions of its samples."""
-        if self._minibatch is not None:
-            places, _ = self._minibatch
-            with torch.no_grad():
-                self._altered = self._timesteps.differing(places, observations, actions)
-
-    def _hooks_of_policy(self) -> list[tuple[str, torch.Tensor]]:
-        """Look at the backward hooks of its modules, through the forward that comes."""
-        observer = None if self._audit is None else self._audit.observer
-        if self._hooks is None or observer is None or not observer.compares_whole:
-            return []
-        return self._hooks.begin(self.model.policy)
-
-    def _keep_gradient(self, gradient: torch.Tensor) -> None:
-        """What arrives at the log-probs in the backward: the optimizer is shared with the critic, and may leave the policy alone."""
-        self._arrived = gradient.detach().abs().max()
-
-    def _follow(self, values: torch.Tensor, log_probs: torch.Tensor, entropy: torch.Tensor | None) -> MiniBatch | None:
-        """The mini-batch of these samples, with hooks on its gradients; None if its loss is not compared."""
-        audit = self._audit
-        if audit is None or audit.observer is None or not audit.observer.compares or not log_probs.requires_grad:
-            return None
-        if self._settings is None:
-            self._settings = read_settings(self.model, ratio=audit.schedule.old_logprob_source != "none")
-        found = MiniBatch(self._settings, log_probs.detach(), values.detach(), entropy is not None)
-        found.follow(values, log_probs, entropy)
-        return found
-
-    def _around_zero_grad(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        minibatch, self._minibatch = self._minibatch, None
-        if minibatch is not None and self._audit is not None:
-            places, samples = minibatch
-            if self._trained in (None, len(places)):
-                self._train_minibatch(self._audit, places, samples)
-            else:
-                # Code between the buffer and the loop changed how many there are, and nobody knows which.
-                self._followed = None
-                self._audit.microbatch(self._trained)
-        result = wrapped(*args, **kwargs)
-        if minibatch is not None and self._audit is not None and self._audit.observer is not None:
-            self._audit.observer.cleared()
-        return result
-
-    def _train_minibatch(self, audit: LoopAudit, places: Any, samples: Any) -> None:
-        """A mini-batch is trained.
-
-        Args:
-            audit: Takes it.
-            places: (B,) its samples in the rollout.
-            samples: What the buffer gave for them.
-        """
-        audit.microbatch(
-            indices=places,
-            # A2C has no ratio; its one update still begins with the policy that sampled.
-            old_logprobs=samples.old_log_prob,
-            new_logprobs=self._log_probs,
-            advantages=samples.advantages,
-            targets=samples.returns,
-        )
-        self._compare_targets(places, samples)
-        self._add_surprise(audit)
-        if self._altered is not None and audit.observer is not None:
-            audit.observer.add_columns({"timesteps_differ": self._altered})
-        if self._followed is not None:
-            self._followed.samples = samples
-            self._add_divergence(samples)
-
-    def _compare_targets(self, places: Any, samples: Any) -> None:
-        """The critic's targets of a mini-batch, and where its loss clips them the old values, are those that the rollout came with."""
-        observer = None if self._audit is None else self._audit.observer
-        if observer is None or self._targets is None:
-            return
-        with self._advantage_guard, torch.no_grad():
-            targets, values = (of[torch.as_tensor(places, device=of.device)] for of in self._targets)
-            differing = (targets != samples.returns).sum()
-            if getattr(self.model, "clip_range_vf", None) is not None:
-                differing = differing + (values != samples.old_values).sum()
-            observer.add_columns({"targets_differ": differing})
-
-    def _add_surprise(self, audit: LoopAudit) -> None:
-        """How surprising the actions of a rollout's first mini-batch are, whose log-probs are those of the weights that sampled it."""
-        first, self._is_first = self._is_first, False
-        if (
-            not first
-            or self._drawn_cap is None
-            or self._entropies is None
-            or self._log_probs is None
-            or audit.observer is None
-        ):
-            return
-        with self._drawn_guard, torch.no_grad():
-            log_probs, entropies = self._log_probs.reshape(1, 1, -1), self._entropies.detach().reshape(1, 1, -1)
-            found = surprises(log_probs, entropies, torch.ones_like(log_probs), self._drawn_cap)
-            audit.observer.add_columns({name: of[0] for name, of in found.items()})
-
-    def _add_divergence(self, samples: Any) -> None:
-        """The estimate of the KL divergence that `train` compares with target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""
-        observer = None if self._audit is None else self._audit.observer
-        if observer is None or self._log_probs is None or not self._limited:
-            return
-        with self._loss_guard, torch.no_grad():
-            log_ratio = self._log_probs - samples.old_log_prob
-            observer.add_columns({"divergence": ((log_ratio.exp() - 1) - log_ratio).mean()})
-
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        followed, self._followed = self._followed, None
-        arrived, self._arrived = self._arrived, None
-        replaced, self._replaced = self._replaced, []
-        observer = None if self._audit is None else self._audit.observer
-        if observer is None:
-            return
-        with self._loss_guard, torch.no_grad():
-            observer.add_replaced(replaced)
-            if arrived is not None:
-                observer.add_columns({"log_prob_gradient": arrived})
-            if followed is not None and followed.samples is not None:
-                observer.add_columns(followed.columns(), followed.like)
-
-
-def _shown(value: Any) -> Any:
-    """A setting as it is recorded: a schedule by its name."""
-    return getattr(value, "__name__", type(value).__name__) if callable(value) else value
-
-
-def _limit_facts(model: Any) -> dict[str, Any]:
-    """The divergence at which `train` ends the updates on a rollout: 1.5 times target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""
-    target = getattr(model, "target_kl", None)
-    return {} if target is None else {"kl_limit": 1.5 * float(target)}
 
 
 def _refusal(model: Any) -> str:
