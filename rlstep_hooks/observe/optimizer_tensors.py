@@ -1,4 +1,4 @@
-"""Counts a model's trainable tensors that an optimizer holds, by identity: a copy of a tensor does not count as the tensor."""
+"""A model's trainable tensors that an optimizer holds, by identity: a copy of a tensor does not count as the tensor."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ def optimizer_tensors(parameters: Iterable[Any], *optimizers: Any) -> dict[str, 
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     held = {id(parameter) for group in groups for parameter in group["params"]}
     return {"trainable": len(trainable), "held": len(trainable & held), "others": len(held - trainable)}
+
+
+def stepped_by(optimizer: Any, parameters: Iterable[Any]) -> list[Any]:
+    """Those trainable parameters of a model that an optimizer holds.
+
+    Where it holds none of them, they are all: a shard or a copy in reduced precision is stepped in their place, or they are another
+    model's, which is for rules to find.
+    """
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return [parameter for parameter in trainable if id(parameter) in held] or trainable

@@ -36,6 +36,42 @@ def test_usual_settings_are_silent(build: Callable[..., Any], settings: dict[str
     assert not problems(audit.report)
 
 
+def test_an_optimizer_of_a_few_tensors_trains_them(build: Callable[..., Any]) -> None:
+    """As optimizers for matrices alone are used. A probe of the other tensors would see that nothing changes."""
+    import torch
+
+    trainer, audit = build(**REUSED)
+    trainer.optimizer = torch.optim.SGD([trainer.model.model.layers[1].mlp.up_proj.weight], lr=0.1)
+    trainer.train()
+    found = [(finding.code, finding.severity) for finding in audit.report.findings if finding.severity != "info"]
+    assert found == [("RLS407", "warning")], problems(audit.report)
+    assert next(rule for rule in audit.report.rules if rule.code == "RLS806").verdict == "PASS"
+
+
+def test_callbacks_and_reward_functions_that_generate(build: Callable[..., Any]) -> None:
+    """Samples for the logs, and a policy that is its own judge: these are no rollouts."""
+    import torch
+    from transformers import TrainerCallback
+
+    trainer, audit = build(**REUSED)
+    prompt = torch.tensor([[1, 2, 3]])
+
+    class Samples(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trainer.model.generate(prompt, max_new_tokens=4, do_sample=True, temperature=0.1)
+
+    def judged_by_itself(completions: list[str], **kwargs: Any) -> list[float]:
+        trainer.model.generate(prompt, max_new_tokens=3, do_sample=False)
+        return [float(len(text) % 3) for text in completions]
+
+    judged_by_itself.__name__ = trainer.reward_funcs[0].__name__
+    trainer.reward_funcs[0] = judged_by_itself
+    trainer.add_callback(Samples())
+    trainer.train()
+    assert not problems(audit.report)
+    assert next(rule for rule in audit.report.rules if rule.code == "RLS410").verdict == "PASS"
+
+
 def test_the_clip_counts_tensors_that_the_optimizer_does_not_hold(build: Callable[..., Any]) -> None:
     """Somebody trains the last layer and leaves the others out of the optimizer only. What is clipped is the model."""
     import torch

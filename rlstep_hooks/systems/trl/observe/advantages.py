@@ -238,6 +238,8 @@ class RewardWatch:
         self._rewards: Tensor | None = None
         self._functions = RewardFunctions(trainer)
         self._rollouts = 0
+        self.scoring = False
+        """Whether the reward functions of a rollout are being called."""
         self.given: GivenRewards | None = None
         """What the reward functions got and gave for the latest rollout, if it is compared."""
         self._earlier: Scored | None = None
@@ -262,12 +264,16 @@ class RewardWatch:
         return own_advantages(self._trainer)
 
     def _around_rewards(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        if not is_compared(self._rollouts):
-            result, self.given = wrapped(*args, **kwargs), None
-        else:
-            with self._functions.seen() as given:
+        self.scoring, self.given = True, None
+        try:
+            if not is_compared(self._rollouts):
                 result = wrapped(*args, **kwargs)
-            self.given = given
+            else:
+                with self._functions.seen() as given:
+                    result = wrapped(*args, **kwargs)
+                self.given = given
+        finally:
+            self.scoring = False
         self._rewards = result if isinstance(result, Tensor) and result.dim() == 2 else None
         return result
 

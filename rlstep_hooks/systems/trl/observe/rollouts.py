@@ -73,7 +73,13 @@ class RolloutHooks:
         self._settings = LiveSettings(trainer)
         form = observation.form
         own = form.read != READ or bool(own_advantages(trainer, form.read))
-        self._sampling = SamplingWatch(trainer, recorder, processors=not own)
+        # Callbacks may generate for the logs, and reward functions may ask the policy for its judgement.
+        self._sampling = SamplingWatch(
+            trainer,
+            recorder,
+            of_rollout=lambda: observation.generation is not None and not self._rewards.scoring,
+            processors=not own,
+        )
         self._generated = GeneratedWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)

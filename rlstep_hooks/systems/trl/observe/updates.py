@@ -10,7 +10,7 @@ from rlstep_hooks.observe.graded import GradedTensors
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
-from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.optimizer_settings import NEVER_SCHEDULED, OptimizerSettings
@@ -101,7 +101,7 @@ class UpdateObserver:
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
         with self._settings_guard:
             self.settings = OptimizerSettings(self._trainer, inner)
-        probe = WeightProbe(self._trainer.model.parameters())
+        probe = WeightProbe(stepped_by(inner, self._trainer.model.parameters()))
         if probe.size:
             self.probe = probe
             if not getattr(self._trainer, "is_fsdp_enabled", False):

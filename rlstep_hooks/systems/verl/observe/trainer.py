@@ -17,7 +17,7 @@ import torch
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
-from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.shards import LocalShard, local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import NOT_FINITE, Attached, ConfigChanged, FactsRead, RolloutValues
@@ -143,7 +143,7 @@ class VerlTrainer:
             optimizer.register_step_pre_hook(self._before_optimizer)
             optimizer.register_step_post_hook(self._after_optimizer)
             parameters = list(engine.module.parameters())
-            self._record.probe(role, local_shards(p for p in parameters if p.requires_grad))
+            self._record.probe(role, local_shards(stepped_by(optimizer, parameters)))
             with self._replay_guard:
                 self._record.replay(role, optimizer)
             with self._replay_guard:
