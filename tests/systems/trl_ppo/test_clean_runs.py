@@ -75,6 +75,22 @@ def test_completions_sampled_in_between_are_no_rollouts(build: Callable[..., Any
     assert (report.counts.rollouts, report.counts.updates) == (4, 8)
 
 
+def test_completions_that_a_callback_samples_are_no_rollouts(build: Callable[..., Any]) -> None:
+    import torch
+    from transformers import TrainerCallback
+
+    trainer, audit = build()
+    policy = trainer.accelerator.unwrap_model(trainer.model).policy
+
+    class Samples(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            policy.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, do_sample=True, temperature=0.1)
+
+    trainer.add_callback(Samples())
+    trainer.train()
+    assert audit.report.verdict == "PASS", [str(finding) for finding in audit.report.findings]
+
+
 def test_a_ratio_in_the_logs_is_the_one_that_was_measured(build: Callable[..., Any]) -> None:
     trainer, audit = build(rows=8, total_episodes=8)
     trainer.train()

@@ -90,6 +90,8 @@ class PpoObserver(Observer):
         wrap(policy, "generate", self._around_generate)
         self._sampled_with.attach(self._patches)
         wrap(trainer, "generate_completions", self._around_sampling)
+        # What callbacks generate and score is for the logs (transformers 4.51.3 to 5.23.0 call all of them here).
+        wrap(trainer.callback_handler, "call_event", self._around_sampling)
         # The reference model's log-probs belong to the rollout; with adapters it is the policy, within this context.
         if trainer.ref_model is not None:
             self._handles.append(trainer.ref_model.register_forward_pre_hook(self._reference_seen))
