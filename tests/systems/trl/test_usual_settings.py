@@ -64,8 +64,9 @@ def test_callbacks_and_reward_functions_that_generate(build: Callable[..., Any])
         trainer.model.generate(prompt, max_new_tokens=3, do_sample=False)
         return [float(len(text) % 3) for text in completions]
 
-    judged_by_itself.__name__ = trainer.reward_funcs[0].__name__
-    trainer.reward_funcs[0] = judged_by_itself
+    if hasattr(trainer, "_calculate_rewards"):  # before 0.20 nothing shows when reward functions are called
+        judged_by_itself.__name__ = trainer.reward_funcs[0].__name__
+        trainer.reward_funcs[0] = judged_by_itself
     trainer.add_callback(Samples())
     trainer.train()
     assert not problems(audit.report)

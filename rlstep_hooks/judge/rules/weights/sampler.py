@@ -200,6 +200,7 @@ class SampledOtherwise(Rule):
           it is not evaluated.
         - Settings are compared, not distributions. In TRL processors of logits that no setting asks for are counted, not read; with an
           engine a processor of your own is not seen, and RLS403 can show it.
+        - What callbacks generate does not count. In TRL before 0.20 what reward functions let the policy generate does.
 
     Sources:
         - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied
