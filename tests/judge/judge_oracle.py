@@ -297,7 +297,7 @@ def _at_lag_zero(events: Events) -> Iterator[bool]:
 
 def _stuck_at_one(events: Events) -> Iterator[bool]:
     for at, values, event in measured(events, "microbatches", MicroBatch):
-        if event.old_source == "detach" or event.sampled_version is None or not values.tokens:
+        if event.old_source == "detach" or event.sampled_version is None or values.tokens < 8:
             continue
         fresh = event.old_version is not None and (lag_of(event) or 0) <= 0
         if fresh or values.max_abs_log_ratio is None:

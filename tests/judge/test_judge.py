@@ -344,6 +344,24 @@ def test_the_ratio_of_a_policy_that_is_certain_of_every_token_may_stay_one() -> 
     assert codes(judge(collapsed(1e-6))) == []
 
 
+def test_a_ratio_of_one_on_a_few_tokens_may_be_rounding() -> None:
+    """The last mini-batch of a rollout of 99 timesteps has 3; one of 1 kept its log-prob although all weights had changed."""
+    run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), ratio=0.0)
+
+    def of_size(tokens: int) -> list[AnyEvent]:
+        return [
+            msgspec.structs.replace(
+                e, microbatches=tuple(msgspec.structs.replace(v, tokens=tokens) for v in e.microbatches)
+            )
+            if isinstance(e, Measured)
+            else e
+            for e in run
+        ]
+
+    assert "RLS302" in codes(judge(of_size(8)))
+    assert "RLS302" not in codes(judge(of_size(7)))
+
+
 def test_a_ratio_of_one_is_none_where_masks_leave_no_token_with_an_advantage() -> None:
     """Nothing can move then, although the rollout's advantages differ from 0."""
     run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), update=UNCHANGED | NO_GRADIENT, ratio=0.0)
