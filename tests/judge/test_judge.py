@@ -283,6 +283,16 @@ def vital(run: list[AnyEvent], *, update: dict[str, Any] | None = None, ratio: f
     return events
 
 
+def with_microbatches(run: list[AnyEvent], **numbers: Any) -> list[AnyEvent]:
+    """A run with other numbers of all micro-batches."""
+    return [
+        msgspec.structs.replace(e, microbatches=tuple(msgspec.structs.replace(v, **numbers) for v in e.microbatches))
+        if isinstance(e, Measured)
+        else e
+        for e in run
+    ]
+
+
 NO_GRADIENT = {"with_gradient": 0, "visible": 0}
 UNCHANGED = {"changed": 0, "max_change": 0.0, "visible": 0}
 
@@ -330,36 +340,16 @@ def test_the_ratio_of_a_policy_that_is_certain_of_every_token_may_stay_one() -> 
     """As in TRL's own tests, which train at a rate of 0.1 until one completion is left."""
     run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), ratio=0.0)
 
-    def collapsed(improbable: float) -> list[AnyEvent]:
-        return [
-            msgspec.structs.replace(
-                e, microbatches=tuple(msgspec.structs.replace(v, max_abs_log_prob=improbable) for v in e.microbatches)
-            )
-            if isinstance(e, Measured)
-            else e
-            for e in run
-        ]
-
-    assert codes(judge(collapsed(0.7))) == ["RLS302", "RLS310"]
-    assert codes(judge(collapsed(1e-6))) == []
+    assert codes(judge(with_microbatches(run, max_abs_log_prob=0.7))) == ["RLS302", "RLS310"]
+    assert codes(judge(with_microbatches(run, max_abs_log_prob=1e-6))) == []
 
 
 def test_a_ratio_of_one_on_a_few_tokens_may_be_rounding() -> None:
     """The last mini-batch of a rollout of 99 timesteps has 3; one of 1 kept its log-prob although all weights had changed."""
     run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), ratio=0.0)
 
-    def of_size(tokens: int) -> list[AnyEvent]:
-        return [
-            msgspec.structs.replace(
-                e, microbatches=tuple(msgspec.structs.replace(v, tokens=tokens) for v in e.microbatches)
-            )
-            if isinstance(e, Measured)
-            else e
-            for e in run
-        ]
-
-    assert "RLS302" in codes(judge(of_size(8)))
-    assert "RLS302" not in codes(judge(of_size(7)))
+    assert "RLS302" in codes(judge(with_microbatches(run, tokens=8)))
+    assert "RLS302" not in codes(judge(with_microbatches(run, tokens=7)))
 
 
 def test_a_ratio_of_one_is_none_where_masks_leave_no_token_with_an_advantage() -> None:

@@ -23,6 +23,7 @@ from rlstep_hooks import StepAuditError, StepAuditSB3Callback
 from rlstep_hooks.record.events import MicroBatch, RunEnded
 from rlstep_hooks.record.ledger import MemoryLedger
 from tests.reports import report_of
+from tests.systems.classic.sb3_faults import FromSecond, nothing
 from tests.systems.run_command import run_script
 
 if TYPE_CHECKING:
@@ -415,25 +416,14 @@ def test_a_policy_that_is_certain_of_every_action() -> None:
     assert (report.verdict, codes(report)) == ("PASS", set())
 
 
-class BecomesCertain(BaseCallback):  # type: ignore[misc]
-    """The policy collapses in its second rollout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rollouts = 0
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_start(self) -> None:
-        self._rollouts += 1
-        if self._rollouts == 2:
-            with torch.no_grad():
-                self.model.policy.action_net.bias[0] = 200.0
+def certain(model: PPO) -> None:
+    """The policy collapses."""
+    with torch.no_grad():
+        model.policy.action_net.bias[0] = 200.0
 
 
 def test_a_policy_that_becomes_certain_has_no_gradient_left() -> None:
-    report = audited(ppo(vf_coef=0.0, n_epochs=1), 256, BecomesCertain()).report
+    report = audited(ppo(vf_coef=0.0, n_epochs=1), 256, FromSecond(certain, nothing)).report
     assert "RLS809" not in codes(report), [str(finding) for finding in report.findings]
 
 
