@@ -64,6 +64,7 @@ nox.options.sessions = [
     f"trl(release='{NEWEST}')",
     "trl-older",
     "trl-step",
+    "ranks",
     "classic",
     "verl",
     "openrlhf",
@@ -90,6 +91,10 @@ VERL_WITH_VLLM = (
     "accelerate==1.15.0", "peft==0.21.2", "datasets==5.2.0", "fsspec==2026.9.0", "pandas==3.1.1", "pyarrow==26.0.1",
     "cachetools==8.0.1", "wandb==0.31.0", "psutil==7.2.2", "orjson==3.13.0", "codetiming==1.4.0", "dill==0.4.1",
     "pybind11==3.1.0", "pylatexenc==2.11", "tensorboard==2.21.0",
+)  # fmt: skip
+DEEPSPEED_NEEDS = (
+    "setuptools==78.1.1", "wheel==0.48.0", "hjson==3.1.0", "ninja==1.13.2", "py-cpuinfo==9.0.0", "psutil==7.2.2", "pydantic", "msgpack",
+    "einops==0.8.2",
 )  # fmt: skip
 # Classic PPO. torchrl and tensordict belong together.
 CLASSIC = (
@@ -284,6 +289,19 @@ def trl_older(session: nox.Session, release: str) -> None:
     """What depends on the release: hooks, formulas, faults. All tests of a release: `nox -s "trl(release='1.0.0')"`."""
     install_trl(session, release, *TESTS)
     session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *OF_ANY_RELEASE, *session.posargs, env=OFFLINE)
+
+
+@nox.session
+@leaves_room
+def ranks(session: nox.Session) -> None:
+    """TRL under a real DeepSpeed engine on the CPU, two processes: healthy runs of each ZeRO stage, and faults."""
+    # What DeepSpeed asks for and builds with; its operations are compiled when they are first used.
+    install_trl(session, NEWEST, *TESTS, *DEEPSPEED_NEEDS)
+    build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.8", env=build)
+    # Each release of DeepSpeed has a folder of its own: two that share one build everything anew, and can wait for each other.
+    kept = {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute())}
+    session.run("pytest", "tests/systems/trl_ranks", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session

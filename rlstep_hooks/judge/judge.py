@@ -332,7 +332,8 @@ class Judge:
                 continue
             trained = progress.open_microbatches.pop(values.index, None)
             if trained is not None:
-                self._lags.add(values, trained[0])
+                if not self.cannot_observe("versions"):
+                    self._lags.add(values, trained[0])
                 microbatches.append((values, *trained))
         for handler, arrived in (
             ("rollout_values", rollouts),

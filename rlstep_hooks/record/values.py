@@ -15,6 +15,7 @@ Role = Literal["policy", "critic"]
 
 TOPICS = (
     "order",
+    "versions",
     "samples",
     "log_ratio",
     "refresh",

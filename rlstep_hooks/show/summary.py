@@ -150,6 +150,7 @@ def processes(report: Report) -> str:
 
 _TOPIC_WORDS = {
     "order": "order of events",
+    "versions": "policy versions and lags",
     "log_ratio": "log ratio",
     "refresh": "old log-probs",
     "formula": "loss against its formula",

@@ -364,7 +364,7 @@ SYSTEM = System(
         "what a vLLM server does with the weights, unless it was started with RLSTEP_ENGINES (1.16)",
         "log-probs inside a liger loss",
         "the value of losses without a clip of the documented form (cispo, sapo and the like)",
-        "updates made by DeepSpeed's engine",
+        "the weights, gradients and optimizer of DeepSpeed's engine (its updates are counted)",
         "trainers other than GRPOTrainer and RLOOTrainer (RLOO from 0.22 on)",
     ),
 )

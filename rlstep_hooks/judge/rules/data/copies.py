@@ -59,7 +59,7 @@ class CopiedCompletions(Rule):
 
     code = "RLS519"
     title = "Completions are copies of each other"
-    topics = ("drawn", "log_ratio")
+    topics = ("versions", "drawn", "log_ratio")
     nothing_seen = "no micro-batch showed how probable its completions are to the policy that sampled them"
     optional = True
 

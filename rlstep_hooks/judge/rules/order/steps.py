@@ -108,7 +108,7 @@ class SkippedUpdate(Rule):
         or the reward that is not. Otherwise look for a wrapper around the optimizer.
 
     Known limits:
-        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+        - In TRL's PPOTrainer and AsyncGRPOTrainer DeepSpeed's engine steps where nobody looks: there it is not evaluated.
         - In a loop of your own, call `audit.skipped(...)` where the loop leaves a step out.
 
     Sources:

@@ -51,8 +51,8 @@ class EarlyUpdate(Rule):
         training.
 
     Known limits:
-        - It needs an update that the observer can see. DeepSpeed's engine steps inside itself in TRL: there the order
-          is not evaluated.
+        - It needs an update that the observer can see. In TRL's PPOTrainer and AsyncGRPOTrainer DeepSpeed's engine steps where nobody
+          looks: there the order is not evaluated.
         - Where token counts decide the micro-batches (dynamic batch sizes), their number is free, and only the order is
           compared.
 
@@ -117,8 +117,8 @@ class MissingUpdate(Rule):
         sizes so that its micro-batches fill whole windows.
 
     Known limits:
-        - It needs an update that the observer can see. DeepSpeed's engine steps inside itself in TRL: there the order
-          is not evaluated.
+        - It needs an update that the observer can see. In TRL's PPOTrainer and AsyncGRPOTrainer DeepSpeed's engine steps where nobody
+          looks: there the order is not evaluated.
         - An optimizer step that the loop reached and the optimizer did not make is RLS210.
 
     Sources:

@@ -53,7 +53,7 @@ class RefreshNotAsPlanned(Rule):
 
     code = "RLS303"
     title = "Old log-probs not refreshed as planned"
-    topics = ("refresh",)
+    topics = ("versions", "refresh")
     compares = (Rollout, Refresh)
 
     def difference(self, difference: Difference) -> Finding | None:
@@ -143,7 +143,7 @@ class StaleWithoutOldLogProbs(Rule):
 
     code = "RLS304"
     title = "Stale samples without old log-probs"
-    topics = ("samples", "refresh")
+    topics = ("versions", "samples", "refresh")
     nothing_seen = "all samples came with old log-probs"
     cannot_see = "which version sampled them was not observed"
 
@@ -203,7 +203,7 @@ class LagNotAsPlanned(Rule):
 
     code = "RLS307"
     title = "Lag not as planned"
-    topics = ("order", "samples")
+    topics = ("order", "versions", "samples")
     compares = (MicroBatch,)
     nothing_seen = "nothing was trained"
     cannot_see = "which version the old log-probs or the samples of a micro-batch come from was not observed"

@@ -58,7 +58,7 @@ class LossAsSampled(ValueRule):
 
     code = "RLS313"
     title = "Loss of another forward than the sampling"
-    topics = ("drawn_log_probs", "log_ratio")
+    topics = ("versions", "drawn_log_probs", "log_ratio")
     nothing_seen = "no micro-batch at lag 0 had the log-probs with which its tokens were drawn"
     optional = True
 

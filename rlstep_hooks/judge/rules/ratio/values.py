@@ -100,7 +100,7 @@ class RatioAtLagZero(ValueRule):
 
     code = "RLS301"
     title = "Ratio not 1 at lag 0"
-    topics = ("log_ratio",)
+    topics = ("versions", "log_ratio")
     nothing_seen = (
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
     )
@@ -185,7 +185,7 @@ class RatioStuckAtOne(Rule):
 
     code = "RLS302"
     title = "Ratio stuck at 1"
-    topics = ("log_ratio", "weights")
+    topics = ("versions", "log_ratio", "weights")
     nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
     cannot_see = "which version sampled a micro-batch, or its ratio, was not observed"
 
@@ -295,7 +295,7 @@ class RatioNeverMoves(Rule):
 
     code = "RLS310"
     title = "Ratio never leaves 1"
-    topics = ("log_ratio",)
+    topics = ("versions", "log_ratio")
     nothing_seen = "no rollout with advantages known to differ from 0 had a micro-batch at a lag above 0 with old log-probs of its own"
 
     def __init__(self, progress: Progress) -> None:

@@ -151,7 +151,7 @@ class SamplerGap(ValueRule):
     code = "RLS403"
     title = "Engine and trainer disagree"
     several = 1
-    topics = ("sampler", "sampler_weights")
+    topics = ("versions", "sampler", "sampler_weights")
     nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
     optional = True
 

@@ -68,7 +68,7 @@ class NotDrawnFromPolicy(Rule):
 
     code = "RLS413"
     title = "Text not drawn from the policy"
-    topics = ("drawn", "log_ratio")
+    topics = ("versions", "drawn", "log_ratio")
     nothing_seen = "no micro-batch showed the entropies of the distributions that its tokens should be drawn from"
     optional = True
 

@@ -45,7 +45,7 @@ class WeightsMovedBetweenUpdates(Rule):
         - What is written and written back between two updates is seen in TRL only, and not what goes through `.data`, which torch
           does not count. RLS412 sees weights that were swapped while the policy generates.
         - Only the policy is compared, not the critic.
-        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+        - DeepSpeed's engine updates weights of its own in TRL, which are not read: there it is not evaluated.
 
     Sources:
         - https://arxiv.org/abs/2506.13814: TrainCheck: weights that something else changes, among silent errors

@@ -174,7 +174,7 @@ class ReferenceNotThePolicy(ValueRule):
 
     code = "RLS414"
     title = "Reference is not the first policy"
-    topics = ("log_ratio",)
+    topics = ("versions", "log_ratio")
     nothing_seen = "no log-probs of a reference came with tokens that were trained before the first update"
     optional = True
     several = 1

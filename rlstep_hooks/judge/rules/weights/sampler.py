@@ -61,7 +61,7 @@ class SamplerVersion(Rule):
 
     code = "RLS402"
     title = "Rollout sampled with other weights"
-    topics = ("sampler", "sampler_weights")
+    topics = ("versions", "sampler", "sampler_weights")
     nothing_seen = "the plan does not say which weights sample a rollout"
     cannot_see = "the version of the weights that sampled a rollout was not observed"
 

@@ -55,7 +55,7 @@ class WeightsUnchanged(Rule):
           before it.
         - Updates whose gradient is too small to show in the dtype of the weights are not compared one by one; RLS406
           looks at all of them together.
-        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+        - DeepSpeed's engine updates weights of its own in TRL, which are not read: there it is not evaluated.
 
     Sources:
         - https://arxiv.org/abs/2506.13814: TrainCheck: silent training errors, among them steps without effect
@@ -124,7 +124,7 @@ class NothingLearned(Rule):
           before it.
         - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
           Elsewhere it is not evaluated.
-        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+        - DeepSpeed's engine updates weights of its own in TRL, which are not read: there it is not evaluated.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/1297: a run that ends well and trained nothing

@@ -94,7 +94,10 @@ class TrlObserver(Observer):
         self._rollouts.attach(self._patches)
         self._log_probs.attach(self._patches)
         self._observation.drawing.attach()
-        self.updates.attach(optimizer)
+        if getattr(self.trainer, "is_deepspeed_enabled", False):
+            self.updates.attach_to_engine()
+        else:
+            self.updates.attach(optimizer)
         for topic, why in self._observation.form.unobservable():
             self.recorder.cannot(topic, why)
 

@@ -11,8 +11,10 @@ from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
+from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Update
+from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
 from rlstep_hooks.systems.trl.observe.optimizer_settings import NEVER_SCHEDULED, OptimizerSettings
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 class UpdateObserver:
     """Sees real steps only, through torch's own optimizer hooks: not those that a gradient scaler skips, nor accelerate's wrapper.
+    Where DeepSpeed's engine makes the steps, it sees those of the engine, and neither gradients nor weights.
 
     Counts the micro-batches between steps as it is told of them. Holds in the releases that `observe` names.
 
@@ -48,6 +51,9 @@ class UpdateObserver:
         self._windows = self.version
         self._microbatches = 0
         self._handles: list[Any] = []
+        self._patches = Patches()
+        self._engine: EngineSteps | None = None
+        """Steps of DeepSpeed's engine; None where the loop steps a torch optimizer."""
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
         self._stepped = False
         self._loop_steps = False
@@ -83,12 +89,16 @@ class UpdateObserver:
         self._loop_guard = Contained(recorder, ("order",))
 
     def attach(self, optimizer: Any) -> None:
-        """Place the hooks on the torch optimizer inside the trainer's."""
+        """Place the hooks on the torch optimizer inside the trainer's.
+
+        Args:
+            optimizer: What the trainer tells its callbacks; None where somebody took it from them.
+        """
         self.active = True
         if getattr(self._trainer, "is_deepspeed_enabled", False):
             self._cannot("DeepSpeed makes the optimizer step inside its own engine")
             return
-        inner = optimizer
+        inner = self._trainer.optimizer if optimizer is None else optimizer
         while hasattr(inner, "optimizer"):
             inner = inner.optimizer
         if not hasattr(inner, "register_step_post_hook"):
@@ -132,8 +142,20 @@ class UpdateObserver:
                 ConfigChanged(at=self._recorder.now(), name=name, before=before, after=after, since=since)
             )
 
+    def attach_to_engine(self) -> None:
+        """Place the hook on the DeepSpeed engine that makes the steps, for a loop that steps as transformers' Trainer does."""
+        self.active = True
+        engine = engine_of(self._trainer)
+        if engine is None:
+            self._cannot("DeepSpeed's engine, which makes the updates, was not found")
+            return
+        for topic in ("weights", "optimizer", "gradient"):
+            self._recorder.cannot(topic, "DeepSpeed's engine updates weights of its own, which are not read here")
+        self._engine = EngineSteps(engine, self._trainer.lr_scheduler, self._loop_guard)
+        self._engine.attach(self._patches)
+
     def _cannot(self, why: str) -> None:
-        for topic in ("order", "weights", "learning_rate"):
+        for topic in ("order", "versions", "weights", "learning_rate"):
             self._recorder.cannot(topic, why)
 
     def detach(self) -> None:
@@ -144,11 +166,13 @@ class UpdateObserver:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        take_off(self._patches, self._recorder)
 
     @property
     def follows_microbatch(self) -> bool:
         """Whether the loop steps right after the micro-batch it is at (accelerate's own flag, which transformers sets)."""
-        return bool(self._handles) and bool(self._trainer.accelerator.sync_gradients)
+        followed = bool(self._handles) or self._engine is not None
+        return followed and bool(self._trainer.accelerator.sync_gradients)
 
     @property
     def latest(self) -> int:
@@ -272,9 +296,19 @@ class UpdateObserver:
         """The loop has been at its optimizer step; it also comes here when none was made."""
         self._loop_steps = False
         with self._loop_guard:
-            if self.active and not self._stepped and self._handles:
+            if self.active and self._engine is not None:
+                self._emit_engine_step(self._engine)
+            elif self.active and not self._stepped and self._handles:
                 scaler = self._own_scaler is not None and bool(self._trainer.accelerator.optimizer_step_was_skipped)
                 self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
+
+    def _emit_engine_step(self, engine: EngineSteps) -> None:
+        """The engine's step is part of the backward pass of the window's last micro-batch, and counts after it."""
+        made = engine.take()
+        self._rate, self._tick = (None, None) if made is None else (made.rate, made.tick)
+        applied = made is not None and made.applied
+        self.version += applied
+        self._emit_update(applied=applied, skip_reason="" if made is None else made.skip_reason)
 
 
 def _own(rate: Any) -> float | Tensor:

@@ -47,7 +47,8 @@ class PpoSubject(Subject):
     ) -> Observer:
         """Hooks on what the loop calls."""
         if trainer.is_deepspeed_enabled:
-            recorder.cannot("order", "DeepSpeed makes the updates inside its own engine, by windows of its own")
+            for topic in ("order", "versions"):
+                recorder.cannot(topic, "DeepSpeed makes the updates inside its own engine, by windows of its own")
         return PpoObserver(trainer, recorder, interval=interval)
 
     def exits(self, trainer: Any) -> list[tuple[Any, str]]:

@@ -1,0 +1,88 @@
+"""Optimizer steps that DeepSpeed's engine makes, inside accelerate's backward. The optimizer that the loop steps does nothing then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.record.events import NOT_FINITE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.patches import Patches
+
+
+class EngineStep(msgspec.Struct, frozen=True):
+    """One step that the engine came to."""
+
+    applied: bool
+    """False where the engine skipped it, because a gradient was not finite."""
+    skip_reason: str
+    rate: float | None
+    """Learning rate of the first group of parameters, before the engine moved its scheduler; None if it is no plain number."""
+    tick: int | None
+    """How far the scheduler had come, before the engine moved it; None if it has no counter."""
+
+
+def engine_of(trainer: Any) -> Any:
+    """The DeepSpeed engine of a trainer that trains; None where there is none.
+
+    accelerate keeps it when it prepares the model (`Accelerator.deepspeed_engine_wrapped`, accelerate 1.15.0 accelerator.py:2483).
+    """
+    return getattr(getattr(trainer.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+
+
+class EngineSteps:
+    """The latest step of one engine, until the observer takes it.
+
+    Args:
+        engine: DeepSpeed's engine, `deepspeed.DeepSpeedEngine`.
+        scheduler: The trainer's scheduler, or accelerate's wrapper of it.
+        guard: Contains errors of the hook.
+    """
+
+    def __init__(self, engine: Any, scheduler: Any, guard: Contained) -> None:
+        self._engine = engine
+        self._scheduler = getattr(scheduler, "scheduler", scheduler)
+        self._guard = guard
+        self._made: EngineStep | None = None
+
+    def attach(self, patches: Patches) -> None:
+        """Place the hook."""
+        # `step`: accelerate calls it once for each window, at its end, inside `backward` (accelerate 1.15.0 utils/deepspeed.py:258).
+        # It gives Update. The inner optimizer steps once for each group of parameters with ZeRO-1 and 2, and once for each sub-group
+        # with ZeRO-3, so its hooks do not count updates. Verified with DeepSpeed 0.19.8, ZeRO-0 to 3.
+        patches.wrap(self._engine, "step", self._around_step)
+
+    def take(self) -> EngineStep | None:
+        """The step since the last call; None if the engine made none."""
+        made, self._made = self._made, None
+        return made
+
+    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        rate: float | None = None
+        tick: int | None = None
+        before = skipped = 0
+        with self._guard:
+            before, skipped = self._engine.global_steps, self._engine.skipped_steps
+            rate, tick = _number(self._engine.optimizer.param_groups[0]["lr"]), self._tick()
+        result = wrapped(*args, **kwargs)
+        with self._guard:
+            # Both are plain integers of the host (runtime/engine.py 0.19.8:3541, 3558).
+            if self._engine.global_steps > before:
+                applied = self._engine.skipped_steps == skipped
+                reason = "" if applied else "gradient scaler" if self._engine.fp16_enabled() else NOT_FINITE
+                self._made = EngineStep(applied, reason, rate, tick)
+        return result
+
+    def _tick(self) -> int | None:
+        tick = getattr(self._scheduler, "last_epoch", None)
+        return tick if isinstance(tick, int) else None
+
+
+def _number(rate: Any) -> float | None:
+    """A rate that is a plain number. One on a device is left there, since reading it would wait for the device."""
+    return float(rate) if isinstance(rate, float | int) else None

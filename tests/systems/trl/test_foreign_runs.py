@@ -1,0 +1,120 @@
+"""Runs that other people made: healthy ones that were accused once, and wrong ones that passed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from packaging.version import Version
+from transformers import TrainerCallback
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.testing.tiny_trl import tiny_tokenizer, tiny_trainer
+from tests.systems.trl.conftest import RELEASE
+from tests.systems.trl.helpers import problems
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.judge.report import Report
+
+SINCE_1_16 = pytest.mark.skipif(Version("1.16") > RELEASE, reason="the setting came with a later release")
+
+
+def audited(folder: Path, *before: Any, **settings: Any) -> Report:
+    """The report of a small run.
+
+    Args:
+        folder: Where the trainer writes.
+        before: Callbacks that are called before the audit.
+        settings: Of the configuration, and `processing_class`.
+    """
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    tiny_trainer(folder, callbacks=[*before, audit], rows=settings.pop("rows", 8), **settings).train()
+    return audit.report
+
+
+class TakesTheOptimizer(TrainerCallback):  # type: ignore[misc]
+    """Takes the optimizer from those that the trainer tells it."""
+
+    trainer: Any = None
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        import inspect
+
+        frame = inspect.currentframe()
+        while frame is not None and not hasattr(frame.f_locals.get("self"), "callback_handler"):
+            frame = frame.f_back
+        assert frame is not None
+        self.trainer = frame.f_locals["self"]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.callback_handler.optimizer = None
+
+
+def test_updates_are_counted_where_callbacks_get_no_optimizer(tmp_path: Path) -> None:
+    report = audited(tmp_path, TakesTheOptimizer(), num_iterations=2)
+    assert problems(report) == []
+    assert report.verdict == "PASS"
+    assert report.counts.updates == report.schedule.updates
+
+
+@SINCE_1_16
+@pytest.mark.parametrize("multiple", [8, 16])
+def test_padding_with_the_end_token_is_no_end(multiple: int, tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token
+    report = audited(tmp_path, processing_class=tokenizer, pad_to_multiple_of=multiple, max_completion_length=6)
+    assert problems(report) == []
+
+
+@pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau"])
+def test_a_scheduler_that_does_not_tick_with_updates(scheduler: str, tmp_path: Path) -> None:
+    report = audited(tmp_path, lr_scheduler_type=scheduler, eval_strategy="no", num_iterations=2)
+    assert problems(report) == []
+
+
+@SINCE_1_16
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"off_policy_mask_threshold": 1e-9, "num_iterations": 3, "learning_rate": 0.05},
+        {"top_entropy_quantile": 0.001, "num_iterations": 2},
+    ],
+    ids=["off-policy mask", "entropy mask"],
+)
+def test_masks_that_leave_no_token(settings: dict[str, Any], tmp_path: Path) -> None:
+    assert problems(audited(tmp_path, **settings)) == []
+
+
+@SINCE_1_16
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_neftune_is_named_and_no_error(beta: float, tmp_path: Path) -> None:
+    report = audited(tmp_path, neftune_noise_alpha=5.0, beta=beta, num_iterations=2)
+    assert [finding for finding in report.findings if finding.severity == "error"] == []
+    assert any("NEFTune" in finding.why for finding in report.findings), problems(report)
+
+
+@SINCE_1_16
+def test_a_change_below_the_resolution_of_the_log_probs(tmp_path: Path) -> None:
+    report = audited(tmp_path, bf16=True, learning_rate=1e-7, num_iterations=2, gradient_accumulation_steps=1, rows=16)
+    assert [finding.code for finding in report.findings if finding.severity == "error"] == []
+
+
+@SINCE_1_16
+def test_a_head_in_float32(tmp_path: Path) -> None:
+    report = audited(tmp_path, bf16=True, cast_lm_head_to_fp32=True, model_init_kwargs=None)
+    assert problems(report) == []
+
+
+@SINCE_1_16
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_iterations", 4), ("beta", 0.1), ("epsilon_low", 0.4), ("temperature", 0.7)]
+)
+def test_what_the_trainer_computes_with_is_compared_with_its_arguments(name: str, value: Any, tmp_path: Path) -> None:
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    trainer = tiny_trainer(tmp_path, callbacks=[audit], rows=8, num_iterations=2)
+    setattr(trainer, name, value)
+    trainer.train()
+    [changed] = [finding for finding in audit.report.findings if finding.code == "RLS101"]
+    assert name in changed.observed + changed.expected
