@@ -53,7 +53,9 @@ def test_a_healthy_run_is_silent(case: str, tmp_path: Path) -> None:
     # Two rollouts' worth of lags: the ratio rules had something to compare, at lag 0 and above.
     passed = {code for code, (verdict, _) in first["rules"].items() if verdict == "PASS"}
     assert passed >= {"RLS203", "RLS210", "RLS301", "RLS307", "RLS602", "RLS801"}
-    assert {"weights", "optimizer", "gradient"} <= set(first["not_evaluated"]), "the engine's weights are not read, and it says so"
+    assert {"weights", "optimizer", "gradient"} <= set(first["not_evaluated"]), (
+        "the engine's weights are not read, and it says so"
+    )
 
 
 def test_one_process(tmp_path: Path) -> None:
