@@ -14,6 +14,18 @@ _LAMBDAS = {
 """Kind of schedule -> the function of transformers.optimization that its lambdas call (4.50 to 5.x)."""
 
 
+_FOLLOW_A_METRIC = ("ReduceLROnPlateau", "GreedyLR")
+"""Schedulers that transformers' Trainer steps after evaluations, with a metric, and not after updates (trainer.py 5.23.0:1943)."""
+
+
+def tick_of(scheduler: Any) -> int | None:
+    """How many ticks a scheduler has made; None if it keeps no count, or ticks with a metric and not with updates."""
+    if any(kind.__name__ in _FOLLOW_A_METRIC for kind in type(scheduler).__mro__):
+        return None
+    tick = getattr(scheduler, "last_epoch", None)
+    return tick if isinstance(tick, int) else None
+
+
 def rate_schedule(scheduler: Any, kind: str) -> dict[str, Any] | None:
     """The configured schedule, as rule RLS605 reads it; None where the scheduler is not transformers' own of that kind.
 

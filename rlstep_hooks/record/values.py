@@ -25,6 +25,7 @@ TOPICS = (
     "weights",
     "optimizer",
     "gradient",
+    "trained_tokens",
     "sampler",
     "sampler_weights",
     "drawn",

@@ -158,6 +158,7 @@ _TOPIC_WORDS = {
     "weights": "updates of the weights",
     "optimizer": "steps of the optimizer",
     "gradient": "gradients on their way",
+    "trained_tokens": "tokens that get a gradient",
     "sampler": "weights of the sampler",
     "sampler_weights": "version of the sampler's weights",
     "drawn": "text against the policy's distribution",

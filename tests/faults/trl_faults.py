@@ -198,10 +198,20 @@ FAULTS.append(
 )
 
 
-@fault(report="verifiers PR#320", code="RLS202", where=Where(update=2, microbatch=4))
+@fault(report="verifiers PR#320", code="RLS101", where=Where(rollout=0, update=0))
 def passes_doubled_on_the_trainer(trainer: Any) -> None:
     """Somebody sets the number of passes on the trainer, where the loader does not look: every second rollout is skipped."""
     trainer.num_iterations *= 2
+
+
+@fault(report="verifiers PR#320", code="RLS202", where=Where(update=2, microbatch=4))
+def passes_doubled_once_training_began(trainer: Any) -> None:
+    """The same by a callback, when the trainer was compared with its arguments: every second rollout is skipped."""
+
+    def double(**kwargs: Any) -> None:
+        trainer.num_iterations *= 2
+
+    on(trainer, "on_train_begin", double)
 
 
 @fault(

@@ -112,7 +112,7 @@ class SchedulerTicks(Rule):
     Known limits:
         - Loops of your own and Stable-Baselines3 have no scheduler whose position can be read: there it is not
           evaluated.
-        - DeepSpeed's engine steps inside itself in TRL: there it is not evaluated.
+        - A scheduler that follows a metric (reduce_lr_on_plateau, greedy) ticks at evaluations: there it is not evaluated.
 
     Sources:
         - https://github.com/volcengine/verl/issues/399: what a tick of verl's scheduler follows
@@ -123,7 +123,7 @@ class SchedulerTicks(Rule):
     code = "RLS602"
     title = "Learning-rate scheduler does not follow the updates"
     topics = ("learning_rate",)
-    nothing_seen = "the scheduler's position cannot be read"
+    nothing_seen = "the scheduler keeps no count of its ticks, or follows a metric and not the updates"
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

@@ -68,6 +68,7 @@ class GradientMissing(Rule):
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
           completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
+        - Not where TRL masks tokens by their values (off_policy_mask_threshold, top_entropy_quantile), which can leave none.
         - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
           before it.
         - Where no update has a gradient it is RLS406.
@@ -79,7 +80,7 @@ class GradientMissing(Rule):
 
     code = "RLS809"
     title = "Update without a gradient"
-    topics = ("weights", "log_ratio")
+    topics = ("weights", "log_ratio", "trained_tokens")
     nothing_seen = "no update that is not clipped, with advantages other than 0, followed one that had a gradient"
     optional = True
 

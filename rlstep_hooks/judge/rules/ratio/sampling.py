@@ -45,7 +45,8 @@ class LossAsSampled(ValueRule):
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer that generate with transformers. With an engine, RLS403 compares the engine's log-probs
           where the framework asks for them.
-        - Not with dropout, in which each forward differs; not with tools or environments, beams, assisted or continuous generation.
+        - Not with dropout or NEFTune, in which each forward differs; not with tools or environments, beams, assisted or continuous
+          generation.
         - The last token of the longest completion of a rollout is left out.
         - Models with absolute positions, such as GPT-2, are found rightly: TRL's training forward gives no positions, so that a prompt
           that is padded on the left begins at another position than in generation.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.noise import noise_of
 from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.rules.progress import (
     RECENT_UPDATES,
@@ -57,8 +58,8 @@ class RatioAtLagZero(ValueRule):
         On every micro-batch at lag 0 whose old log-probs were computed separately: the mean |log ratio| over real tokens is
         within the tolerance of the compute dtype. The tolerance is 0.0001 in float32 and 0.05 in reduced precision
         (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`). 100 times as far in three micro-batches is an error,
-        unless dropout is active. A2C of Stable-Baselines3 has no ratio: there the log-probs of its loss are compared with those of
-        the sampling.
+        unless dropout or NEFTune is active. A2C of Stable-Baselines3 has no ratio: there the log-probs of its loss are
+        compared with those of the sampling.
 
     Why it matters:
         The ratio must be 1 at the first update on a rollout. If it is not, the two forwards differ in something other
@@ -120,22 +121,22 @@ class RatioAtLagZero(ValueRule):
         tolerance = MEAN_TOLERANCE[self.progress.precision]
         if mean <= tolerance:
             return None
-        dropout = self.progress.started.facts.get("dropout_modules", 0)
+        noise = noise_of(self.progress.started.facts)
         cause = (
-            f"the model has {dropout} active dropout modules, and each forward draws its own mask"
-            if dropout
+            noise.cause
+            if noise is not None
             else "the forward that computed the old log-probs differs from the training forward in more than its weights"
         )
         return self.fail_by(
-            1.0 if dropout else mean / tolerance,  # dropout is no fault of the formulas, however far it goes
+            mean / tolerance if noise is None else 1.0,  # noise is no fault of the formulas, however far it goes
             expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
             observed=f"mean {mean:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
             where=self.progress.where_at(place, event),
             degree=how_far(mean, tolerance),
             why=cause + "; every later ratio is off by as much",
             fix=(
-                "set the model's dropout probabilities to 0 (the trainer may have a setting for it, such as disable_dropout)"
-                if dropout
+                noise.fix
+                if noise is not None
                 else "compare temperature, precision, attention kernel, padding and the identity of the samples of both forwards"
             ),
         )
@@ -256,7 +257,7 @@ class RatioNeverMoves(Rule):
         For each rollout whose advantages are not all 0 on the tokens that count, with a learning rate above 0: some
         micro-batch at a lag above 0 has a token whose log ratio is not exactly 0. The rule does not ask for a reason:
         whether weights changed is the question of others. Where the learning rate is so small that rounding could hide
-        the updates of one rollout, it fails after three rollouts in a row.
+        the updates of one rollout, it fails after three rollouts in a row in float32, and says nothing in reduced precision.
 
     Why it matters:
         Updates that move the policy move the ratio. If it never moves, nothing was learned in between, or the old
@@ -284,6 +285,8 @@ class RatioNeverMoves(Rule):
         - Micro-batches of a collapsed policy, which is certain of every token, are left out, and rollouts in which each completion
           with an advantage comes more than once, because gradients of equal completions can cancel (TRL).
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
+        - In reduced precision a rate below 0.0001 proves nothing: such updates are below the resolution of the log-probs.
+        - Not where TRL masks tokens by their values (off_policy_mask_threshold, top_entropy_quantile), which can leave none.
         - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
           Elsewhere it is not evaluated.
 
@@ -295,7 +298,7 @@ class RatioNeverMoves(Rule):
 
     code = "RLS310"
     title = "Ratio never leaves 1"
-    topics = ("versions", "log_ratio")
+    topics = ("versions", "log_ratio", "trained_tokens")
     nothing_seen = "no rollout with advantages known to differ from 0 had a micro-batch at a lag above 0 with old log-probs of its own"
 
     def __init__(self, progress: Progress) -> None:
@@ -358,7 +361,9 @@ class RatioNeverMoves(Rule):
         self.checks += 1
         self._unmoved = 0 if seen.moved else self._unmoved + 1
         visible = seen.rate >= VISIBLE_CHANGE[self.progress.precision]
-        if seen.moved or not (visible or self._unmoved >= UNMOVED_ROLLOUTS):
+        # In reduced precision a small update is below the resolution of the log-probs, however often it is made.
+        often = self._unmoved >= UNMOVED_ROLLOUTS and self.progress.precision == "float32"
+        if seen.moved or not (visible or often):
             return None
         return self.fail(
             expected="a ratio other than 1 on some token of the rollout, once the policy was updated on it",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.noise import noise_of
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class ReferenceNotThePolicy(ValueRule):
     Known limits:
         - verl, in the first rollout of a run; TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer. Only in runs
           that begin at update 0: later the policy has moved on.
-        - With adapters the reference may be the base model, and with dropout both forwards differ: then it is not compared.
+        - With adapters the reference may be the base model, and with dropout or NEFTune both forwards differ: then it is not compared.
 
     Sources:
         - https://arxiv.org/abs/2203.02155: the KL penalty against the model that training began with
@@ -193,7 +194,7 @@ class ReferenceNotThePolicy(ValueRule):
 
     def _compare(self, gap: float, where: Where) -> Finding | None:
         facts = self.progress.started.facts
-        if facts.get("dropout_modules") or facts.get("trained_before"):
+        if noise_of(facts) is not None or facts.get("trained_before"):
             return None
         self.checks += 1
         tolerance = REFERENCE_GAP[self.progress.precision]

@@ -134,7 +134,7 @@ class NothingLearned(Rule):
 
     code = "RLS406"
     title = "Nothing was learned"
-    topics = ("weights",)
+    topics = ("weights", "trained_tokens")
     nothing_seen = "fewer than two probed updates had a learning rate above 0 and a rollout whose advantages are known to differ from 0"
 
     def __init__(self, progress: Progress) -> None:

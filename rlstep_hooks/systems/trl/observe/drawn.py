@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.surprise import cap_of
 from rlstep_hooks.record.events import FactsRead
-from rlstep_hooks.systems.trl.observe.facts import active_dropout
+from rlstep_hooks.systems.trl.observe.facts import forward_noise
 from rlstep_hooks.systems.trl.observe.generated import SEVERAL_TURNS
 from rlstep_hooks.systems.trl.observe.limits import own_advantages
 from rlstep_hooks.systems.trl.observe.sampling import NEUTRAL, effective
@@ -83,8 +83,9 @@ def _why_not(form: TrainerForm, vocabulary: int) -> str:
         return "some tokens are those of tools or of an environment"
     if form.picks_samples():
         return "completions are picked by their rewards or their length, so those that are left are not a fair draw"
-    if active_dropout(trainer.model):
-        return "dropout: the loss forward has another distribution than the one that was sampled from"
+    noise = forward_noise(trainer)
+    if noise:
+        return f"{noise}: the loss forward has another distribution than the one that was sampled from"
     if not vocabulary:
         return "the size of the vocabulary is not known"
     return own_advantages(trainer, form.read) or _truncation(trainer.args, vocabulary)

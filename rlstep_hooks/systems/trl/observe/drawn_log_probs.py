@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.systems.trl.observe.facts import active_dropout
+from rlstep_hooks.systems.trl.observe.facts import forward_noise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,7 +75,7 @@ class _Draws:
 
 
 class DrawnLogProbs:
-    """Looks at the generation of one rollout at a time. Not with dropout, with which each forward is another one.
+    """Looks at the generation of one rollout at a time. Not with dropout or NEFTune, with which each forward is another one.
 
     Args:
         trainer: Its temperature is that of the loss.
@@ -83,7 +83,7 @@ class DrawnLogProbs:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._comparable = not active_dropout(trainer.model)
+        self._comparable = not forward_noise(trainer)
         self._looks = False
         self._draws: list[_Draws] = []
 

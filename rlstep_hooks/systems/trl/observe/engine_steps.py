@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.observe.rates import tick_of
 from rlstep_hooks.record.events import NOT_FINITE
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class EngineSteps:
         before = skipped = 0
         with self._guard:
             before, skipped = self._engine.global_steps, self._engine.skipped_steps
-            rate, tick = _number(self._engine.optimizer.param_groups[0]["lr"]), self._tick()
+            rate, tick = _number(self._engine.optimizer.param_groups[0]["lr"]), tick_of(self._scheduler)
         result = wrapped(*args, **kwargs)
         with self._guard:
             # Both are plain integers of the host (runtime/engine.py 0.19.8:3541, 3558).
@@ -77,10 +78,6 @@ class EngineSteps:
                 reason = "" if applied else "gradient scaler" if self._engine.fp16_enabled() else NOT_FINITE
                 self._made = EngineStep(applied, reason, rate, tick)
         return result
-
-    def _tick(self) -> int | None:
-        tick = getattr(self._scheduler, "last_epoch", None)
-        return tick if isinstance(tick, int) else None
 
 
 def _number(rate: Any) -> float | None:

@@ -28,6 +28,7 @@ def trainer_facts(trainer: Any) -> dict[str, Any]:
         "trainer": type(trainer).__name__,
         "compute_dtype": compute_dtype(trainer),
         "dropout_modules": active_dropout(trainer.model),
+        "embedding_noise": embedding_noise(trainer),
         "lr_scheduler": str(getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)),
     }
     if horizon is not None:
@@ -78,6 +79,22 @@ def active_dropout(model: Any) -> int:
         attention = getattr(module, "attention_dropout", 0.0)
         count += layer or (isinstance(attention, float) and attention > 0)
     return count
+
+
+def embedding_noise(trainer: Any) -> float | None:
+    """The strength of the noise that NEFTune adds to embeddings in training mode; None where it adds none.
+
+    transformers' Trainer keeps it when it is built and hooks the embeddings when training begins (trainer.py 5.23.0:572, 1537).
+    """
+    alpha = getattr(trainer, "neftune_noise_alpha", None)
+    return float(alpha) if alpha else None
+
+
+def forward_noise(trainer: Any) -> str:
+    """What makes two forwards of the same weights differ in training mode; empty where nothing does."""
+    if active_dropout(trainer.model):
+        return "dropout"
+    return "NEFTune" if embedding_noise(trainer) else ""
 
 
 def layers_drop_cache(model: Any) -> bool:

@@ -52,6 +52,9 @@ def unobservable(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ)
     if is_compiled(trainer):
         found.append(("sampler", "torch.compile: a forward hook would compile the model anew"))
     found += _overrides(type(trainer), read)
+    masked = masked_by_values(trainer)
+    if masked:
+        found.append(("trained_tokens", f"{masked} can leave a micro-batch without any token that gets a gradient"))
     uncovered = uncovered_loss(trainer, schedule, read)
     if uncovered:
         found.append(("formula", f"the documented formula is not evaluated with {uncovered}"))
@@ -59,6 +62,18 @@ def unobservable(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ)
         reason = "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move"
         found.append(("samples", reason))
     return found
+
+
+def masked_by_values(trainer: Any) -> str:
+    """Settings by which the loss leaves tokens out for their log-probs or entropies, beside the rollout's mask; empty where none does.
+
+    Source: `GRPOTrainer._compute_loss`, 1.16.0 grpo_trainer.py:3048, 3068 and 3140.
+    """
+    settings = {
+        "off_policy_mask_threshold": getattr(trainer, "off_policy_mask_threshold", None) is not None,
+        "top_entropy_quantile": getattr(trainer, "top_entropy_quantile", 1.0) < 1.0,
+    }
+    return ", ".join(name for name, masks in settings.items() if masks)
 
 
 def is_compiled(trainer: Any) -> bool:

@@ -31,8 +31,10 @@ _COPIED = {
     "temperature": "temperature",
     "top_entropy_quantile": "top_entropy_quantile",
 }
-"""What the trainer keeps for itself -> the argument that it is copied from. Passes and groups are left out: rules of their own count
-them."""
+"""What the trainer keeps for itself -> the argument that it is copied from."""
+
+_COUNTED = {"num_generations": "num_generations", "num_iterations": "num_iterations"}
+"""The same for passes and groups. They are compared when training begins; after that rules of their own count them."""
 
 _IN_USE = ("max_grad_norm", "delta", "use_bias_correction_kl")
 """Arguments that each update or loss reads anew."""
@@ -44,13 +46,13 @@ class LiveSettings:
     def __init__(self, trainer: Any) -> None:
         self._copied = {
             name: argument
-            for name, argument in _COPIED.items()
+            for name, argument in (_COPIED | _COUNTED).items()
             if hasattr(trainer, name) and hasattr(trainer.args, argument) and not own_construction(trainer)
         }
         self._trainer = trainer
         self._of_args = tuple(name for name in (*CYCLE_SETTINGS, *_IN_USE) if hasattr(trainer.args, name))
         # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
-        self._of_trainer = ("num_generations", *self._copied)
+        self._of_trainer = ("num_generations", *(name for name in self._copied if name not in _COUNTED))
         own = [f"trainer.{name}" for name in (*self._of_trainer, "reward_weights")]
         self._names = (*self._of_args, *own, "scaling of the adapters")
         # Each of PEFT's layers multiplies what its adapters give by these numbers (tuners/lora/layer.py 0.14 to 0.21).

@@ -28,6 +28,8 @@ class MaskRule(msgspec.Struct, frozen=True):
     pad: int | None
     masks_truncated: bool
     """Whether a completion without an end is left out (`mask_truncated_completions`)."""
+    longest: int | None = None
+    """Tokens that a completion can have (`max_completion_length`); what comes after them is padding. None where there is no limit."""
 
     def wrong(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """How many samples of each rollout have a mask that is not the documented one: (..., B, T) -> (...).
@@ -37,9 +39,14 @@ class MaskRule(msgspec.Struct, frozen=True):
         """
         counted = mask.bool()
         ends = functools.reduce(operator.or_, [tokens == end for end in self.ends])
+        last = tokens.shape[-1] if self.longest is None else min(self.longest, tokens.shape[-1])
+        # A tokenizer may pad with its end, and `pad_to_multiple_of` pads beyond the longest completion: that padding ends nothing.
+        ends[..., last:] = False
         through_end = ends.cumsum(-1) - ends.int() == 0
         padding = tokens == self.pad if self.pad is not None else torch.zeros_like(counted)
-        without_end = counted.any(-1) & ~padding[..., -1] if self.masks_truncated else (~counted & ~padding).any(-1)
+        without_end = (
+            counted.any(-1) & ~padding[..., last - 1] if self.masks_truncated else (~counted & ~padding).any(-1)
+        )
         return torch.where(ends.any(-1), (counted != through_end).any(-1), without_end).sum(-1)
 
 
@@ -55,4 +62,9 @@ def read_mask_rule(trainer: Any) -> MaskRule | None:
     ends = getattr(trainer, "eos_token_ids", None) or [getattr(trainer, "eos_token_id", tokenizer.eos_token_id)]
     if any(end is None for end in ends):
         return None
-    return MaskRule(tuple(ends), tokenizer.pad_token_id, bool(getattr(trainer, "mask_truncated_completions", False)))
+    return MaskRule(
+        ends=tuple(ends),
+        pad=tokenizer.pad_token_id,
+        masks_truncated=bool(getattr(trainer, "mask_truncated_completions", False)),
+        longest=getattr(trainer, "max_completion_length", None),
+    )

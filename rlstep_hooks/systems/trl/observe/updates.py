@@ -12,6 +12,7 @@ from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.patches import Patches, take_off
+from rlstep_hooks.observe.rates import tick_of
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
@@ -202,7 +203,7 @@ class UpdateObserver:
         with self._before_guard:
             rate = optimizer.param_groups[0]["lr"]
             self._rate = rate if isinstance(rate, float) else _own(rate)
-            self._tick = getattr(self._trainer.lr_scheduler, "last_epoch", None)
+            self._tick = tick_of(self._trainer.lr_scheduler)
             if self.probe is not None:
                 self._written = self._count_written()
                 if self._written or is_probed(cycle):
@@ -279,7 +280,7 @@ class UpdateObserver:
                 version=self.version,
                 microbatches=self._microbatches,
                 learning_rate=self._rate if isinstance(self._rate, float) else None,
-                lr_tick=self._tick if isinstance(self._tick, int) else None,
+                lr_tick=self._tick,
                 skip_reason=skip_reason,
                 written=self._written,
             )
