@@ -208,7 +208,7 @@ def passes_doubled_on_the_trainer(trainer: Any) -> None:
 def passes_doubled_once_training_began(trainer: Any) -> None:
     """The same by a callback, when the trainer was compared with its arguments: every second rollout is skipped."""
 
-    def double(**kwargs: Any) -> None:
+    def double(state: Any, **kwargs: Any) -> None:
         trainer.num_iterations *= 2
 
     on(trainer, "on_train_begin", double)
