@@ -15,17 +15,23 @@ if TYPE_CHECKING:
 
 _NEWLINE = ord("\n")
 
+_OF_WHOLE_RECORDS = ("order", "versions", "learning_rate")
+"""Topics of what is counted, or compared with the event before: a damaged line leaves them unknown from there on."""
+
 
 class Tail:
     """Gives the events that were added to a file since the last read. An incomplete last line waits for the next read.
 
-    A line that is not an event becomes `Unobserved`: later lines can be read, but the order of events cannot be judged.
+    A line that is not an event, or that repeats the line before, becomes `Unobserved`: later lines can be read, but neither the order of
+    events nor what is counted by them can be judged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0
         self._line = 0
+        self._before = b""
+        """The line before."""
 
     def read(self) -> Iterator[AnyEvent]:
         """The new events."""
@@ -39,7 +45,18 @@ class Tail:
                     return
                 self._offset += size
                 self._line += 1
+                before, self._before = self._before, line
                 try:
-                    yield decode(line)
+                    event = decode(line)
                 except ValueError as error:
-                    yield Unobserved(what="order", why=f"{self.path.name}: line {self._line} is not an event ({error})")
+                    yield from self._damaged(f"is not an event ({error})")
+                    continue
+                # Each event has its time, so that no two lines are the same.
+                if line == before:
+                    yield from self._damaged("repeats the line before")
+                else:
+                    yield event
+
+    def _damaged(self, what: str) -> Iterator[AnyEvent]:
+        for topic in _OF_WHOLE_RECORDS:
+            yield Unobserved(what=topic, why=f"{self.path.name}: line {self._line} {what}")
