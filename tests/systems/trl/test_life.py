@@ -261,6 +261,16 @@ def test_an_audit_that_outlives_its_run_keeps_no_trainer_and_no_model(tmp_path: 
     assert [of() for of in there] == [None, None]
 
 
+def test_an_audit_keeps_no_trainer_that_was_never_trained(tmp_path: Path) -> None:
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    trainer = tiny_trainer(tmp_path, callbacks=[audit], **SETTINGS)
+    there = weakref.ref(trainer), weakref.ref(trainer.model)
+    del trainer
+    gc.collect()
+    assert [of() for of in there] == [None, None]
+    assert audit.report.verdict == "NOT_EVALUATED"
+
+
 def test_the_classes_that_rlstep_run_hooks_have_their_own_functions_again() -> None:
     from trl.trainer import grpo_trainer
 

@@ -66,7 +66,6 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._listeners = listeners
         self._trainer: weakref.ref[Any] | None = None
         self._first_settings: dict[str, Any] = {}
-        self._train_patch = Patches()
         self._session = Session(Options(self.on_fail, None, listeners), index.deviations_of)
         """The audit of the latest training call."""
         self._observer: Observer | None = None
@@ -164,7 +163,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         settings = subject_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
         self._first_settings = {name: getattr(trainer.args, name, None) for name in settings}
         # `train` on the instance: the only way to see whatever training raises, and to take everything off then. In all releases.
-        self._train_patch.wrap(trainer, "train", self._around_train)
+        # The trainer alone holds the patch, so that an audit keeps no trainer that is never trained.
+        patch = Patches()
+        patch.wrap(trainer, "train", functools.partial(self._around_train, patch))
 
     def _adopt(self, trainer: Any) -> bool:
         """Whether this callback audits this trainer; says why where it does not."""
@@ -292,7 +293,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                     )
                 )
 
-    def _around_train(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    def _around_train(self, patch: Patches, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         self._sees_train = True
         try:
             result = wrapped(*args, **kwargs)
@@ -301,7 +302,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             raise
         finally:
             self._sees_train = False
-            self._train_patch.restore()
+            patch.restore()
         self._completed()
         return result
 
