@@ -22,8 +22,8 @@ _OF_WHOLE_RECORDS = ("order", "versions", "learning_rate")
 class Tail:
     """Gives the events that were added to a file since the last read. An incomplete last line waits for the next read.
 
-    A line that is not an event, or that repeats the line before, becomes `Unobserved`: later lines can be read, but neither the order of
-    events nor what is counted by them can be judged.
+    A line that is not an event, or that repeats the line before, becomes `Unobserved`: later lines can be read, but neither the order
+    of events nor what is counted by them can be judged.
     """
 
     def __init__(self, path: Path) -> None:

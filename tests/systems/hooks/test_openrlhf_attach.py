@@ -7,16 +7,29 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from rlstep_hooks.record.events import Attached, WeightSync
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.events import Attached, FactsRead, Generated, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.systems.openrlhf.observe import generator as generator_module
 from rlstep_hooks.systems.openrlhf.observe import ray_hooks as launch
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, EngineWeights, SampledWith
+from rlstep_hooks.systems.openrlhf.observe.generator import SamplingWeights
+from rlstep_hooks.systems.openrlhf.observe.labels import (
+    FIRST_WEIGHTS,
+    NOT_KNOWN,
+    EngineWeights,
+    SampledWith,
+    sampling_of,
+)
 
 HERE = os.uname().nodename
 ROOT = Path(__file__).parents[3]
+WARM, COLD = sampling_of(1.0, 1.0, top_k=-1), sampling_of(0.1, 1.0, top_k=-1)
+"""What training samples with, and an evaluation."""
 
 
 @pytest.fixture(autouse=True)
@@ -139,16 +152,77 @@ def test_an_engine_without_a_record_or_of_another_machine_is_not_known(tmp_path:
 
 def test_samples_keep_the_label_they_were_generated_with() -> None:
     sampled = SampledWith()
-    sampled.generated(6, ((1, 6),))
-    assert sampled.take(4) == ((1, 4),)
-    sampled.generated(6, ((2, 6),))
-    assert sampled.take(4) == ((1, 2), (2, 2)), "two waited in the buffer"
-    assert sampled.take(4) == ((2, 4),)
+    sampled.generated(6, ((1, 6),), (WARM,))
+    assert sampled.take(4) == (((1, 4),), (WARM,))
+    sampled.generated(6, ((2, 6),), (WARM,))
+    assert sampled.take(4) == (((1, 2), (2, 2)), (WARM,)), "two waited in the buffer"
+    assert sampled.take(4) == (((2, 4),), (WARM,))
+
+
+def test_samples_keep_the_settings_they_were_drawn_with() -> None:
+    sampled = SampledWith()
+    sampled.generated(4, ((1, 4),), (WARM,))
+    sampled.generated(4, ((1, 4),), (COLD,))
+    assert sampled.take(2)[1] == (WARM,)
+    assert sampled.take(4)[1] == (WARM, COLD)
+    assert sampled.take(2)[1] == (COLD,)
+    sampled.generated(2, ((1, 2),), ())
+    assert sampled.take(2) == (((1, 2),), ()), "an engine that does not say"
+
+
+class Gaps:
+    """Fails where a hook failed."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """Nothing is expected to fail."""
+        raise AssertionError(f"{what}: {why}")
+
+
+class Generator:
+    """What of OpenRLHF's generator decides where samples come from: a buffer, and a call that sends prompts to the engines."""
+
+    def __init__(self) -> None:
+        self.args = SimpleNamespace(
+            vllm=SimpleNamespace(num_engines=1, tensor_parallel_size=1), rollout=SimpleNamespace(n_samples_per_prompt=2)
+        )
+        self.prompts_dataloader = SimpleNamespace(dataset=[], batch_size=1)
+        self._sample_buffer: list[int] = []
+
+    def _dispatch_prompts_to_vllm(self, prompts: list[str], labels: list[str]) -> None:
+        """Sends nothing here."""
+
+
+def test_a_rollout_from_the_buffer_has_not_the_settings_of_the_evaluation_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generator_module, "folder", lambda: tmp_path)
+    monkeypatch.setattr(generator_module, "run_name", lambda: "run")
+    generator = Generator()
+    engine = FolderLedger(tmp_path, "run", "engine0")
+    engine.write(Attached(process="engine0", host=os.uname().nodename))
+    sampling = SamplingWeights(generator, Contained(Gaps(), ("rows",)))
+    patches = Patches()
+    sampling.attach(patches)
+
+    def call(settings: dict[str, float] | None, buffered: int, index: int = 0) -> Generated:
+        waited, held = sampling.before(), sampling.held()
+        if settings is not None:
+            generator._dispatch_prompts_to_vllm(["a"], ["b"])
+            engine.write(FactsRead(facts={"sampling": settings}))
+        generator._sample_buffer = [0] * buffered
+        return sampling.rollout(4, waited, held, index)
+
+    assert call(WARM, 8).sampling == (WARM,), "12 are made, 8 wait"
+    sampling.before()
+    engine.write(FactsRead(facts={"sampling": COLD}))  # the evaluation
+    assert call(None, 4).sampling == (WARM,), "nothing is sent: all came from the buffer"
+    assert call(WARM, 4).sampling == (WARM,)
+    patches.restore()
 
 
 def test_samples_without_a_label_make_the_rollout_unknown() -> None:
     sampled = SampledWith()
-    sampled.generated(2, ((1, 2),))
-    sampled.generated(2, NOT_KNOWN)
-    assert sampled.take(4) == NOT_KNOWN
-    assert sampled.take(1) == NOT_KNOWN, "nothing was generated"
+    sampled.generated(2, ((1, 2),), (WARM,))
+    sampled.generated(2, NOT_KNOWN, (WARM,))
+    assert sampled.take(4)[0] == NOT_KNOWN
+    assert sampled.take(1) == (NOT_KNOWN, ()), "nothing was generated"

@@ -15,7 +15,7 @@ from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith
+from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith, Settings
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.prompts import ServedPrompts
 
@@ -61,6 +61,10 @@ class SamplingWeights:
         self._generator = generator
         self._weights = EngineWeights(folder(), run_name(), engines)
         self._sampled = SampledWith()
+        self._settings: Settings = ()
+        """The settings of the latest requests for training."""
+        self._dispatched = False
+        """Whether this call sent prompts to the engines. One whose samples all wait in the buffer sends none."""
         self._prompts = ServedPrompts(generator)
         self._group = int(args.rollout.n_samples_per_prompt)
 
@@ -77,12 +81,14 @@ class SamplingWeights:
     def _around_dispatch(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
         with self._guard:
             given = dict(zip(("prompts", "labels"), args, strict=False)) | kwargs
+            self._dispatched = self._dispatched or bool(given["prompts"])
             self._prompts.dispatched(given["prompts"], given["labels"])
         return wrapped(*args, **kwargs)
 
     def before(self) -> int:
         """A call begins. Returns the samples that wait from earlier calls."""
         self._prompts.begin()
+        self._dispatched = False
         return len(getattr(self._generator, "_sample_buffer", None) or ())
 
     def carried(self, rollout: int) -> Carried | None:
@@ -97,13 +103,17 @@ class SamplingWeights:
         """A call gave these samples; `waited` were there before, `held` is what the engines held when it began."""
         made = samples + len(self._generator._sample_buffer) - waited
         share = tuple((label, max(made * count // self._group, 1)) for label, count in held)
-        self._sampled.generated(made, share)
+        # What was sent by an earlier call, and paused since, keeps the settings of its request, whatever an evaluation asked for later.
+        settings = self._weights.settings()
+        self._settings = settings if self._dispatched else self._settings
+        self._sampled.generated(made, share, self._settings)
+        labels, sampling = self._sampled.take(samples)
         return Generated(
             index=index,
             samples=samples,
             prompts=samples // self._group,
-            labels=self._sampled.take(samples),
-            sampling=self._weights.settings(),
+            labels=labels,
+            sampling=sampling,
             repeated=self._prompts.end(),
         )
 

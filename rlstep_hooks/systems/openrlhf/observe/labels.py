@@ -16,6 +16,9 @@ Labels = tuple[tuple[int, int], ...]
 
 NOT_KNOWN: Labels = ()
 
+Settings = tuple[dict[str, float], ...]
+"""The settings that samples were drawn with, each combination once; empty if that is not known."""
+
 LEAST_TEMPERATURE = 1e-2
 """The temperature that vLLM takes for any smaller one except 0."""
 
@@ -92,7 +95,7 @@ class EngineWeights:
         counts[held[0]] += samples - share * len(held)
         return tuple(sorted(counts.items()))
 
-    def settings(self) -> tuple[dict[str, float], ...]:
+    def settings(self) -> Settings:
         """The settings that the engines have sampled with since `labels` was called, each combination once; empty if an engine does
         not say."""
         self._read()
@@ -121,27 +124,32 @@ class EngineWeights:
 
 
 class SampledWith:
-    """Labels of samples in the order in which they were generated; some samples may wait in a buffer."""
+    """Labels and settings of samples in the order in which they were generated; some samples may wait in a buffer."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[int, Labels]] = []
+        self._parts: list[tuple[int, Labels, Settings]] = []
 
-    def generated(self, samples: int, labels: Labels) -> None:
-        """Samples were generated while the engines held these weights."""
+    def generated(self, samples: int, labels: Labels, settings: Settings) -> None:
+        """Samples were generated with these settings while the engines held these weights."""
         if samples:
-            self._parts.append((samples, labels))
+            self._parts.append((samples, labels, settings))
 
-    def take(self, samples: int) -> Labels:
-        """The labels of the oldest samples, which are used now; empty if one of them is not known."""
+    def take(self, samples: int) -> tuple[Labels, Settings]:
+        """The labels and the settings of the oldest samples, which are used now; each is empty if that of one sample is not known."""
         counts: dict[int, int] = {}
-        known = True
+        used_settings: list[dict[str, float]] = []
+        labelled = set_known = True
         while samples > 0 and self._parts:
-            there, labels = self._parts.pop(0)
+            there, labels, settings = self._parts.pop(0)
             used = min(there, samples)
             if used < there:
-                self._parts.insert(0, (there - used, labels))
+                self._parts.insert(0, (there - used, labels, settings))
             samples -= used
-            known = known and bool(labels)
+            labelled, set_known = labelled and bool(labels), set_known and bool(settings)
             for label, count in labels:
                 counts[label] = counts.get(label, 0) + min(count, used)
-        return tuple(sorted(counts.items())) if known and not samples else NOT_KNOWN
+            used_settings += [one for one in settings if one not in used_settings]
+        return (
+            tuple(sorted(counts.items())) if labelled and not samples else NOT_KNOWN,
+            tuple(used_settings) if set_known and not samples else (),
+        )
