@@ -7,6 +7,7 @@ Shapes: B samples or actors, T tokens or timesteps of each.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -235,10 +236,14 @@ class Documented:
         return fitting(self.estimator, self.given, self.advantages)
 
 
+ENDS_EARLIER = "those with each end of an episode one timestep earlier"
+
+
 def fitting(estimator: Estimator, given: Rewards, observed: Tensor) -> str:
     """Which other known calculation gives these advantages up to rounding; empty where none does."""
     right = estimator.of(given).values
-    for name, estimate in _others(estimator, given):
+    others = itertools.chain(_others(estimator, given), _with_earlier_ends(estimator, given, observed))
+    for name, estimate in others:
         # One that the documented advantages fit too is too uncertain to explain others.
         if float(estimate.off(observed, given.mask)) <= 1 < float(estimate.off(right, given.mask)):
             return name
@@ -295,6 +300,21 @@ def _others(estimator: Estimator, given: Rewards) -> Iterator[tuple[str, Estimat
         "the rewards themselves",
         Estimator(tokens="spread" if given.scores is not None else estimator.tokens).of(given),
     )
+
+
+def _with_earlier_ends(estimator: Estimator, given: Rewards, observed: Tensor) -> Iterator[tuple[str, Estimate]]:
+    """Advantages of ends that come one timestep earlier. Whether an episode ends with the last timestep is not known then: for each row
+    the nearer of both is taken."""
+    if given.goes_on is None:
+        return
+    later, last = given.goes_on[:, 1:].double(), torch.ones_like(given.goes_on[:, :1], dtype=torch.float64)
+    on, over = (
+        estimator.of(replace(given, goes_on=torch.cat([later, goes_on], dim=1))) for goes_on in (last, 0 * last)
+    )
+    distances = [(observed.double() - each.values).abs().amax(1, keepdim=True) for each in (on, over)]
+    nearer = distances[0] <= distances[1]
+    values, error = torch.where(nearer, on.values, over.values), torch.where(nearer, on.error, over.error)
+    yield ENDS_EARLIER, Estimate(values, error)
 
 
 def _other_estimators(estimator: Estimator) -> Iterator[tuple[str, Estimator]]:

@@ -48,6 +48,10 @@ TOPICS = (
 """What a process can fail to observe; each rule names the topics it needs."""
 
 
+SHIFTED_DONES = "those of dones that say whether an episode ended before a timestep, and not with it"
+"""What a loop's advantages are where a shift of the `dones` that it hands over explains them."""
+
+
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Identified samples: their rows in one rollout of this process."""
 

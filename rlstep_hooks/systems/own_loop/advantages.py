@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from rlstep_hooks.observe.estimators import ABSOLUTE, RELATIVE, Estimator, Rewards, fitting
+from rlstep_hooks.observe.estimators import ABSOLUTE, ENDS_EARLIER, RELATIVE, Estimator, Rewards, fitting
+from rlstep_hooks.record.values import SHIFTED_DONES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,7 @@ class Asked:
     values: Tensor | None = None
     last_values: Tensor | None = None
     dones: Tensor | None = None
+    last_dones: Tensor | None = None
     gamma: float = 1.0
     lam: float = 1.0
 
@@ -46,7 +48,9 @@ class Comparison:
 
     def fit(self) -> str:
         """Which other calculation gives them; empty where none does."""
-        return next(filter(None, (fitting(each, self.rewards, self.advantages) for each in self.estimators)), "")
+        fits = (fitting(each, self.rewards, self.advantages) for each in self.estimators)
+        fit = next(filter(None, fits), "")
+        return SHIFTED_DONES if fit == ENDS_EARLIER else fit
 
 
 def compared_with(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
@@ -89,12 +93,17 @@ def _over_time(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
         """(E, T) of (T, E) or (T,)."""
         return of.detach().clone().reshape(rewards.shape[0], -1).T
 
+    ends = None if asked.dones is None else by_actor(asked.dones).double()
+    if asked.last_dones is not None:
+        if ends is None or asked.last_dones.numel() != ends.shape[0]:
+            raise ValueError("last_dones needs dones, and has one value for each actor")
+        ends = torch.cat([ends[:, 1:], asked.last_dones.detach().clone().reshape(-1, 1).double()], dim=1)
     given = Rewards(
         tokens=by_actor(rewards),
         mask=by_actor(torch.ones_like(rewards)),
         values=None if asked.values is None else by_actor(asked.values),
         last_values=None if asked.last_values is None else asked.last_values.detach().clone().reshape(-1),
-        goes_on=None if asked.dones is None else 1 - by_actor(asked.dones).double(),
+        goes_on=None if ends is None else 1 - ends,
     )
     estimator = Estimator(tokens="gae" if asked.estimator == "gae" else "returns", gamma=asked.gamma, lam=asked.lam)
     return Comparison((estimator,), given, by_actor(advantages))

@@ -183,6 +183,7 @@ class LoopAudit:
         values: Tensor | None = None,
         last_values: Tensor | None = None,
         dones: Tensor | None = None,
+        last_dones: Tensor | None = None,
         gamma: float = 1.0,
         lam: float = 1.0,
     ) -> None:
@@ -198,7 +199,10 @@ class LoopAudit:
             group: Samples of one prompt, which stand in a row; for the last three.
             values: The critic's, in the shape of the rewards; for "gae".
             last_values: (E,), the critic's after the last timestep; left out, they are 0.
-            dones: In the shape of the rewards, not 0 where an episode ends with the timestep.
+            dones: In the shape of the rewards, not 0 where an episode ends with the timestep: `values` of the next timestep belong to
+                another episode. With `last_dones`, not 0 where an episode ended before the timestep, as CleanRL and the buffer of
+                Stable-Baselines3 keep them (`episode_starts`).
+            last_dones: (E,), not 0 where an episode ended with the last timestep (CleanRL's `next_done`). Only beside such `dones`.
             gamma: Discount.
             lam: GAE's lambda.
         """
@@ -210,6 +214,7 @@ class LoopAudit:
                 values=values,
                 last_values=last_values,
                 dones=dones,
+                last_dones=last_dones,
                 gamma=gamma,
                 lam=lam,
             )

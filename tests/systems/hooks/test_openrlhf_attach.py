@@ -199,7 +199,7 @@ def test_a_rollout_from_the_buffer_has_not_the_settings_of_the_evaluation_before
     monkeypatch.setattr(generator_module, "run_name", lambda: "run")
     generator = Generator()
     engine = FolderLedger(tmp_path, "run", "engine0")
-    engine.write(Attached(process="engine0", host=os.uname().nodename))
+    engine.write(Attached(run="run", process="engine0", host=os.uname().nodename))
     sampling = SamplingWeights(generator, Contained(Gaps(), ("rows",)))
     patches = Patches()
     sampling.attach(patches)

@@ -8,6 +8,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
+from rlstep_hooks.record.values import SHIFTED_DONES
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
@@ -46,6 +47,8 @@ class AdvantagesNotDocumented(ValueRule):
     Known limits:
         - TRL before 0.20 is not compared: rewards are not seen. `rlstep doctor` names the estimators that are known of each framework.
         - RLOO with a KL penalty on several processes, and trainers that compute rewards or advantages of their own, are not compared.
+        - In a loop of your own, advantages that a shift of `dones` by one timestep explains are a warning: the call or the loop is
+          wrong.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
     Sources:
@@ -78,6 +81,18 @@ class AdvantagesNotDocumented(ValueRule):
         self.checks += 1
         if off <= 1:
             return None
+        if fit == SHIFTED_DONES:
+            # Either the loop or what it hands over takes ends one timestep apart. Nobody can say which, so it is no error.
+            return self.fail(
+                severity="warning",
+                variant="dones",
+                expected="the advantages of episodes that end with the timesteps at which dones is not 0",
+                observed=fit,
+                where=where,
+                why="what the loop hands over as dones and what its advantages are computed with are one timestep apart",
+                fix="if dones say that an episode ended before a timestep, as CleanRL's do, pass last_dones too (CleanRL's next_done); "
+                "if they say that it ends with the timestep, the loop cuts its advantages one timestep too early",
+            )
         return self.fail_by(
             off,
             degree=how_far(off, 1.0),
