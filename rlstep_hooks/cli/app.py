@@ -64,8 +64,8 @@ def parser() -> argparse.ArgumentParser:
     _add_convert(verbs)
     _add_check(verbs)
     _add(verbs, "recipes", _recipes, "Published runs, with their sources.")
-    rules = _add(verbs, "rules", _rules, "The catalogue of rules, or one rule's page.")
-    rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code, such as RLS302")
+    rules = _add(verbs, "rules", _rules, "The catalogue of rules, the rules about something, or one rule's page.")
+    rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code (RLS302, 302), or a word such as ratio")
     _add(verbs, "doctor", _doctor, "Which frameworks are here, which releases are supported, and what can be observed.")
     mcp = _add(
         verbs,

@@ -38,11 +38,14 @@ def show(
         1 if a launch has an error (with `strict`, a warning too), else 0.
 
     Raises:
-        LaunchError: Nothing is named, or the base is no revision.
+        LaunchError: Nothing is named, a path does not exist, or the base is no revision.
         OSError: A file cannot be written.
     """
     if not paths and base is None:
         raise LaunchError("there is no file; write `rlstep check PATH...` or `rlstep check --base REVISION`")
+    missing = [path for path in paths if not Path(path).exists()]
+    if missing:
+        raise LaunchError(f"{', '.join(missing)}: no such file or folder")
     changed, before = changed_since(base, Path()) if base is not None else ([], None)
     found = check(with_folders_opened(paths) or may_be_launches(changed), options, before=before)
     launches = [one for one in found if one.is_launch]

@@ -1,4 +1,4 @@
-"""`rlstep rules`: the catalogue of rules, and the page of one rule."""
+"""`rlstep rules`: the catalogue of rules, the rules about something, and the page of one rule."""
 
 from __future__ import annotations
 
@@ -14,36 +14,55 @@ from rlstep_hooks.judge.rules import BY_CODE, HUNDREDS
 from rlstep_hooks.judge.rules.page import EXAMPLE, page
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rlstep_hooks.judge.rules import Rule
     from rlstep_hooks.judge.rules.page import Section
 
 INDENT = 4
 
 
-def show(code: str | None) -> int:
-    """Print the catalogue, or the page of one rule.
+def show(asked: str | None) -> int:
+    """Print the catalogue, the page of one rule, or the rules that speak of something.
+
+    Args:
+        asked: A rule's code, with or without its letters; or text that titles, topics or pages hold. None for the catalogue.
 
     Returns:
         The exit status: 2 if there is no such rule.
     """
     console = Console()
-    if code is None:
-        console.print(_catalogue())
+    if asked is None:
+        console.print(_catalogue(BY_CODE.values()))
         return 0
-    rule = BY_CODE.get(code.upper())
-    if rule is None:
-        print(f"rlstep: there is no rule {code}; `rlstep rules` lists all rules", file=sys.stderr)
+    rule = BY_CODE.get(asked.upper()) or BY_CODE.get(f"RLS{asked}")
+    found = [rule] if rule is not None else about(asked)
+    if not found:
+        print(f"rlstep: no rule speaks of {asked!r}; `rlstep rules` lists all rules", file=sys.stderr)
         return 2
-    _print_page(console, rule)
+    if len(found) == 1:
+        _print_page(console, found[0])
+    else:
+        console.print(_catalogue(found))
+        console.print(f"`rlstep rules {found[0].code}` shows a rule's page", style="dim")
     return 0
 
 
-def _catalogue() -> Table:
+def about(text: str) -> list[type[Rule]]:
+    """The rules whose title or topics hold a text; where there are none, those whose pages do."""
+    wanted = text.lower()
+    if not wanted.strip():
+        return []
+    named = [rule for rule in BY_CODE.values() if wanted in f"{rule.title} {' '.join(rule.topics)}".lower()]
+    return named or [rule for rule in BY_CODE.values() if wanted in (rule.__doc__ or "").lower()]
+
+
+def _catalogue(rules: Iterable[type[Rule]]) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("code", "severity", "title"):
         table.add_column(name, no_wrap=name != "title")
     group = ""
-    for rule in BY_CODE.values():
+    for rule in rules:
         if rule.code[3] != group:
             group = rule.code[3]
             table.add_row("", "", f"[dim]{HUNDREDS[group][1]}[/dim]")

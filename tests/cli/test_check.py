@@ -60,6 +60,13 @@ def test_launches_are_planned_and_other_files_passed_over(repository: Path, caps
     assert "setup.sh" not in output
 
 
+def test_a_path_that_does_not_exist_is_an_error(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "nosuch.sh", "also-not/"])
+    assert ended.value.code == 2
+    assert "nosuch.sh, also-not/: no such file or folder" in capsys.readouterr().err
+
+
 def test_a_folder_means_the_files_below_it(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "a" / ".hidden").mkdir(parents=True)
     for file in ("a/one.sh", "a/.hidden/two.sh", "a/notes.txt"):
