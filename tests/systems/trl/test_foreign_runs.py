@@ -80,7 +80,7 @@ def test_a_scheduler_that_does_not_tick_with_updates(scheduler: str, tmp_path: P
         eval_strategy="steps",
         eval_steps=3,
         evaluation_rows=4,
-        metric_for_best_model="eval_reward",
+        metric_for_best_model="eval_loss",
         rows=16,
         num_iterations=2,
     )
