@@ -51,8 +51,8 @@ class Tail:
                 except ValueError as error:
                     yield from self._damaged(f"is not an event ({error})")
                     continue
-                # Each event has its time, so that no two lines are the same.
-                if line == before:
+                # Each event of a recorder has its time, so that no two lines are the same.
+                if line == before and event.at:
                     yield from self._damaged("repeats the line before")
                 else:
                     yield event

@@ -240,11 +240,12 @@ def test_a_foreign_file_is_named_and_the_rest_is_used(tmp_path: Path, process: s
 
 
 def with_ticks(events: list[AnyEvent]) -> list[AnyEvent]:
-    """The same run with a scheduler that ticks once for each update."""
-    return [
+    """The same run with a scheduler that ticks once for each update, and with the time of each event."""
+    ticked = [
         msgspec.structs.replace(event, lr_tick=event.index, learning_rate=1e-6) if isinstance(event, Update) else event
         for event in events
     ]
+    return [msgspec.structs.replace(event, at=0.25 * number) for number, event in enumerate(ticked, 1)]
 
 
 @pytest.mark.parametrize("damage", ["garbled", "repeated"])

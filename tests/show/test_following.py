@@ -148,7 +148,7 @@ def test_what_cannot_be_judged_is_not_shown_as_passed(tmp_path: Path) -> None:
     append(tmp_path, events[20:])
     last = run.look()
     assert last.verdict == "NOT_EVALUATED"
-    assert [unknown.what for unknown in last.unobserved] == ["order"]
+    assert [unknown.what for unknown in last.unobserved] == ["order", "versions", "learning_rate"]
 
 
 # Errors
