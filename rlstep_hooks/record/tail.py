@@ -22,7 +22,7 @@ _OF_WHOLE_RECORDS = ("order", "versions", "learning_rate")
 class Tail:
     """Gives the events that were added to a file since the last read. An incomplete last line waits for the next read.
 
-    A line that is not an event, or that repeats the line before, becomes `Unobserved`: later lines can be read, but neither the order
+    A line that is not an event becomes `Unobserved`: later lines can be read, but neither the order
     of events nor what is counted by them can be judged.
     """
 
@@ -30,8 +30,6 @@ class Tail:
         self.path = path
         self._offset = 0
         self._line = 0
-        self._before = b""
-        """The line before."""
 
     def read(self) -> Iterator[AnyEvent]:
         """The new events."""
@@ -45,17 +43,12 @@ class Tail:
                     return
                 self._offset += size
                 self._line += 1
-                before, self._before = self._before, line
                 try:
                     event = decode(line)
                 except ValueError as error:
                     yield from self._damaged(f"is not an event ({error})")
                     continue
-                # Each event of a recorder has its time, so that no two lines are the same.
-                if line == before and event.at:
-                    yield from self._damaged("repeats the line before")
-                else:
-                    yield event
+                yield event
 
     def _damaged(self, what: str) -> Iterator[AnyEvent]:
         for topic in _OF_WHOLE_RECORDS:

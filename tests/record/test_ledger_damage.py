@@ -248,26 +248,15 @@ def with_ticks(events: list[AnyEvent]) -> list[AnyEvent]:
     return [msgspec.structs.replace(event, at=0.25 * number) for number, event in enumerate(ticked, 1)]
 
 
-@pytest.mark.parametrize("damage", ["garbled", "repeated"])
-def test_a_damaged_line_accuses_nobody(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_line_accuses_nobody(tmp_path: Path) -> None:
     path = write(tmp_path, with_ticks(EVENTS))
     whole = path.read_bytes().splitlines(keepends=True)
     assert report_of(tmp_path).verdict == "PASS"
     for number, line in enumerate(whole[1:-1], 1):
-        instead = line[:9] + b"\n" if damage == "garbled" else line + line
+        instead = line[:9] + b"\n"
         path.write_bytes(b"".join([*whole[:number], instead, *whole[number + 1 :]]))
         report = report_of(tmp_path)
         assert (report.verdict, report.findings) == ("NOT_EVALUATED", []), line
-
-
-def test_a_record_with_each_line_twice_does_not_pass(tmp_path: Path) -> None:
-    path = write(tmp_path, with_ticks(EVENTS))
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(line + line for line in lines))
-    report = report_of(tmp_path)
-    assert (report.verdict, report.findings) == ("NOT_EVALUATED", [])
-    assert "repeats the line before" in report.not_evaluated["order"]
-    assert report.counts.updates == 8
 
 
 @pytest.mark.parametrize("line", [b"{", b'{"event":"rollout","index":0,"samples":8,"policy_version":0}'])
