@@ -109,7 +109,7 @@ def _flattened(
 
     if depth > _DEEPEST:
         raise LaunchError("nested too deeply", Place(source, node.start_mark.line + 1, node.start_mark.column + 1))
-    _merge(loader, node)
+    _merge(node, source)
     for key_node, value_node in node.value:
         name = f"{prefix}{key_node.value}"
         if isinstance(value_node, yaml.MappingNode) and value_node.value:
@@ -120,15 +120,39 @@ def _flattened(
             yield Setting(name, value, Place(source, mark.line + 1, mark.column + 1), name)
 
 
-def _merge(loader: yaml.SafeLoader, node: yaml.MappingNode) -> None:
-    """Put the keys that `<<` brings into a mapping; keys that the mapping has itself stay."""
-    own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+def _merge(node: yaml.MappingNode, source: str) -> None:
+    """Put the keys that `<<` brings into a mapping: its own keys hold over them, and the earlier of several mappings over the later.
+
+    The rule is that of https://yaml.org/type/merge.html. PyYAML's own `flatten_mapping` is not used, because its releases differ: 6.0.3
+    keeps the rule, and 6.0.4 lets the later mapping of a list hold.
+
+    Raises:
+        LaunchError: `<<` brings something that is no mapping.
+    """
+    own = [pair for pair in node.value if pair[0].tag != _MERGE]
     if len(own) == len(node.value):
         return
-    loader.flatten_mapping(node)  # the merged keys come first now; the last value of a key holds
     written = {key.value for key, _ in own}
-    brought = {key.value: (key, value) for key, value in node.value[: len(node.value) - len(own)]}
-    node.value = [*(pair for name, pair in brought.items() if name not in written), *own]
+    brought: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+    for mapping in (part for key, value in node.value if key.tag == _MERGE for part in _merged_mappings(value, source)):
+        _merge(mapping, source)
+        for key, value in mapping.value:
+            if key.value not in written:
+                brought.setdefault(key.value, (key, value))
+    node.value = [*brought.values(), *own]
+
+
+def _merged_mappings(value: yaml.Node, source: str) -> list[yaml.MappingNode]:
+    import yaml
+
+    parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+    if not all(isinstance(part, yaml.MappingNode) for part in parts):
+        place = Place(source, value.start_mark.line + 1, value.start_mark.column + 1)
+        raise LaunchError("not YAML: << brings something that is no mapping", place)
+    return parts
 
 
 def read_toml(path: str | Path) -> dict[str, Setting]:
