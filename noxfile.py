@@ -26,6 +26,9 @@ nox.options.reuse_existing_virtualenvs = True
 
 TORCH = "torch==2.13.0"
 TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorboard==2.21.0", "jsonschema==4.26.0")
+# This package, with the releases of its dependencies that are known to work. `unit-all` and `package` take the newest instead, so that
+# somebody notices one that breaks it; environments of verl and OpenRLHF have what those ask for.
+OWN = ("-c", "tests/constraints.txt", "-e", ".")
 # Two workers, as many as the cores that the tests are promised.
 IN_PARALLEL = ("-n", "2")
 FAST = tuple(
@@ -156,7 +159,7 @@ def install_trl(session: nox.Session, release: str, *more: str) -> None:
     session.install(TORCH)
     session.install(TORCH, *PINS[pins_of(release)], *COMMON, *more)
     session.install("--no-deps", f"trl=={release}", *(["peft==0.21.2"] if release == NEWEST else []))
-    session.install("-e", ".")
+    session.install(*OWN)
 
 
 def install_verl(session: nox.Session) -> None:
@@ -178,9 +181,8 @@ def install_openrlhf(session: nox.Session) -> dict[str, str]:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    session.install(
-        "ruff==0.17.5", "mypy==2.4.1", "import-linter==2.16", TESTS[0], "-e", "."
-    )  # pytest: its types, for the plugin
+    # pytest: its types, for the plugin
+    session.install("ruff==0.17.5", "mypy==2.4.1", "import-linter==2.16", TESTS[0], *OWN)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
@@ -189,7 +191,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    session.install("-e", ".", *TESTS, *PARSERS, SARIF, MCP, "fsspec==2026.9.0")
+    session.install(*OWN, *TESTS, *PARSERS, SARIF, MCP, "fsspec==2026.9.0")
     session.run("pytest", *IN_PARALLEL, *FAST, *session.posargs)
 
 
@@ -233,7 +235,7 @@ def interpreter(version: str) -> str | None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Branch coverage of the three parts that decide what is said, by the fast tests alone: planning, judge, record."""
-    session.install("-e", ".", *TESTS, *PARSERS, "fsspec==2026.9.0", "coverage==7.17.3", "pytest-cov==7.1.0")
+    session.install(*OWN, *TESTS, *PARSERS, "fsspec==2026.9.0", "coverage==7.17.3", "pytest-cov==7.1.0")
     session.run("coverage", "erase")
     session.run("pytest", *IN_PARALLEL, *FAST, "--cov", "--cov-branch", "--cov-report=", *session.posargs)
     for room in ("planning", "judge", "record"):
@@ -243,7 +245,7 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, with a page a system and a page a rule made from the code; every warning is an error."""
-    session.install("mkdocs==1.6.1", "mkdocs-material==9.8.1", "pymdown-extensions==13.1", "-e", ".")
+    session.install("mkdocs==1.6.1", "mkdocs-material==9.8.1", "pymdown-extensions==13.1", *OWN)
     site = str(Path(session.create_tmp(), "site").absolute())
     session.run("mkdocs", "build", "--strict", "--site-dir", site, env={"NO_MKDOCS_2_WARNING": "1"})
 
@@ -270,7 +272,7 @@ def package(session: nox.Session) -> None:
 @nox.session
 def browser(session: nox.Session) -> None:
     """The report's page in headless Chromium. Needs Debian's packages chromium and chromium-driver, or says so and skips."""
-    session.install("-e", ".", *TESTS, "selenium==4.51.0")
+    session.install(*OWN, *TESTS, "selenium==4.51.0")
     session.run("pytest", "tests/browser", *session.posargs)
 
 
@@ -401,7 +403,7 @@ def classic(session: nox.Session) -> None:
     """Loops of one's own, CleanRL's style, torchrl's parts and Stable-Baselines3: trained on the CPU."""
     session.install(TORCH)
     session.install(TORCH, *CLASSIC, *TESTS)
-    session.install("-e", ".")
+    session.install(*OWN)
     session.run("pytest", *IN_PARALLEL, "tests/systems/classic", *session.posargs, env=OFFLINE)
 
 
@@ -446,7 +448,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def detect(session: nox.Session) -> None:
     """The fault corpora of all frameworks and their clean runs, in one table: found or not, by which rule, how much later."""
-    session.install("-e", ".")
+    session.install(*OWN)
     outcomes = Path(session.create_tmp(), "outcomes.jsonl").absolute()
     outcomes.unlink(missing_ok=True)
     for name in (f"trl(release='{NEWEST}')", "classic", "verl", "openrlhf"):
@@ -502,7 +504,7 @@ def soak(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang. Then the tests of
     `unit` with 500 random examples of each property."""
-    session.install("-e", ".", *TESTS)
+    session.install(*OWN, *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
     session.run("pytest", *IN_PARALLEL, "tests/fuzz")
     session.run("pytest", *IN_PARALLEL, *FAST, env={"RLSTEP_EXAMPLES": "500"})
@@ -511,7 +513,7 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def sweep(session: nox.Session) -> None:
     """What `rlstep plan` makes of every script below some folders: `nox -s sweep -- DIR [DIR ...] [--configs] [--jsonl FILE]`."""
-    session.install("-e", ".", *TESTS)
+    session.install(*OWN, *TESTS)
     session.run("python", "-m", "tests.sweep", *session.posargs)
 
 

@@ -1,4 +1,4 @@
-"""Names in users' launch scripts and environments: today's names and those of earlier READMEs work."""
+"""Names in users' launch scripts and environments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import sys
 import pytest
 
 import rlstep_hooks
-from rlstep_hooks.frameworks.openrlhf import launch as earlier_launch
 from rlstep_hooks.openrlhf import runtime_env_hook
-from rlstep_hooks.render import console as earlier_console
-from rlstep_hooks.show.console import LiveListener
+from rlstep_hooks.systems.openrlhf.observe import ray_hooks
 
 
-@pytest.mark.parametrize("name", ["rlstep_hooks.verl", "rlstep_hooks.frameworks.verl"])
 @pytest.mark.parametrize("asked", [True, False])
-def test_verl_attaches_when_it_imports_the_name_that_asks_for_an_audit(name: str, asked: bool) -> None:
+def test_verl_attaches_when_it_imports_the_name_that_asks_for_an_audit(asked: bool) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "RLSTEP_DIR"}
+    name = "rlstep_hooks.verl"
     program = f"import sys, {name}; print('rlstep_hooks.systems.verl.observe.attach' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -28,9 +26,8 @@ def test_verl_attaches_when_it_imports_the_name_that_asks_for_an_audit(name: str
     assert done.stdout.strip() == str(asked), done.stderr
 
 
-def test_earlier_names_lead_to_the_same_objects() -> None:
-    assert earlier_launch.runtime_env_hook is runtime_env_hook
-    assert earlier_console.LiveListener is LiveListener
+def test_the_name_for_ray_leads_to_the_hook() -> None:
+    assert runtime_env_hook is ray_hooks.runtime_env_hook
 
 
 def test_the_function_plan_is_not_hidden_by_a_package() -> None:

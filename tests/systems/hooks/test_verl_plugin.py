@@ -62,7 +62,6 @@ def test_asked_for_it_loads_the_hooks(tmp_path_factory: pytest.TempPathFactory) 
         ({"RLSTEP_DIR": "records"}, True),
         ({"VERL_USE_EXTERNAL_MODULES": "rlstep_hooks.verl_other"}, False),
         ({"VERL_USE_EXTERNAL_MODULES": "a,rlstep_hooks.verl"}, True),
-        ({"VERL_USE_EXTERNAL_MODULES": "a,rlstep_hooks.frameworks.verl"}, True),
     ],
 )
 def test_what_asks_for_an_audit(environment: dict[str, str], asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:

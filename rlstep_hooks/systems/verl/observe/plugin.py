@@ -14,15 +14,13 @@ import os
 
 from rlstep_hooks.systems.verl.observe.environment import FOLDER
 
-MODULES = {"rlstep_hooks.verl", "rlstep_hooks.frameworks.verl"}
-"""Names for `VERL_USE_EXTERNAL_MODULES`: today's, and that of release 0.1."""
+MODULE = "rlstep_hooks.verl"
+"""The name for `VERL_USE_EXTERNAL_MODULES` that asks for an audit."""
 
 
 def asked() -> bool:
     """Whether somebody asked for an audit of this process."""
-    return bool(os.environ.get(FOLDER)) or not MODULES.isdisjoint(
-        os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
-    )
+    return bool(os.environ.get(FOLDER)) or MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
 
 
 def activate() -> None:

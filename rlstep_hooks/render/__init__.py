@@ -1,1 +1,0 @@
-"""Names of release 0.1 for views; today they are in `rlstep_hooks.show`."""
