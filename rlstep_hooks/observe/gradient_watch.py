@@ -24,7 +24,8 @@ AT_A_TIME = 8
 PER_TENSOR = 64
 """Gradients that are followed of each."""
 ROUNDINGS = 16
-"""Roundings of the sizes of all that was added, which an accumulation and the clip explain, besides one for each backward pass."""
+"""Roundings of the sizes of all that was added, which an accumulation and the clip explain, besides one for each backward pass. Each
+in the dtype of its tensor."""
 
 
 class GradientWatch:
@@ -140,10 +141,17 @@ class Window(msgspec.Struct, frozen=True, gc=False):
         )
         tiny = torch.finfo(torch.float64).tiny
         factors = (used * sums).sum(1) / (sums * sums).sum(1).clamp(min=tiny)
-        common = torch.where(sums.count_nonzero(1) > 0, factors, torch.nan).nanmedian().nan_to_num(1.0)
-        roundings = [(ROUNDINGS + len(parts)) * torch.finfo(parts[0].dtype).eps for parts in self.arrived]
-        rounding = on_device(roundings, used.device).unsqueeze(1)
-        allowed = rounding * sizes * common.abs().clamp(min=1e-30) + torch.finfo(torch.float32).tiny
+        median = torch.where(sums.count_nonzero(1) > 0, factors, torch.nan).nanmedian(0)
+        common = median.values.nan_to_num(1.0)
+        epsilons = [torch.finfo(parts[0].dtype).eps for parts in self.arrived]
+        passed, epsilon = (on_device(of, used.device).unsqueeze(1) for of in (passes, epsilons))
+        # The clip's factor is rounded in the dtype of each tensor, and that of the most is known as well as the tensor that it is read
+        # from: a head in float32 beside layers in bf16 may differ from it by the roundings of bf16.
+        read_from = ((1 + passed) * epsilon * (sizes * sums.abs()).sum(1, keepdim=True))[median.indices]
+        known_within = read_from / (sums * sums).sum(1)[median.indices].clamp(min=tiny)
+        coarser = epsilon[median.indices] > epsilon
+        rounding = (ROUNDINGS + passed) * epsilon * sizes + coarser * known_within * sums.abs()
+        allowed = rounding * common.abs().clamp(min=1e-30) + torch.finfo(torch.float32).tiny
         distances = ((used - common * sums).abs() / allowed).amax(1)
         return torch.cat([distances, factors, common.reshape(1)]).float()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from packaging.version import Version
-from transformers import TrainerCallback
+from transformers import Qwen2ForCausalLM, TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.testing.tiny_trl import tiny_trainer
+from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_tokenizer, tiny_trainer
+from tests.faults import trl_faults
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import problems
 
@@ -27,15 +29,18 @@ def audited(folder: Path, *before: Any, **settings: Any) -> Report:
     Args:
         folder: Where the trainer writes.
         before: Callbacks that are called before the audit.
-        settings: Of the configuration; `pads_with_end` has the tokenizer pad with its end, as many do.
+        settings: Of the configuration; `pads_with_end` has the tokenizer pad with its end, as many do, and `fault` is done to the
+            trainer before it trains.
     """
     audit = StepAuditCallback(log_dir=None, listeners=())
-    pads_with_end = settings.pop("pads_with_end", False)
+    pads_with_end, fault = settings.pop("pads_with_end", False), settings.pop("fault", None)
     trainer = tiny_trainer(folder, callbacks=[*before, audit], rows=settings.pop("rows", 8), **settings)
     if pads_with_end:
         tokenizer = trainer.processing_class
         tokenizer.pad_token = tokenizer.eos_token
         trainer.pad_token_id = tokenizer.pad_token_id
+    if fault is not None:
+        fault(trainer)
     trainer.train()
     return audit.report
 
@@ -114,10 +119,63 @@ def test_a_change_below_the_resolution_of_the_log_probs(tmp_path: Path) -> None:
     assert [finding.code for finding in report.findings if finding.severity == "error"] == []
 
 
+HEAD_IN_FLOAT32 = {"bf16": True, "cast_lm_head_to_fp32": True, "learning_rate": 1e-3, "rows": 16}
+"""Settings of a model in bf16 with a head in float32, so that the factor of the clip is rounded in two dtypes."""
+
+
+def model_in_bf16(*, tied: bool) -> Any:
+    """The tiny model with weights in bf16; tied, its embedding becomes float32 with the head."""
+    torch.manual_seed(0)
+    architecture = tiny_architecture(tiny_tokenizer(), layers=2, tie_word_embeddings=tied)
+    return Qwen2ForCausalLM(architecture).to(torch.bfloat16)
+
+
 @SINCE_1_16
-def test_a_head_in_float32(tmp_path: Path) -> None:
-    report = audited(tmp_path, bf16=True, cast_lm_head_to_fp32=True, model_init_kwargs=None)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("norm", [0.05, 1.0])
+@pytest.mark.parametrize("accumulation", [1, 8])
+def test_a_head_in_float32(tied: bool, norm: float, accumulation: int, tmp_path: Path) -> None:
+    sizes = {"max_grad_norm": norm, "gradient_accumulation_steps": accumulation}
+    report = audited(tmp_path, model=model_in_bf16(tied=tied), **sizes, **HEAD_IN_FLOAT32)
     assert problems(report) == []
+    assert next(rule.verdict for rule in report.rules if rule.code == "RLS810") == "PASS"
+
+
+def scale_head(trainer: Any) -> None:
+    """A hook takes 20 % off the gradients of the head in float32."""
+    trainer.model.lm_head.weight.register_hook(lambda gradient: gradient * 0.8)
+
+
+def add_noise_to_head(trainer: Any) -> None:
+    """A hook adds noise to the gradients of the head in float32."""
+    trainer.model.lm_head.weight.register_hook(lambda gradient: gradient + 0.3 * gradient.std() * noise_like(gradient))
+
+
+def noise_like(gradient: torch.Tensor) -> torch.Tensor:
+    """Noise of the same shape, the same each time."""
+    return torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1))
+
+
+@SINCE_1_16
+@pytest.mark.parametrize(
+    ("fault", "observed"),
+    [
+        (scale_head, "0.8 times as much in lm_head.weight"),
+        (add_noise_to_head, "lm_head.weight"),
+        (trl_faults.one_gradient_scaled_by_a_hook, "11 times as much in model.layers.1"),
+        (trl_faults.embedding_frozen_by_a_hook, "0 times as much in model.embed_tokens"),
+        (trl_faults.gradients_clipped_by_value, ""),
+        (trl_faults.gradients_cleared_between_micro_batches, ""),
+        (trl_faults.further_backward_pass, "4"),
+    ],
+    ids=lambda of: getattr(of, "__name__", ""),
+)
+def test_faults_beside_a_head_in_float32(fault: Any, observed: str, tmp_path: Path) -> None:
+    settings = HEAD_IN_FLOAT32 | {"max_grad_norm": 0.05, "gradient_accumulation_steps": 2}
+    report = audited(tmp_path, model=model_in_bf16(tied=False), fault=fault, **settings)
+    found = [finding for finding in report.findings if finding.code == "RLS810"]
+    assert any(observed in finding.observed for finding in found), problems(report)
+    assert not any(finding.observed.startswith("1 times") for finding in found)
 
 
 @SINCE_1_16

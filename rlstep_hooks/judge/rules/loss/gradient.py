@@ -150,7 +150,7 @@ class GradientAltered(ValueRule):
         computed, before any hook of the tensor, against what the optimizer is about to use. The clip multiplies all gradients by one
         factor of at most 1, and by less only if the norm was above its limit. And there is one backward pass for each micro-batch. In
         the first eight cycles of rollouts and every 82nd later. In these, too, what the backward hooks of the model's modules return:
-        no other gradients than they got.
+        no other gradients than they got. The tolerance is that of each tensor's dtype, and of the clip's factor in the dtype of most.
 
     Why it matters:
         A hook that scales one parameter, gradients that are cleared between micro-batches, a backward pass too many, noise, or a clip
@@ -203,13 +203,11 @@ class GradientAltered(ValueRule):
             of = f"the sum of the gradients of {event.microbatches} micro-batches"
         expected = f"{of}, times one factor of the clip"
         if off > 1:
-            own = values.gradient_tensor_factor if values.gradient_tensor_factor is not None else 0.0
-            than = f"{own / (factor or 1):.3g} times as much in {values.gradient_tensor} as in most tensors"
             return self.fail_by(
                 off,
                 degree=how_far(off, 1.0),
                 expected=expected,
-                observed=than if factor else f"{own:.3g} times that in {values.gradient_tensor}, and 0 in most tensors",
+                observed=_in_one_tensor(values, off, factor),
                 where=self.progress.where_at(place, event),
                 why="something between the backward passes and the step changed gradients",
                 fix=_LOOK,
@@ -263,6 +261,17 @@ class GradientAltered(ValueRule):
             return 0.0
         clipped = norm is not None and limit is not None and norm >= limit * (1 - 8 * tolerance)
         return 0.0 if clipped and factor < 1 else abs(factor - 1) / tolerance
+
+
+def _in_one_tensor(values: UpdateValues, off: float, factor: float) -> str:
+    """What the tensor has that is farthest off."""
+    own = values.gradient_tensor_factor if values.gradient_tensor_factor is not None else 0.0
+    if not factor:
+        return f"{own:.3g} times that in {values.gradient_tensor}, and 0 in most tensors"
+    share = f"{own / factor:.3g}"
+    if share == "1":  # as large as the others, and other numbers: noise, or some of its numbers alone
+        return f"other numbers in {values.gradient_tensor}, {off:.3g} times as far off as rounding explains"
+    return f"{share} times as much in {values.gradient_tensor} as in most tensors"
 
 
 def _passes(number: int) -> str:
