@@ -50,6 +50,10 @@ TOPICS = (
 
 SHIFTED_DONES = "those of dones that say whether an episode ended before a timestep, and not with it"
 """What a loop's advantages are where a shift of the `dones` that it hands over explains them."""
+MORE_ENDS = "those of episodes that end at more timesteps than dones has"
+"""What they are where the loop takes a few more timesteps for ends than its `dones` do."""
+KEPT_AT_ENDS = "those that add something at ends of episodes, and are right everywhere else"
+"""What they are where only timesteps with an end differ."""
 
 
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -180,7 +180,7 @@ class RateNotScheduled(Rule):
     Known limits:
         - TRL's trainers and OpenRLHF, with the schedules of transformers that they name; verl and Stable-Baselines3 with their own.
           A function of somebody's is called once more for each rollout (Stable-Baselines3) if its code shows that it only computes
-          with numbers; any other is not.
+          with numbers; any other is not. A loop of one's own says which rate it means (`audit(learning_rate=...)`).
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
         - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run where
@@ -207,7 +207,7 @@ class RateNotScheduled(Rule):
         if facts is not self._facts:  # a trainer's facts may come after those of the controller
             self._facts, self._schedule = facts, read_schedule(facts)
         schedule = self._schedule
-        if not event.applied or event.learning_rate is None or event.lr_tick is None:
+        if not event.applied or event.learning_rate is None or (event.lr_tick is None and event.due_rate is None):
             return None
         of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
         if event.role != "policy" or of_checkpoint:
@@ -216,7 +216,7 @@ class RateNotScheduled(Rule):
             return self._compare(event, event.due_rate, abs(event.due_rate), "a function of the run's own")
         return (
             None
-            if schedule is None
+            if schedule is None or event.lr_tick is None
             else self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
         )
 
@@ -236,7 +236,9 @@ class RateNotScheduled(Rule):
             return None
         of_policy = event.role == "policy"
         return self.fail(
-            expected=f"a rate of {planned:.6g} at tick {event.lr_tick} ({kind})",
+            expected=f"a rate of {planned:.6g}"
+            + (f" at tick {event.lr_tick}" if event.lr_tick is not None else "")
+            + f" ({kind})",
             observed=f"{event.learning_rate:.6g}{'' if of_policy else ', of the critic'}",
             where=self.progress.where(update=event.index if of_policy else None),
             why="something other than the configured schedule sets the rate",

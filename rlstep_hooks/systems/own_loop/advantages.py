@@ -9,6 +9,7 @@ import torch
 
 from rlstep_hooks.observe.estimators import ABSOLUTE, ENDS_EARLIER, RELATIVE, Estimator, Rewards, fitting
 from rlstep_hooks.record.values import SHIFTED_DONES
+from rlstep_hooks.systems.own_loop.ends import fit_of_ends
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,8 @@ class Asked:
     last_values: Tensor | None = None
     dones: Tensor | None = None
     last_dones: Tensor | None = None
+    final_values: Tensor | None = None
+    mask: Tensor | None = None
     gamma: float = 1.0
     lam: float = 1.0
 
@@ -50,7 +53,10 @@ class Comparison:
         """Which other calculation gives them; empty where none does."""
         fits = (fitting(each, self.rewards, self.advantages) for each in self.estimators)
         fit = next(filter(None, fits), "")
-        return SHIFTED_DONES if fit == ENDS_EARLIER else fit
+        if fit == ENDS_EARLIER:
+            return SHIFTED_DONES
+        first = self.estimators[0]
+        return fit_of_ends(first, self.rewards, self.advantages) if not fit and first.tokens == "gae" else fit
 
 
 def compared_with(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
@@ -88,6 +94,8 @@ def compared_with(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparis
 def _over_time(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
     if asked.estimator == "gae" and (asked.values is None or asked.values.shape != rewards.shape):
         raise ValueError("gae needs the critic's values, in the shape of the rewards")
+    if asked.mask is not None and asked.mask.shape != rewards.shape:
+        raise ValueError("mask has the shape of the rewards")
 
     def by_actor(of: Tensor) -> Tensor:
         """(E, T) of (T, E) or (T,)."""
@@ -98,9 +106,15 @@ def _over_time(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
         if ends is None or asked.last_dones.numel() != ends.shape[0]:
             raise ValueError("last_dones needs dones, and has one value for each actor")
         ends = torch.cat([ends[:, 1:], asked.last_dones.detach().clone().reshape(-1, 1).double()], dim=1)
+    tokens = by_actor(rewards)
+    if asked.final_values is not None:
+        if ends is None or asked.estimator != "gae" or asked.final_values.shape != rewards.shape:
+            raise ValueError("final_values are for gae with dones, and have the shape of the rewards")
+        # What Stable-Baselines3 does too: the value of the last observation is part of the reward of the step that ended there.
+        tokens = tokens.double() + asked.gamma * by_actor(asked.final_values).double() * (ends != 0)
     given = Rewards(
-        tokens=by_actor(rewards),
-        mask=by_actor(torch.ones_like(rewards)),
+        tokens=tokens,
+        mask=by_actor(torch.ones_like(rewards) if asked.mask is None else asked.mask),
         values=None if asked.values is None else by_actor(asked.values),
         last_values=None if asked.last_values is None else asked.last_values.detach().clone().reshape(-1),
         goes_on=None if ends is None else 1 - ends,

@@ -80,6 +80,8 @@ class LoopAudit:
         facts: Facts about the run, such as `compute_dtype="bfloat16"` where autocast is on; else read from the weights.
         versions: Releases of the packages involved, for the record.
         max_grad_norm: The limit that the loop clips the policy's gradient norm to, or a function that returns it at a step.
+        learning_rate: The rate that the policy's optimizer should have, which RLS605 compares with the one it has: a number, or a
+            function of rollout and update, both counted from 0, that only computes.
         rate_of_rollout: Whether the rate is set once a rollout, so that the rollout is its schedule's tick.
         session: The session of an audit that was asked for elsewhere; its options replace those above.
 
@@ -99,6 +101,7 @@ class LoopAudit:
         facts: dict[str, Any] | None = None,
         versions: dict[str, str] | None = None,
         max_grad_norm: float | Callable[[], float | None] | None = None,
+        learning_rate: float | Callable[[int, int], float] | None = None,
         rate_of_rollout: bool = False,
         session: Session | None = None,
     ) -> None:
@@ -109,9 +112,10 @@ class LoopAudit:
         self.schedule = schedule
         roles: dict[Role, Any] = {"policy": optimizer, "critic": critic_optimizer}
         self._optimizers = {role: given for role, given in roles.items() if given is not None}
-        self._facts = facts or {}
+        self._facts = {"reference_log_probs": "unseen"} | (facts or {})
         self._versions = versions
         self._max_grad_norm = max_grad_norm
+        self._learning_rate = learning_rate
         self._rate_of_rollout = rate_of_rollout
         self._observer: LoopObserver | None = None
 
@@ -184,6 +188,8 @@ class LoopAudit:
         last_values: Tensor | None = None,
         dones: Tensor | None = None,
         last_dones: Tensor | None = None,
+        final_values: Tensor | None = None,
+        mask: Tensor | None = None,
         gamma: float = 1.0,
         lam: float = 1.0,
     ) -> None:
@@ -203,6 +209,9 @@ class LoopAudit:
                 another episode. With `last_dones`, not 0 where an episode ended before the timestep, as CleanRL and the buffer of
                 Stable-Baselines3 keep them (`episode_starts`).
             last_dones: (E,), not 0 where an episode ended with the last timestep (CleanRL's `next_done`). Only beside such `dones`.
+            final_values: In the shape of the rewards, for "gae": the critic's value of an episode's last observation where the loop
+                counts it although the episode ends there (a time limit: `truncated`), else 0. `dones` is not 0 there.
+            mask: In the shape of the rewards, not 0 where the timestep is a sample; left out, all are.
             gamma: Discount.
             lam: GAE's lambda.
         """
@@ -215,6 +224,8 @@ class LoopAudit:
                 last_values=last_values,
                 dones=dones,
                 last_dones=last_dones,
+                final_values=final_values,
+                mask=mask,
                 gamma=gamma,
                 lam=lam,
             )
@@ -324,6 +335,7 @@ class LoopAudit:
             facts=self._facts,
             interval=self._session.interval,
             max_grad_norm=limit if callable(limit) else lambda: limit,
+            learning_rate=self._learning_rate,
             rate_of_rollout=self._rate_of_rollout,
         )
         self._session.follow(observer)

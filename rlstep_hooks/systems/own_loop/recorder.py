@@ -40,6 +40,7 @@ class LoopObserver:
         facts: Facts about the run that are already known.
         interval: Least number of seconds between two computations of deferred numbers.
         max_grad_norm: The configured limit of the gradient norm, read at a step; None where there is none.
+        learning_rate: The rate that the policy's updates should have, or a function of rollout and update; None where nobody said.
         rate_of_rollout: Whether the rate is set once a rollout, so that the rollout is its schedule's tick.
     """
 
@@ -52,6 +53,7 @@ class LoopObserver:
         facts: dict[str, Any],
         interval: float,
         max_grad_norm: Callable[[], float | None] = lambda: None,
+        learning_rate: float | Callable[[int, int], float] | None = None,
         rate_of_rollout: bool = False,
     ) -> None:
         self.version = 0
@@ -60,11 +62,14 @@ class LoopObserver:
         self._recorder = recorder
         self._interval = interval
         self._max_grad_norm = max_grad_norm
+        self._learning_rate = learning_rate
         self._rate_of_rollout = rate_of_rollout
         self._rewards: Any = None
         """Rewards of the latest rollout, until its advantages come."""
         self._advantages: Tensor | None = None
         """Advantages of the latest rollout, one a sample; None where they were not handed over."""
+        self._counted: Tensor | None = None
+        """Which of them count; None where all do."""
         self._worked_up = -interval
         self._rollouts = 0
         self._microbatches = 0
@@ -102,6 +107,7 @@ class LoopObserver:
         self._microbatch_guard = Contained(recorder, ("order", "samples", "log_ratio"))
         self._ratio_guard = Contained(recorder, ("log_ratio",))
         self._before_guard = Contained(recorder, ("weights", "learning_rate"))
+        self._rate_guard = Contained(recorder, ("learning_rate",))
         self._after_guard = Contained(recorder, ("order", "weights"))
         self._step_guard = Contained(recorder, ("optimizer",))
         self._advantage_guard = Contained(recorder, ("advantages",))
@@ -150,7 +156,7 @@ class LoopObserver:
             recorder, index = self._recorder, self._rollouts
             self._rollouts += 1
             self._sampled, self._samples, self._refreshed, self._old = self.version, samples, None, None
-            self._rewards = self._advantages = self._due_rate = None
+            self._rewards = self._advantages = self._counted = self._due_rate = None
             events: list[AnyEvent] = [
                 Rollout(
                     at=recorder.now(),
@@ -221,6 +227,8 @@ class LoopObserver:
             if not self.compares:
                 return
             self._advantages = _by_sample(advantages, self._samples)
+            mask = given.get("mask")
+            self._counted = None if mask is None else _by_sample(mask != 0, self._samples)
             if rewards is None:
                 raise ValueError("audit.advantages was called without audit.rewards before it")
             comparison = compared_with(Asked(estimator, **given), rewards, advantages.detach().clone())
@@ -292,9 +300,14 @@ class LoopObserver:
                 self._numbers.add_columns(index, {"signal": numbers.max() - numbers.min()})
         if role == "policy" and rows is not None and advantages is not None and self._advantages is not None:
             with self._advantage_guard, torch.no_grad():
-                known = self._advantages[torch.as_tensor(indices, device=self._advantages.device)]
-                if known.shape == advantages.shape:
-                    self._numbers.add_columns(index, {"advantages_differ": differs(known, advantages.detach())})
+                places = torch.as_tensor(indices, device=self._advantages.device)
+                known, used = self._advantages[places], advantages.detach()
+                if known.shape == used.shape:
+                    if self._counted is not None:
+                        counted = self._counted[places.to(self._counted.device)]
+                        known, used = known[counted.to(known.device)], used[counted.to(used.device)]
+                    if len(known):
+                        self._numbers.add_columns(index, {"advantages_differ": differs(known, used)})
 
     def _emit_microbatch(
         self,
@@ -377,6 +390,10 @@ class LoopObserver:
             rate = optimizer.param_groups[0]["lr"]
             self._rates[role] = rate.clone() if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
             self._numbers.before_step(role, self._updates[role], replayed=final and self.compares)
+        if role == "policy" and self._learning_rate is not None:
+            with self._rate_guard:
+                due = self._learning_rate
+                self._due_rate = float(due(self._rollouts - 1, self._updates[role]) if callable(due) else due)
         with self._step_guard:
             limit = self._max_grad_norm() if final and role == "policy" and self.compares_whole else None
             self._norm = (norm_of_gradients(parameters_of(optimizer)), limit) if limit else None

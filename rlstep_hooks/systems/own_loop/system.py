@@ -61,7 +61,9 @@ SYSTEM = System(
             "not other optimizers, nor steps with a closure",
         ),
         "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": no("nothing says which schedule the loop means"),
+        "learning rate": yes(
+            "against audit(learning_rate=...)", "not without it: nothing else says which schedule the loop means"
+        ),
         "reference": no("the loop hands over none"),
         "reference on the way": no("the loop hands over none"),
         "sampler": no("the loop samples itself"),

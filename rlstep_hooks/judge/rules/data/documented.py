@@ -8,12 +8,32 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.record.values import SHIFTED_DONES
+from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS, SHIFTED_DONES
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
+
+
+_CONVENTIONS = {
+    SHIFTED_DONES: (
+        "what the loop hands over as dones and what its advantages are computed with are one timestep apart",
+        "if dones say that an episode ended before a timestep, as CleanRL's do, pass last_dones too (CleanRL's next_done); "
+        "if they say that it ends with the timestep, the loop cuts its advantages one timestep too early",
+    ),
+    MORE_ENDS: (
+        "the loop cuts its advantages at timesteps that it does not hand over as ends",
+        "if the loop takes time limits (truncated) for ends too, pass dones=terminated | truncated; else the loop cuts episodes "
+        "that go on",
+    ),
+    KEPT_AT_ENDS: (
+        "where an episode ends, the loop adds something that was not handed over",
+        "if the loop adds the value of an episode's last observation where a time limit cut it, pass that as final_values; "
+        "else something flows over the ends of episodes",
+    ),
+}
+"""What a loop's advantages are where another reading of the ends of its episodes explains them, with why, and what to do."""
 
 
 class AdvantagesNotDocumented(ValueRule):
@@ -47,8 +67,8 @@ class AdvantagesNotDocumented(ValueRule):
     Known limits:
         - TRL before 0.20 is not compared: rewards are not seen. `rlstep doctor` names the estimators that are known of each framework.
         - RLOO with a KL penalty on several processes, and trainers that compute rewards or advantages of their own, are not compared.
-        - In a loop of your own, advantages that a shift of `dones` by one timestep explains are a warning: the call or the loop is
-          wrong.
+        - In a loop of your own, advantages that other ends of episodes explain are a warning if the loop may be right and the call
+          wrong: `dones` one timestep later, without time limits, or without the value at a time limit.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
     Sources:
@@ -81,17 +101,17 @@ class AdvantagesNotDocumented(ValueRule):
         self.checks += 1
         if off <= 1:
             return None
-        if fit == SHIFTED_DONES:
-            # Either the loop or what it hands over takes ends one timestep apart. Nobody can say which, so it is no error.
+        if fit in _CONVENTIONS:
+            # Either the loop or what it hands over takes other ends. Nobody can say which, so it is no error.
+            why, fix = _CONVENTIONS[fit]
             return self.fail(
                 severity="warning",
                 variant="dones",
                 expected="the advantages of episodes that end with the timesteps at which dones is not 0",
                 observed=fit,
                 where=where,
-                why="what the loop hands over as dones and what its advantages are computed with are one timestep apart",
-                fix="if dones say that an episode ended before a timestep, as CleanRL's do, pass last_dones too (CleanRL's next_done); "
-                "if they say that it ends with the timestep, the loop cuts its advantages one timestep too early",
+                why=why,
+                fix=fix,
             )
         return self.fail_by(
             off,

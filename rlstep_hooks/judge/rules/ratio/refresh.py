@@ -258,6 +258,8 @@ class ReferenceLogProbs(Rule):
         - It says that reference log-probs were computed, not that they are right. Whether the reference keeps its
           weights is RLS411.
         - Releases that compute the reference inside the loss are not compared.
+        - Not compared where the observer sees no reference log-probs: Stable-Baselines3, which has none, loops of one's own and
+          TRL's first PPOTrainer.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: beta and the reference model
@@ -268,6 +270,20 @@ class ReferenceLogProbs(Rule):
     title = "Reference log-probs not as planned"
     topics = ("order",)
     compares = (Rollout,)
+    nothing_seen = "the trainer has no reference"
+    cannot_see = "the observer sees no reference log-probs"
+
+    def checked(self, matched: Counter[type]) -> int:
+        """A rollout without reference log-probs says nothing where none can be seen."""
+        return super().checked(matched) if self._told() == "seen" else self.checks
+
+    def absent(self) -> bool:
+        """Whether there is no reference at all."""
+        return self._told() != "unseen"
+
+    def _told(self) -> str:
+        """What the observer says of reference log-probs: "seen", "unseen" where a run may have some, or "none"."""
+        return str(self.progress.started.facts.get("reference_log_probs", "seen"))
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a difference in the reference pass."""

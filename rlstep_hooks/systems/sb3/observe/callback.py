@@ -127,7 +127,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "gymnasium", "torch"),
-            facts={"compares_settings": True}
+            facts={"compares_settings": True, "reference_log_probs": "none"}
             | rate_facts(self.model)
             | limit_facts(self.model)
             | drawn.facts_of(self.model)
