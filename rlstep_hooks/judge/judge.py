@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher
+from rlstep_hooks.judge.count_rows import unlike_plan
 from rlstep_hooks.judge.delivery import Deliveries, Delivery
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
 from rlstep_hooks.judge.lags import Lags
@@ -374,7 +375,7 @@ class Judge:
         broken_off = self._broken_off(ending)
         if broken_off:
             not_evaluated["end"] = broken_off
-        return Report(
+        report = Report(
             run=self._run.run if self._run else "",
             verdict="NOT_EVALUATED" if broken_off and self.verdict == "PASS" else self.verdict,
             findings=findings,
@@ -391,6 +392,16 @@ class Judge:
             start=msgspec.json.decode(msgspec.json.encode(start_of(self._run)))
             if self._run
             else {},  # as a record has it
+        )
+        unlike = unlike_plan(report) if report.verdict == "PASS" and not _explains_counts(findings) else ""
+        return (
+            report
+            if not unlike
+            else msgspec.structs.replace(
+                report,
+                verdict="NOT_EVALUATED",
+                not_evaluated=not_evaluated | {"counts": f"the record has {unlike}, and no rule found where they part"},
+            )
         )
 
     def _broken_off(self, ending: Ending) -> str:
@@ -442,6 +453,11 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     Unobserved: Judge._observe_unobserved,
     RunEnded: Judge._observe_end,
 }
+
+
+def _explains_counts(findings: list[Finding]) -> bool:
+    """Whether a finding says that the run is another than planned: a warning about its configuration, its order, or its resume."""
+    return any(found.severity != "info" and found.code[3] in "127" for found in findings)
 
 
 def _age(rollout: Rollout) -> int | None:

@@ -22,6 +22,7 @@ from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted
 from rlstep_hooks.record.ledger import Record, records
+from rlstep_hooks.record.tail import has_damaged_line
 from rlstep_hooks.record.wire import decode
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ def _findings_of_others(report: Report, rank: int, tails: dict[int, RecordEnd]) 
 def _missing(tails: dict[int, RecordEnd], started: RunStarted, findings: list[Finding]) -> RuleOutcome:
     code, title = ProcessMissing.code, ProcessMissing.title
     absent = [rank for rank in range(started.world_size) if rank not in tails]
-    unfinished = [rank for rank, tail in tails.items() if tail.ended is None]
+    # A judgement stands after the end: where it is there, the line of the end is damaged.
+    unfinished = [rank for rank, tail in tails.items() if tail.ended is None and tail.judged is None]
     elsewhere = started.local_world_size < started.world_size
     if elsewhere and absent:
         return RuleOutcome(
@@ -233,6 +235,10 @@ def _disagreement(found: list[Record], tails: dict[int, RecordEnd], findings: li
     for other in found[1:]:
         if _did_the_same(tails, first, other):
             continue
+        damaged = [record.path.name for record in (first, other) if has_damaged_line(record.path)]
+        if damaged:
+            reason = f"{' and '.join(damaged)} cannot be read to the end: what differs may be the damage"
+            return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason)
         place = _first_difference(first, other)
         if place is not None:
             rollout, mine, theirs = place

@@ -15,7 +15,7 @@ from rlstep_hooks.judge.ranks import merge_ranks
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted, Unobserved
 from rlstep_hooks.record.ledger import CONTROLLER, Record, read_lines, records
-from rlstep_hooks.record.tail import Tail
+from rlstep_hooks.record.tail import Tail, other_than_recorded, unknown_from_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,7 +100,16 @@ def trainer_events(found: Sequence[Record], rank: int) -> Iterator[AnyEvent]:
         return
     for record in found:
         if record.rank == rank:
-            yield from Tail(record.path).read()
+            yield from _read(record.path)
+
+
+def _read(path: Path) -> Iterator[AnyEvent]:
+    """The events of a record, from its first to its last. Where they are not those that its process recorded, this is said first,
+    because nobody knows at which line it began."""
+    why = other_than_recorded(path)
+    if why:
+        yield from unknown_from_here(why)
+    yield from Tail(path).read()
 
 
 def report_of_records(
@@ -119,7 +128,7 @@ def report_of_records(
         if controller
         else Judge(deviations_of)
     )
-    last = _judge_all(judge, Tail(first.path).read(), _watching(judge, watcher, first.rank or 0))
+    last = _judge_all(judge, _read(first.path), _watching(judge, watcher, first.rank or 0))
     problems += [f"{record.path.name} ends within its last line" for record in found if record.ends_within_a_line()]
     report = msgspec.structs.replace(judge.report(), run=first.run)
     if "record" in report.not_evaluated:

@@ -246,6 +246,8 @@ class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
     """Code of the finding for which the audit itself ended training; "another process" if the finding was made there; empty if the
     audit did not end training."""
     digest: int = 0
+    written: int = 0
+    """Checksum of the lines before this one in the record; 0 if they were not written to a file."""
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,10 @@ def rank_process(rank: int) -> str:
 class Ledger(Protocol):
     """Keeps one process's events."""
 
+    @property
+    def checksum(self) -> int:
+        """Checksum of the lines written so far; 0 if they are not written to a file here."""
+
     def write(self, *events: AnyEvent) -> None:
         """Keep the events of one moment."""
 
@@ -59,6 +64,8 @@ class Ledger(Protocol):
 
 class MemoryLedger:
     """Keeps the latest events in memory."""
+
+    checksum = 0
 
     def __init__(self) -> None:
         self.events: deque[AnyEvent] = deque(maxlen=MEMORY_EVENTS)
@@ -81,6 +88,7 @@ class FolderLedger:
     def __init__(self, folder: Path, run: str, process: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{run}.{process}.jsonl"
+        self.checksum = 0
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
     def write(self, *events: AnyEvent) -> None:
@@ -100,6 +108,7 @@ class FolderLedger:
         written = os.write(self._file, lines)
         if written != len(lines):
             raise OSError("the disk took only part of a line")
+        self.checksum = zlib.crc32(lines, self.checksum)
 
     def close(self) -> None:
         """Close the file."""

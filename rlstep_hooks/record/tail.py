@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.record.events import AnyEvent, Unobserved
+from rlstep_hooks.record.events import (
+    AnyEvent,
+    Judged,
+    MicroBatch,
+    Refresh,
+    Rollout,
+    RunStarted,
+    Unobserved,
+    Update,
+)
 from rlstep_hooks.record.ledger import LONGEST_LINE, lines_of
 from rlstep_hooks.record.wire import decode
 
@@ -14,22 +25,31 @@ if TYPE_CHECKING:
 
 
 _NEWLINE = ord("\n")
+_END = b'{"event":"run_ended"'
+_WRITTEN = re.compile(rb'"written":(\d{1,10})\b')
 
-_OF_WHOLE_RECORDS = ("order", "versions", "learning_rate")
+_NUMBERED = (Rollout, Refresh, MicroBatch, Update)
+"""Events that have a place in the run: what happens again has another time."""
+
+OF_WHOLE_RECORDS = ("order", "versions", "learning_rate")
 """Topics of what is counted, or compared with the event before: a damaged line leaves them unknown from there on."""
 
 
 class Tail:
     """Gives the events that were added to a file since the last read. An incomplete last line waits for the next read.
 
-    A line that is not an event becomes `Unobserved`: later lines can be read, but neither the order
-    of events nor what is counted by them can be judged.
+    A line that is not an event, or that a recorder does not write at its place, becomes `Unobserved`: later lines can be read, but
+    neither the order of events nor what is counted by them can be judged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.damaged = False
+        """Whether a line so far is damaged."""
         self._offset = 0
         self._line = 0
+        self._before: AnyEvent | None = None
+        self._began = self._over = False
 
     def read(self) -> Iterator[AnyEvent]:
         """The new events."""
@@ -46,10 +66,60 @@ class Tail:
                 try:
                     event = decode(line)
                 except ValueError as error:
-                    yield from self._damaged(f"is not an event ({error})")
+                    yield from self._damage(f"is not an event ({error})")
                     continue
-                yield event
+                out_of_place = self._out_of_place(event)
+                if out_of_place:
+                    yield from self._damage(out_of_place)
+                else:
+                    yield event
 
-    def _damaged(self, what: str) -> Iterator[AnyEvent]:
-        for topic in _OF_WHOLE_RECORDS:
-            yield Unobserved(what=topic, why=f"{self.path.name}: line {self._line} {what}")
+    def _out_of_place(self, event: AnyEvent) -> str:
+        """Why a recorder did not write this event here; empty if it may have."""
+        before, self._before = self._before, event
+        if self._over:
+            return "stands after the end of the record"
+        if isinstance(event, RunStarted):
+            again, self._began = self._began, True
+            return "begins the run again" if again else ""
+        self._over = isinstance(event, Judged)
+        again = type(event) in _NUMBERED and event.at > 0.0 and event == before
+        return "repeats the line before" if again else ""
+
+    def _damage(self, what: str) -> Iterator[AnyEvent]:
+        if self.damaged and self._over:  # whatever stands after the end is named once
+            return
+        self.damaged = True
+        yield from unknown_from_here(f"{self.path.name}: line {self._line} {what}")
+
+
+def unknown_from_here(why: str) -> Iterator[AnyEvent]:
+    """The events that say that lines are lost, repeated or moved: nothing of the order of events can be judged after them."""
+    for topic in OF_WHOLE_RECORDS:
+        yield Unobserved(what=topic, why=why)
+
+
+def other_than_recorded(path: Path) -> str:
+    """What tells that a finished record does not hold what its process wrote; empty if nothing does.
+
+    A process writes the checksum of its lines at the end of its record. Lines that were lost, repeated or moved are events all the
+    same, so that nothing else shows them. Where a single line is damaged, `Tail` names it.
+    """
+    checksum = 0
+    with path.open("rb") as file:
+        for line in lines_of(file):
+            if line.startswith(_END):
+                break
+            checksum = zlib.crc32(line, checksum)
+        else:
+            return ""
+    written = _WRITTEN.search(line)
+    if written is None or int(written[1]) == checksum or has_damaged_line(path):
+        return ""
+    return f"{path.name} does not hold what its process wrote: its checksum differs, so lines were lost, repeated, moved or changed"
+
+
+def has_damaged_line(path: Path) -> bool:
+    """Whether a line of a record is no event, or stands where a recorder does not write it."""
+    tail = Tail(path)
+    return any(tail.damaged for _ in tail.read())

@@ -131,6 +131,8 @@ class RayLedger:
         process: The process's name in it.
     """
 
+    checksum = 0
+
     def __init__(self, run: str, process: str) -> None:
         self._name = _actor_name(run)
         self._process = process

@@ -186,7 +186,8 @@ class Recorder:
             ended: The run's end; time and counts are filled in here.
         """
         counts = msgspec.structs.asdict(self.judge.counts)
-        self.emit(msgspec.structs.replace(ended, at=self.now(), counts=counts))
+        written = self.ledger.checksum  # everything before is written by now, because the judge was asked for
+        self.emit(msgspec.structs.replace(ended, at=self.now(), counts=counts, written=written))
         report = self.judge.report()
         findings = tuple(report.findings[:JUDGED_FINDINGS])
         self.emit(Judged(at=self.now(), verdict=report.verdict, findings=findings))

@@ -125,7 +125,7 @@ def _why_not_evaluated(report: Report, ended: str) -> str:
         first = _as_sentence(reasons.get("end", "")) if report.ending == "interrupted" else ""
         until = "Until then nothing differs from the plan." if compared else ""
         return " ".join(part for part in (ended, first, until) if part)
-    reason = next((reasons[topic] for topic in ("order", "record", "samples") if topic in reasons), "")
+    reason = next((reasons[topic] for topic in ("order", "counts", "record", "samples") if topic in reasons), "")
     reason = reason or next(iter(reasons.values()), "nothing was observed that could be compared with a plan")
     return f"The run could not be compared with its plan: {reason}."
 
@@ -150,6 +150,7 @@ def processes(report: Report) -> str:
 
 _TOPIC_WORDS = {
     "order": "order of events",
+    "counts": "counts beside the plan",
     "versions": "policy versions and lags",
     "log_ratio": "log ratio",
     "refresh": "old log-probs",

@@ -82,6 +82,14 @@ def test_a_stop_that_was_asked_for_says_how_far_the_run_came() -> None:
     assert "stopped early, after 5 of 16 rollouts and 10 of 32 updates" in sentence(report)
 
 
+def test_counts_that_are_not_those_of_the_plan_stand_below_no_pass() -> None:
+    """Whatever the cause, such as a beginning that comes twice, after which the rules know nothing of what was before."""
+    report = judge([*WHOLE[:-1], *WHOLE])
+    assert (report.verdict, report.findings) == ("NOT_EVALUATED", [])
+    assert "32 rollouts where 16 are planned" in report.not_evaluated["counts"]
+    assert "64 updates where 32 are planned" in sentence(report)
+
+
 def test_a_run_under_way_is_judged_as_far_as_it_came() -> None:
     assert judge(until(5)).verdict == "PASS"
 
