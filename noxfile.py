@@ -101,7 +101,8 @@ DEEPSPEED_NEEDS = (
 )  # fmt: skip
 # Classic PPO. torchrl and tensordict belong together.
 CLASSIC = (
-    "gymnasium==1.4.0", "stable-baselines3==2.9.2", "torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6", "cloudpickle==3.1.2",
+    "gymnasium==1.4.0", "stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6",
+    "cloudpickle==3.1.2",
 )  # fmt: skip
 
 NAMED_VLLM = """

@@ -19,12 +19,14 @@ OWN: dict[str, dict[str, Any]] = {
     "A2C": {"n_steps": 5, "learning_rate": 7e-4},
 }
 """Defaults of the classes."""
-MASKABLE = "MaskablePPO"
+MASKABLE, RECURRENT = "MaskablePPO", "RecurrentPPO"
 OWN[MASKABLE] = OWN["PPO"]  # sb3_contrib ppo_mask/ppo_mask.py: the same parameters, rollouts and mini-batches
+OWN[RECURRENT] = OWN["PPO"] | {"n_steps": 128, "batch_size": 128}  # ppo_recurrent/ppo_recurrent.py
 _POSITIONS: dict[str, tuple[str, ...]] = {
     "PPO": ("learning_rate", "n_steps", "batch_size", "n_epochs"),
     "A2C": ("learning_rate", "n_steps"),
     MASKABLE: ("learning_rate", "n_steps", "batch_size", "n_epochs"),
+    RECURRENT: ("learning_rate", "n_steps", "batch_size", "n_epochs"),
 }
 """The parameters after `policy` and `env`, in their order."""
 ZOO_ATARI: dict[str, dict[str, Any]] = {
@@ -71,7 +73,9 @@ def _called(settings: Settings) -> str:
         names = (*parameters, "0", "policy", "gamma", "verbose", "tensorboard_log", *OWN[algorithm])
         if any(settings.is_given(f"{algorithm}.{name}") for name in names):
             return algorithm
-    raise LaunchError("the Python file builds neither PPO nor A2C of stable_baselines3, nor MaskablePPO of sb3_contrib")
+    raise LaunchError(
+        "the Python file builds neither PPO nor A2C of stable_baselines3, nor MaskablePPO or RecurrentPPO of sb3_contrib"
+    )
 
 
 def _raw(settings: Settings, name: str, key: str) -> Setting | None:

@@ -1,8 +1,8 @@
 """Stable-Baselines3 PPO and A2C: a smaller last mini-batch is kept, rollouts are whole, `n_updates` counts passes.
 
-Read in the wheels of 2.7.0 and 2.9.2, whose training code is the same: ppo/ppo.py `__init__` and `train`, a2c/a2c.py,
-common/on_policy_algorithm.py `learn`, common/buffers.py `RolloutBuffer.get`. Also read: rl-baselines3-zoo at 22e3ff2,
-rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
+MaskablePPO and RecurrentPPO of sb3-contrib do the same (wheels of 2.7.0 and 2.9.2). Read in the wheels of 2.7.0 and 2.9.2, whose
+training code is the same: ppo/ppo.py `__init__` and `train`, a2c/a2c.py, common/on_policy_algorithm.py `learn`, common/buffers.py
+`RolloutBuffer.get`. Also read: rl-baselines3-zoo at 22e3ff2, rl_zoo3/exp_manager.py, rl_zoo3/utils.py, hyperparams/ppo.yml.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ SYSTEM = System(
                 "A2C.0",
                 "MaskablePPO.n_steps",
                 "MaskablePPO.0",
+                "RecurrentPPO.n_steps",
+                "RecurrentPPO.0",
             ),
             calls=("make_vec_env", "make_atari_env"),
             packages=("stable_baselines3", "sb3_contrib"),
@@ -119,7 +121,7 @@ SYSTEM = System(
             fix="batch_size = 2, or normalize_advantage = False",
             when=_BUILT,
             source=f"{_PPO} __init__",
-            where="ppo and normalize_advantage",
+            where="algo == 'PPO' and normalize_advantage",
         ),
         Check(
             "samples_per_rollout > 1",
@@ -127,7 +129,7 @@ SYSTEM = System(
             fix="n_steps = 2",
             when=_BUILT,
             source=f"{_PPO} __init__",
-            where="ppo and normalize_advantage",
+            where="algo == 'PPO' and normalize_advantage",
         ),
     ),
     notes=(
@@ -161,9 +163,9 @@ SYSTEM = System(
         # sb3_contrib ppo_mask/ppo_mask.py train; stable_baselines3 counts the passes that ran.
         Note(
             "unit",
-            "MaskablePPO adds all {n_epochs} passes to train/n_updates, also those that target_kl left out: it counts more than ran "
+            "before sb3-contrib 2.8, {algo} adds all {n_epochs} passes to train/n_updates, also those that target_kl left out "
             "(sb3-contrib issue 313)",
-            "algo == 'MaskablePPO' and updates_bound == 'upper'",
+            "algo in ('MaskablePPO', 'RecurrentPPO') and updates_bound == 'upper'",
         ),
         Note("assumes", "A2C has no ratio and no clipping; each rollout is one update", "not ppo"),
     ),
@@ -172,6 +174,8 @@ SYSTEM = System(
     # 2.7 to 2.9: the module with the loop of PPO and A2C.
     on_import={
         "stable_baselines3.common.on_policy_algorithm": "rlstep_hooks.systems.sb3.observe.injection:audit_sb3",
+        # It has a `learn` of its own.
+        "sb3_contrib.ppo_mask.ppo_mask": "rlstep_hooks.systems.sb3.observe.injection:audit_maskable",
     },
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     trained_releases=("2.9.2",),
@@ -192,7 +196,8 @@ SYSTEM = System(
             "not in continuous spaces",
         ),
         "completions on the way": yes(
-            "observations, actions, values and ends of episodes: bit for bit, from the environment's step to the buffer and the loss",
+            "observations, actions, values and ends of episodes: bit for bit, from the environment's step to the buffer and the loss; "
+            "masks of actions and states of LSTMs from the buffer to the loss",
             "not in a buffer class or a `collect_rollouts` of somebody's",
         ),
         "rewards on the way": yes(
@@ -229,5 +234,8 @@ SYSTEM = System(
         "sampler": no("the policy itself acts"),
         "weights between updates": yes("a probe between updates"),
     },
-    does_not_observe=("algorithms other than PPO and A2C", "subclasses with a `train` of their own"),
+    does_not_observe=(
+        "algorithms other than PPO, A2C, MaskablePPO and RecurrentPPO (TRPO steps by a line search of its own)",
+        "subclasses with a `train` of their own",
+    ),
 )

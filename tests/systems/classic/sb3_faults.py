@@ -326,10 +326,10 @@ def _add(change: Callable[[list[Any]], None]) -> Callable[[Any], None]:
     def begins(model: Any) -> None:
         add = model.rollout_buffer.add
 
-        def added(*given: Any) -> None:
+        def added(*given: Any, **more: Any) -> None:
             of = list(given)
             change(of)
-            add(*of)
+            add(*of, **more)
 
         model.rollout_buffer.add = added
 

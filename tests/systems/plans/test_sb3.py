@@ -146,3 +146,16 @@ def test_the_clock_of_a_schedule_is_said() -> None:
         finding.code for finding in planned("python -m rl_zoo3.train --algo ppo --env PongNoFrameskip-v4").findings
     ]
     assert "RLS610" in codes
+
+
+def test_an_lstm_has_the_loop_of_ppo_and_defaults_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "from sb3_contrib import RecurrentPPO\nmodel = RecurrentPPO('MlpLstmPolicy', 'CartPole-v1', target_kl=0.01)\n"
+        "model.learn(12_800)\n"
+    )
+    reading = read(file)
+    assert (reading.schedule.samples_per_rollout, reading.schedule.samples_per_update) == (128, 128)
+    assert (reading.schedule.updates_per_rollout, reading.schedule.rollouts) == (10, 100)
+    assert reading.schedule.updates_bound == "upper"
+    assert any("RecurrentPPO adds all 10 passes" in note.text for note in reading.notes)

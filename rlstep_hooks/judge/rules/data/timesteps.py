@@ -39,7 +39,8 @@ class TimestepsAltered(Rule):
         Look for code that wraps the buffer or the policy, and for arrays that an environment writes to again after it returned them.
 
     Known limits:
-        - Only Stable-Baselines3 with its own `collect_rollouts` and its own buffers.
+        - Only Stable-Baselines3 and sb3-contrib with their own `collect_rollouts` and their own buffers. Masks of actions and states of
+          LSTMs are compared from the buffer on, and a difference is reported as one of observations or actions.
         - Of each observation up to 64 numbers are compared.
         - What wrappers of the environment make of an observation is not seen, nor whether the critic's value is right.
 

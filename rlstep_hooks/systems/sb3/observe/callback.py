@@ -1,4 +1,4 @@
-"""StepAuditSB3Callback: attaches the audit to PPO or A2C through Stable-Baselines3's own callback interface."""
+"""StepAuditSB3Callback: attaches the audit to PPO, A2C, MaskablePPO or RecurrentPPO through Stable-Baselines3's callbacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -23,12 +22,12 @@ from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
 from rlstep_hooks.systems.sb3.observe import drawn
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
+from rlstep_hooks.systems.sb3.observe.followed import followed, refusal
 from rlstep_hooks.systems.sb3.observe.rate import rate_facts
 from rlstep_hooks.systems.sb3.observe.settings_in_force import SettingsInForce
 from rlstep_hooks.systems.sb3.observe.timesteps import TimestepsWatch
 from rlstep_hooks.systems.sb3.observe.training import TrainingWatch, limit_facts
 from rlstep_hooks.systems.sb3.plan import plan_model
-from rlstep_hooks.systems.sb3.releases import SUPPORTED, installed_release
 
 if TYPE_CHECKING:
     import os
@@ -40,12 +39,14 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Listener
 
 
-_CRITIC_ALONE = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.")
-"""Beginnings of the names of tensors that only the critic uses (common/policies.py 2.7.0 and 2.9.2)."""
+_CRITIC_ALONE = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "lstm_critic.", "critic.")
+"""Beginnings of the names of tensors that only the critic uses (common/policies.py 2.7.0 and 2.9.2; sb3-contrib 2.9.2,
+common/recurrent/policies.py)."""
 
 
 class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is not here when types are checked
-    """Records a run of Stable-Baselines3's PPO or A2C, judges it against its own configuration while it trains, and reports.
+    """Records a run of Stable-Baselines3's PPO or A2C, or of sb3-contrib's MaskablePPO or RecurrentPPO, judges it against its own
+    configuration while it trains, and reports.
 
         audit = StepAuditSB3Callback()
         model.learn(total_timesteps=1_000_000, callback=audit)
@@ -87,6 +88,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._settings: SettingsInForce | None = None
         self._held: dict[str, int] = {}
         """The policy's tensors, and those of its optimizer."""
+        self._last_values: Any = None
+        """The critic's after the last timestep, as the buffer was given them."""
         self._discount: tuple[float, float] = 0.0, 0.0
         """Gamma and lambda when the rollout began."""
 
@@ -111,9 +114,9 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._end(None)
         session = self._session = Session(self._options, index.deviations_of)
         self._audit = None
-        refusal = _refusal(self.model)
-        if refusal:
-            session.refuse(refusal)
+        refused = refusal(self.model)
+        if refused:
+            session.refuse(refused)
             return
         with session.beginning():
             self._settings = SettingsInForce(self.model)
@@ -126,7 +129,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         return LoopAudit(
             plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
-            versions=versions_of("stable-baselines3", "gymnasium", "torch"),
+            versions=versions_of("stable-baselines3", "sb3-contrib", "gymnasium", "torch"),
             facts={"compares_settings": True, "reference_log_probs": "none"}
             | rate_facts(self.model)
             | limit_facts(self.model)
@@ -175,9 +178,10 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
 
     def _around_advantages(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         observer = None if self._audit is None else self._audit.observer
+        self._last_values = kwargs["last_values"] if "last_values" in kwargs else args[0] if args else None
         if observer is not None:
             with self._timesteps_guard:
-                observer.moved(self._timesteps.moved(self.model.rollout_buffer))
+                observer.moved(self._timesteps.moved(self.model))
         return wrapped(*args, **kwargs)
 
     def _on_rollout_end(self) -> None:
@@ -232,7 +236,10 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             fit: Callable[[], str] = str
             if isinstance(buffer, RolloutBuffer) and self._discount == (self.model.gamma, self.model.gae_lambda):
                 # common/on_policy_algorithm.py `collect_rollouts`: the locals of the loop, once the buffer is complete.
-                rows = buffered(self.model, self.locals["values"], self.locals["dones"])
+                found = followed(self.model)
+                shown = found is not None and found.tells_last
+                last = self.locals["values"] if shown else self._last_values
+                rows = buffered(self.model, last, self.locals["dones"])
                 off, fit = rows.off(), rows.fit
             observer.compare_advantages(off, fit, flat)
         return held
@@ -244,16 +251,3 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
     def _end(self, error: BaseException | None, *, stopped: bool = False) -> None:
         self._rollout = self._training = None
         self._session.end(error, stopped=stopped)
-
-
-def _refusal(model: Any) -> str:
-    """Why a model cannot be audited; empty where it can."""
-    name, release = type(model).__name__, installed_release()
-    trained = next((kind for kind in (PPO, A2C) if isinstance(model, kind)), None)
-    if trained is None or type(model).train is not trained.train:
-        return f"{name} is not supported (PPO and A2C with their own `train` are)"
-    if release is None or not release.supported:
-        return (
-            f"Stable-Baselines3 {release.sb3 if release else 'of unknown release'} is not supported ({SUPPORTED} are)"
-        )
-    return ""

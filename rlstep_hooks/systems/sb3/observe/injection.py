@@ -23,6 +23,11 @@ def audit_sb3(module: Any) -> None:
     _patches.wrap(module.OnPolicyAlgorithm, "learn", _around_learn)
 
 
+def audit_maskable(module: Any) -> None:
+    """The loop of MaskablePPO (sb3-contrib 2.7 to 2.9, the module that defines it)."""
+    _patches.wrap(module.MaskablePPO, "learn", _around_learn)
+
+
 def detach() -> list[str]:
     """Leave the class as it was; names that somebody else has wrapped since are returned."""
     return _patches.restore()

@@ -1,8 +1,9 @@
 """Compares the loss of PPO and A2C with the documented one by the gradients of its inputs. B: samples of a mini-batch.
 
 `train` does not show its loss, but the gradients that arrive at log-probs, values and entropies in the backward depend on all of it:
-clip, normalisation, signs, coefficients, divisor, and any factor of the loss on its way. Sources: Stable-Baselines3 2.7.0 and 2.9.2,
-ppo/ppo.py `train` (216-275) and a2c/a2c.py `train` (138-180); arxiv.org/abs/1707.06347.
+clip, normalisation, signs, coefficients, divisor, and any factor of the loss on its way. MaskablePPO and RecurrentPPO have PPO's.
+Sources: Stable-Baselines3 2.7.0 and 2.9.2, ppo/ppo.py `train` (216-275) and a2c/a2c.py `train` (138-180); sb3-contrib 2.9.2,
+ppo_mask/ppo_mask.py and ppo_recurrent/ppo_recurrent.py `train`; arxiv.org/abs/1707.06347.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from rlstep_hooks.systems.sb3.observe.pure import is_own, is_pure, schedule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rlstep_hooks.systems.sb3.observe.padding import Padding
 
 EDGE = 1e-5
 """A ratio this near to its limit may be on either side of it."""
@@ -67,6 +70,8 @@ class MiniBatch:
     log_probs: Tensor
     values: Tensor
     has_entropy: bool
+    padding: Padding | None = None
+    """Of the tensors whose gradients arrive; the numbers here have none."""
     samples: Any = None
     """Stable-Baselines3's `RolloutBufferSamples`."""
     to_log_probs: Tensor | None = None
@@ -83,7 +88,9 @@ class MiniBatch:
     def observed(self) -> Tensor:
         """(3, B), float64; 0 where no gradient came."""
         none = torch.zeros_like(self.log_probs)
-        rows = (self.to_log_probs, self.to_values, self.to_entropy)
+        arrived = (self.to_log_probs, self.to_values, self.to_entropy)
+        # Padding gets none: the loss counts samples alone.
+        rows = [row if row is None or self.padding is None else self.padding.taken_off(row) for row in arrived]
         return torch.stack([(none if row is None else row).flatten().double() for row in rows])
 
     def columns(self) -> dict[str, Tensor]:

@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy
 import torch
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from torch import Tensor
 
 from rlstep_hooks.systems.own_loop.numbers import Moved
+from rlstep_hooks.systems.sb3.observe.followed import has_own_rollouts, keeps_numbers
 
-OWN = (RolloutBuffer, DictRolloutBuffer)
-"""Buffers that keep each number as it is. A subclass may change them on purpose."""
 PER_OBSERVATION = 64
 """Numbers of each observation that are kept, of each part of one that is a dictionary."""
 
@@ -40,8 +37,8 @@ class TimestepsWatch:
     def begin(self, model: Any, *, compared: bool) -> None:
         """A rollout begins."""
         self._rewards = [] if compared else None
-        own = type(model).collect_rollouts is OnPolicyAlgorithm.collect_rollouts and type(model.rollout_buffer) in OWN
-        self._steps = [] if compared and own else None
+        known = keeps_numbers(model) and not has_own_rollouts(model)
+        self._steps = [] if compared and known else None
         self._inputs = {}
 
     def step(self, model: Any, given: dict[str, Any]) -> None:
@@ -72,12 +69,13 @@ class TimestepsWatch:
         """Whether an episode began with this timestep, (E,): one did where the last step ended one."""
         return self._steps[-1]["done"] if self._steps else numpy.array(starts)
 
-    def moved(self, buffer: Any) -> Moved:
+    def moved(self, model: Any) -> Moved:
         """Compare the complete buffer, just before advantages are computed from it."""
+        buffer = model.rollout_buffer
         rewards, steps = self._rewards, self._steps
         self._rewards = self._steps = None
         count = None
-        if rewards and type(buffer) in OWN and len(rewards) == len(buffer.rewards):
+        if rewards and keeps_numbers(model) and len(rewards) == len(buffer.rewards):
             count = int(_differ(numpy.asarray(rewards), buffer.rewards).sum())
         if not steps or len(steps) != len(buffer.rewards):
             return Moved(count)

@@ -11,7 +11,9 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.systems.sb3.observe import drawn
+from rlstep_hooks.systems.sb3.observe.beside import beside_differ, beside_of
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
+from rlstep_hooks.systems.sb3.observe.padding import Padding, padding_of
 from rlstep_hooks.systems.sb3.observe.rate import due_rate, own_function
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ class TrainingWatch:
     """Follows each mini-batch of one call of `learn`, from the buffer to the optimizer's step.
 
     Args:
-        model: PPO or A2C.
+        model: Of a class that is followed.
         audit: Takes the mini-batches.
         observer: Takes their numbers.
         timesteps: Knows what the samples were when they were made.
@@ -61,7 +63,9 @@ class TrainingWatch:
         """Whether the learning-rate schedule was asked for it."""
         # Of the latest mini-batch.
         self._samples: tuple[Any, Any] | None = None
-        """Their places in the rollout, and what the buffer gave for them."""
+        """Their places in the rollout, and what the buffer gave for them, without padding."""
+        self._padding: Padding | None = None
+        """Of RecurrentPPO's mini-batch."""
         self._log_probs: Tensor | None = None
         self._entropies: Tensor | None = None
         self._altered: Tensor | None = None
@@ -107,7 +111,11 @@ class TrainingWatch:
             self._asked = True
             with self._rate_guard:
                 self._observer.rate_is_due(due_rate(self._rate, self._model))
-        self._samples = (args[0] if args else kwargs.get("batch_inds"), samples)
+        places, unpadded = args[0] if args else kwargs.get("batch_inds"), samples
+        with self._guard:
+            self._padding = padding_of(instance, len(places))
+            unpadded = samples if self._padding is None else self._padding.of_samples(samples)
+        self._samples = places, unpadded
         return samples
 
     def _around_evaluate_actions(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -120,15 +128,23 @@ class TrainingWatch:
             self._hooks.end()
         with self._guard:
             values, log_probs, entropies = result
-            self._log_probs = log_probs.detach()
-            self._entropies = None if entropies is None else entropies.detach()
+            self._log_probs = self._unpadded(log_probs.detach())
+            self._entropies = None if entropies is None else self._unpadded(entropies.detach())
         with self._timesteps_guard:
-            self._altered = self._differing(*args, **kwargs)
+            # evaluate_actions(obs, actions, ...), of all policies.
+            held = None if self._samples is None else self._samples[1]
+            given = dict(zip(("obs", "actions", *beside_of(held)), args, strict=False)) | kwargs
+            self._altered = self._differing(self._unpadded(given["obs"]), self._unpadded(given["actions"]))
+            if self._altered is not None and held is not None:
+                self._altered = self._altered + beside_differ(held, given).to(self._altered.device)
         with self._loss_guard:
             self._followed = self._follow(values, log_probs, entropies)
             if log_probs.requires_grad:
                 log_probs.register_hook(self._keep_gradient)
         return result
+
+    def _unpadded(self, of: Any) -> Any:
+        return of if self._padding is None else self._padding.taken_off(of)
 
     def _differing(self, observations: Any, actions: Tensor) -> Tensor | None:
         """How far the loss is not that of the observations and actions of its samples."""
@@ -147,7 +163,13 @@ class TrainingWatch:
             return None
         if self._settings is None:
             self._settings = read_settings(self._model, ratio=self._audit.schedule.old_logprob_source != "none")
-        found = MiniBatch(self._settings, log_probs.detach(), values.detach(), entropies is not None)
+        found = MiniBatch(
+            self._settings,
+            self._unpadded(log_probs.detach()),
+            self._unpadded(values.detach()),
+            entropies is not None,
+            padding=self._padding,
+        )
         found.follow(values, log_probs, entropies)
         return found
 
