@@ -53,6 +53,10 @@ class Processes(msgspec.Struct, frozen=True):
     """For example "accelerate launch"."""
     unknown: UnknownText | None = None
     """The variable that the number depends on, if it is not known."""
+    config: str = ""
+    """The configuration that `accelerate launch` is given, as it is written; see `launch.accelerate`."""
+    distributed: bool = False
+    """Whether an option of `accelerate launch` says how processes work together, so that its configuration does not decide it."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -389,25 +393,19 @@ def _accelerate_processes(given: dict[str, Token], place: Place) -> Processes:
     if "--cpu" in given and "--mpirun_hostfile" not in given:
         # accelerate 1.15.0 commands/launch.py launch_command, simple_launcher: one Python process, whatever --num_processes says.
         return Processes(1, given["--cpu"].place, "accelerate launch --cpu")
-    token = given.get("--num_processes") or given.get("-n")
+    token, file = given.get("--num_processes") or given.get("-n"), given.get("--config_file")
     if token is not None and token.unknown:
         return Processes(None, token.place, "accelerate launch", token.unknown[0])
-    if token is None:
-        return Processes(_processes_of_config(given.get("--config_file")), place, "accelerate launch")
-    return Processes(_number(token, "--num_processes"), token.place, "accelerate launch")
+    count = None if token is None else _number(token, "--num_processes")
+    config = file.text if file is not None and not file.unknown else ""
+    distributed = not given.keys().isdisjoint(_TOGETHER)
+    return Processes(
+        count, place if token is None else token.place, "accelerate launch", config=config, distributed=distributed
+    )
 
 
-def _processes_of_config(token: Token | None) -> int | None:
-    """`num_processes` of an accelerate configuration, if the file is here."""
-    if token is None or token.unknown:
-        return None
-    from rlstep_hooks.launch.yaml_file import parse_yaml, read_text
-
-    try:
-        setting = parse_yaml(read_text(token.text), token.text).get("num_processes")
-    except (OSError, LaunchError):
-        return None
-    return setting.value if setting is not None and isinstance(setting.value, int) else None
+_TOGETHER = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--tpu", "--use_megatron_lm")
+"""With one of these accelerate does not look at `distributed_type` of its configuration (1.15.0 commands/launch.py)."""
 
 
 def _torchrun_processes(given: dict[str, Token], place: Place) -> Processes | None:

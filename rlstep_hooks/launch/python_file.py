@@ -61,6 +61,8 @@ class Calls(msgspec.Struct, frozen=True):
     """Callees that are given more keywords than can be known (`**kwargs`)."""
     options: frozenset[str] = frozenset()
     """What the file takes as options of its own (`add_argument`)."""
+    keywords: frozenset[str] = frozenset()
+    """Keywords ("Callee.keyword") that each call of a callee is given in any run, where the file does not define the callee itself."""
 
 
 class _NotLiteralError(Exception):
@@ -159,9 +161,11 @@ class _File:
         settings: dict[str, Setting] = {}
         given: dict[str, list[set[str]]] = {}
         opened: dict[str, UnknownText] = {}
+        unsure: set[str] = set()
         for node in ast.walk(self._tree):
             if isinstance(node, ast.ClassDef):
                 settings |= self._fields(node)
+                unsure.add(node.name)
             callee = _name(node.func) if isinstance(node, ast.Call) else ""
             if not callee or not isinstance(node, ast.Call):
                 continue
@@ -169,6 +173,8 @@ class _File:
             if hidden is not None:
                 opened[callee] = hidden
             given.setdefault(callee, []).append(set(found))
+            if self._condition(node) is not None:
+                unsure.add(callee)
             for name, setting in found.items():
                 settings[name] = self._one_of(settings[name], setting) if name in settings else setting
         for callee, each in given.items():
@@ -177,8 +183,10 @@ class _File:
                     settings[name] = self._unknown(
                         settings[name], f"{callee} is called {len(each)} times, and only some give it"
                     )
-        packages = dict(self._imports())
-        return Calls(settings, self._assignments(), frozenset(given), packages, opened, frozenset(self._options))
+        packages, options = dict(self._imports()), frozenset(self._options)
+        keywords = (set.intersection(*each) for callee, each in given.items() if callee not in unsure)
+        sure = frozenset(name for names in keywords for name in names if not name.rpartition(".")[2].isdigit())
+        return Calls(settings, self._assignments(), frozenset(given), packages, opened, options, sure)
 
     # Names.
 

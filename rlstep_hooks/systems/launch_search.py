@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.accelerate import with_config_read
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.files import NOTEBOOK, find_file, holds_commands
@@ -18,6 +19,7 @@ from rlstep_hooks.launch.skypilot import task_of
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.abbreviations import spelled_out
 from rlstep_hooks.systems.launch_settings import (
     CONFIGS,
     keys_of,
@@ -27,7 +29,7 @@ from rlstep_hooks.systems.launch_settings import (
     settings_of_command,
     with_own_configs,
 )
-from rlstep_hooks.systems.python_launch import calls_of, of_others, settings_of
+from rlstep_hooks.systems.python_launch import calls_of, keywords_of, of_others, settings_of
 from rlstep_hooks.systems.python_launch import hidden as hidden_of
 from rlstep_hooks.systems.trains import why_not
 
@@ -55,6 +57,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Values that a Python file gives to the framework's configuration and that cannot be known."""
     environment: dict[str, str] = {}
     """Variables that the command or `--set` sets, where their values are known."""
+    keywords: frozenset[str] = frozenset()
+    """Keywords ("Callee.keyword") that a Python file gives the framework's own classes in any run."""
 
 
 class Declined(msgspec.Struct, frozen=True):
@@ -231,6 +235,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     if framework is None:
         return None
     system = index.system_of(framework)
+    command = with_config_read(command, folder)
     if options.framework is None and (why := why_not(command, system, folder)):
         return Declined(framework, why, command.place)
     given, missing, notes = settings_of_command(command, system, folder)
@@ -238,11 +243,13 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
     ]
     notes += [Note("ignores", command.cut_off)] if command.cut_off else []
-    hidden = None
+    hidden, keywords = None, frozenset[str]()
     if calls is not None:
         given, more = settings_of(calls, given, system)
         notes += more
-        hidden = hidden_of(calls, system)
+        hidden, keywords = hidden_of(calls, system), keywords_of(calls, system)
+    given, more = spelled_out(system, command, given, options.version)
+    notes += more
     return Launch(
         command=command,
         framework=framework,
@@ -253,6 +260,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         missing=missing,
         hidden=hidden,
         environment=_environment(command, options),
+        keywords=keywords,
     )
 
 

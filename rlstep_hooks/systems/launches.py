@@ -57,7 +57,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
 
     system = index.system_of(launch.framework)
-    release = release_for(system, launch.command, launch.given, options.version)
+    release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
     request = request_of(launch, system, release.version, options)
     settings = request.settings
     plan = Plan(
@@ -121,7 +121,7 @@ def planned_again(launch: Launch, plan: Plan, options: Options) -> Plan:
     from rlstep_hooks.judge.rules.plan_checks import check_plan
 
     system = index.system_of(launch.framework)
-    release = release_for(system, launch.command, launch.given, plan.version)
+    release = release_for(system, launch.command, launch.given, plan.version, keywords=launch.keywords)
     reading = _read(system, request_of(launch, system, release.version, options))
     return msgspec.structs.replace(
         plan,
@@ -160,7 +160,7 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     options = options or Options()
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
-    release = release_for(system, launch.command, launch.given, options.version)
+    release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
     return _read(system, request_of(launch, system, release.version, options))
 
 

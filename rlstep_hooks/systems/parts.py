@@ -118,6 +118,15 @@ def program_assumed(program: str, where: str = "") -> Note:
     )
 
 
+class Said(msgspec.Struct, frozen=True):
+    """What a framework makes of a setting that it does not have."""
+
+    words: str
+    """What ends the run, in the framework's own words; or why nothing does."""
+    refuses: bool = True
+    """Whether the run ends. Otherwise the setting is dropped without a word."""
+
+
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """The names of a framework's settings, release by release; see `rlstep_hooks.systems.release`."""
 
@@ -133,6 +142,11 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of further settings that these programs take."""
     abbreviated: bool = False
     """Whether the beginning of a name stands for it, as argparse has it."""
+    dashed: bool = False
+    """Whether argparse has each name with dashes too."""
+    says: str = ""
+    """What a release makes of a setting that it does not have, "module:function": `(Command, Setting, version) -> Said | None`, None
+    where something else takes it. Without it, arguments are refused in the words of `refusal`, and files are not looked at."""
     forked: bool = False
     """Whether a user's program with settings that no release has is a fork (otherwise: a script with flags of its own)."""
     no_effect: tuple[str, ...] = ()

@@ -91,6 +91,17 @@ def hidden(calls: Calls, system: System) -> UnknownText | None:
     return next((calls.opened[callee] for callee in configurations), None)
 
 
+def keywords_of(calls: Calls, system: System) -> frozenset[str]:
+    """Keywords that the framework's own configurations, imported from its package, are given in any run."""
+    entries = index.entries_of(system.name)
+    packages = {package for entry in entries for package in entry.packages}
+    own = {
+        callee for entry in entries for callee in entry.calls
+        if not callee.endswith("Trainer") and calls.packages.get(callee) in packages
+    }  # fmt: skip
+    return frozenset(name for name in calls.keywords if name.partition(".")[0] in own)
+
+
 def of_others(calls: Calls) -> list[str]:
     """Trainers that the file calls and nobody here plans: of other packages with the name of one that is known ("GRPOTrainer of mine"),
     and of any package by another name ("OnlineDPOTrainer of trl")."""

@@ -17,8 +17,10 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.abbreviations import is_flag, meant_by
 from rlstep_hooks.systems.entry import named
 from rlstep_hooks.systems.keys import KeyList, key_list, runs_of
+from rlstep_hooks.systems.parts import Said
 from rlstep_hooks.systems.request import release_of
 
 if TYPE_CHECKING:
@@ -42,29 +44,46 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that no release has and that are no misspelling: the launch is one of a fork."""
 
 
-def release_for(system: System, command: Command, given: Mapping[str, Setting], asked: str | None) -> Release:
-    """The release for a launch: the one asked for, else the newest one that accepts the names of its settings."""
+def release_for(
+    system: System,
+    command: Command,
+    given: Mapping[str, Setting],
+    asked: str | None,
+    *,
+    keywords: frozenset[str] = frozenset(),
+) -> Release:
+    """The release for a launch: the one asked for, else the newest one that accepts the names of its settings.
+
+    Args:
+        system: The system.
+        command: The command.
+        given: What the launch sets.
+        asked: The release that the user names.
+        keywords: Names ("Callee.keyword") that the framework's own classes are given in a Python file.
+    """
     if system.keys is None:
         return Release(version=asked or system.version, notes=_newest(system) if asked is None else ())
     known = key_list(system.keys.file)
     if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
         return _of_own_program(system, known, command, given, asked)
-    names = _subject(system.keys, known, command, given)
+    subject = _subject(system.keys, known, command, given, keywords)
+    names = list(subject)
     version = asked or _newest_that_accepts(system, known, names)
-    unknown = [name for name in names if not known.has(name, version)]
+    unknown = _unknown(system.keys, known, command, subject, version)
     notes = _notes(system, known, names, version, asked)
     foreign: tuple[str, ...] = ()
     if asked is None and system.keys.forked and any(_is_foreign(known, name, version, given) for name in unknown):
         version = _nearest_to_fork(system, known, names)
-        unknown = [name for name in names if not known.has(name, version)]
+        unknown = _unknown(system.keys, known, command, subject, version)
         foreign = tuple(name for name in unknown if not known.ever(name))
         notes = (_fork_note(system, version),)
     notes = (*notes, *_added(system, known, given))
     if asked is None and unknown and all(known.ever(name) for name in unknown):
         between = _between_releases(system, known, names, unknown, version)
         if between is not None:
-            return Release(version=version, notes=notes, findings=(between,), refused=tuple(unknown))
-    return _judged(Release(version=version, notes=notes, foreign=foreign), system, known, given, unknown)
+            refused = _names_of(subject, unknown)
+            return Release(version=version, notes=notes, findings=(between,), refused=refused)
+    return _judged(Release(version=version, notes=notes, foreign=foreign), system, known, command, subject, unknown)
 
 
 def _between_releases(
@@ -73,6 +92,7 @@ def _between_releases(
     """Notes on settings of which each is in some release and all are in none: the launch is for a checkout between two releases."""
     from rlstep_hooks.judge.rules.plan_checks import between_releases
 
+    names = [name for name in names if known.ever(name)]
     if known.releases_with(names):
         return None
     one = unknown[0]
@@ -172,22 +192,62 @@ def accepted_by_others(system: System, read: Callable[[str], object]) -> tuple[N
     return (Note("assumes", f"accepted by {system.title} {runs}: --version {accepted[-1]} plans it so"),)
 
 
-def _subject(keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting]) -> list[str]:
-    """The settings whose names the framework itself checks."""
-    if not any(command.program.matches(pattern) for pattern in keys.strict):
-        return []
-    if keys.unless and named(keys.unless)(given):
-        return []
+def _subject(
+    keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting], keywords: frozenset[str]
+) -> dict[str, Setting]:
+    """The settings whose names the framework itself checks, by these names: of a file the first part, of a call the keyword."""
+    strict = any(command.program.matches(pattern) for pattern in keys.strict)
+    strict = strict and not (keys.unless and named(keys.unless)(given))
+    found: dict[str, Setting] = {}
+    for name, setting in given.items():
+        source, checked = setting.place.source, name
+        if setting.added or setting.deleted or source == "--set":
+            continue
+        if source.endswith((".py", ".ipynb")):
+            if not keys.says or name not in keywords:
+                continue
+            checked = name.partition(".")[2]
+        elif source.endswith((".yaml", ".yml", ".toml")):
+            checked = name.partition(".")[0]
+            alone = command.program.kind == "config" and known.ever(checked)
+            if not keys.says or not (strict or alone):
+                continue
+            setting = msgspec.structs.replace(setting, name=checked, written=checked)
+        elif not strict:
+            continue
+        if not (
+            any(fnmatchcase(checked, pattern) for pattern in keys.also)
+            or known.below_a_setting(checked)
+            or known.is_section(checked)
+        ):
+            found[checked] = setting
+    return found
+
+
+def _unknown(keys: Keys, known: KeyList, command: Command, subject: Mapping[str, Setting], version: str) -> list[str]:
+    """The settings that a release does not have, and that nothing else takes."""
     return [
         name
-        for name, setting in given.items()
-        if not (setting.added or setting.deleted or setting.place.source.endswith((".yaml", ".yml", ".toml", ".py")))
-        and setting.place.source != "--set"
-        and not any(fnmatchcase(name, pattern) for pattern in keys.also)
-        and not known.below_a_setting(name)
-        and not known.is_section(name)
-        and not (keys.abbreviated and any(each.startswith(name) and each != name for each in known.keys))
+        for name, setting in subject.items()
+        if not known.has(name, version) and _said(keys, known, command, setting, version) is not None
     ]
+
+
+def _said(keys: Keys, known: KeyList, command: Command, setting: Setting, version: str) -> Said | None:
+    """What a release makes of a setting that it does not have."""
+    if keys.abbreviated and is_flag(setting):
+        options = meant_by(setting, known.of(version), dashed=keys.dashed)
+        if len(options) > 1:
+            return Said(f"error: ambiguous option: {setting} could match {', '.join(options)}")
+    if keys.says:
+        found: Said | None = named(keys.says)(command, setting, version)
+        return found
+    return Said(keys.refusal.format(name=setting.name, written=setting))
+
+
+def _names_of(subject: Mapping[str, Setting], names: Iterable[str]) -> tuple[str, ...]:
+    """The names of some settings, as they are checked and as the launch has them ("GRPOConfig.beta")."""
+    return tuple(dict.fromkeys(each for name in names for each in (name, subject[name].name)))
 
 
 def _newest_that_accepts(system: System, known: KeyList, names: list[str]) -> str:
@@ -242,17 +302,20 @@ def _newest(system: System) -> tuple[Note, ...]:
 
 
 def _judged(
-    release: Release, system: System, known: KeyList, given: Mapping[str, Setting], unknown: list[str]
+    release: Release, system: System, known: KeyList, command: Command, given: Mapping[str, Setting], unknown: list[str]
 ) -> Release:
     """The release, with what is to be said about settings that it does not have."""
-    from rlstep_hooks.judge.rules.plan_checks import foreign_settings, unknown_setting
+    from rlstep_hooks.judge.rules.plan_checks import dropped_settings, foreign_settings, unknown_setting
 
     assert system.keys is not None
     findings: list[Finding] = []
     foreign: list[str] = []
     refused: list[str] = []
+    dropped: dict[str, list[str]] = {}
     title = f"{system.title} {release.version}"
     for name in unknown:
+        said = _said(system.keys, known, command, given[name], release.version)
+        assert said is not None  # `_unknown` left those out
         near = known.nearest(name, release.version)
         if known.ever(name) and release.foreign:
             foreign.append(name)  # a fork has settings of several releases
@@ -262,17 +325,28 @@ def _judged(
             remedy = f"accepted by {system.title} {runs_of(accepted, known.releases)}: --version {accepted[-1]}"
         elif near is not None and near not in given:
             remedy = f"did you mean {near}?"
+        elif "ambiguous option" in said.words:
+            remedy = "write the name in full"
+        elif not said.refuses:
+            dropped.setdefault(said.words, []).append(str(given[name]))
+            continue
         else:
             foreign.append(name)
             continue
         refused.append(name)
-        refusal = system.keys.refusal.format(name=name, written=given[name])
-        findings.append(unknown_setting(title, refusal, str(given[name].place), remedy))
+        if said.refuses:
+            findings.append(unknown_setting(title, said.words, str(given[name].place), remedy))
+        else:
+            findings.append(dropped_settings(title, [str(given[name])], said.words, remedy))
+    findings += (dropped_settings(title, names, words, "take them out") for words, names in dropped.items())
     if foreign:
         shown = [str(given[name]) for name in foreign]
-        refusal = system.keys.refusal.format(name=foreign[0], written=shown[0])
-        findings.append(foreign_settings(title, shown, f"{title} itself ends the run: {refusal}"))
-    return msgspec.structs.replace(release, findings=tuple(findings), refused=tuple(refused), foreign=tuple(foreign))
+        said = _said(system.keys, known, command, given[foreign[0]], release.version)
+        because = f"{title} itself ends the run: {said.words}" if said is not None else ""
+        findings.append(foreign_settings(title, shown, because))
+    return msgspec.structs.replace(
+        release, findings=tuple(findings), refused=_names_of(given, refused), foreign=tuple(foreign)
+    )
 
 
 def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.shell.script import read_text
 from rlstep_hooks.launch.text import LaunchError, Token
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def command(text: str) -> Command:
@@ -68,14 +64,6 @@ def test_wrappers(text: str, program: Program, processes: int | str | None) -> N
 
 def test_the_environment_in_front_is_kept() -> None:
     assert command("A=1 env B=2 python x.py").environment["B"].text == "2"
-
-
-def test_accelerate_reads_processes_from_its_file(tmp_path: Path) -> None:
-    config = tmp_path / "acc.yaml"
-    config.write_text("compute_environment: LOCAL_MACHINE\nnum_processes: 6\n")
-    processes = command(f"accelerate launch --config_file {config} train.py a=1").processes
-    assert processes is not None
-    assert processes.count == 6
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,17 @@ def foreign_settings(release: str, names: list[str], because: str) -> Finding:
     )
 
 
+def dropped_settings(release: str, names: list[str], because: str, remedy: str) -> Finding:
+    """The finding of settings that this release takes and drops; `because` is what in its source does so."""
+    return _planned(
+        SettingsWithoutEffect,
+        expected=f"settings of {release}",
+        observed=", ".join(names),
+        why=f"{release} does not have {'them' if len(names) > 1 else 'it'} and raises no error: {because}",
+        fix=remedy,
+    )
+
+
 def between_releases(title: str, release: str, names: list[str], apart: str) -> Finding:
     """The finding of settings that releases have, but none has all of; `apart` says which has which."""
     return _planned(

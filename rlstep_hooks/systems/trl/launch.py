@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+from rlstep_hooks.launch.accelerate import processes_with
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.counting import divisors
 from rlstep_hooks.planning.reading import Conversion
@@ -58,6 +60,31 @@ def algorithm_of(launch: Request) -> Algorithm:
     name = launch.command.program.name
     called = any(launch.settings.is_given(f"RLOOConfig.{key}") for key in ("output_dir", *PLAN_SETTINGS))
     return "RLOO" if "rloo" in name.lower().rpartition("/")[2] or called else "GRPO"
+
+
+def processes_of(launch: Request) -> int | None:
+    """Processes of `trl grpo`, which hands what is not its own on to `accelerate launch`, also from its YAML; None if it is not said.
+
+    Since 0.29 (trl/cli/commands/training.py); from 0.22 to 0.28 trl/cli.py drops them. TRL ships configurations of accelerate under
+    names (trl/accelerate_configs): with `single_gpu` one process trains, with the others 8.
+    """
+    program, settings = launch.command.program, launch.settings
+    if program.kind == "executable" and release_of(launch.version) < (0, 29):
+        return None
+    if program.kind not in ("executable", "config"):
+        return None
+    count = settings.optional_count("num_processes")
+    named = settings.text("accelerate_config") or settings.text("config_file")
+    if named is None:
+        return count
+    if named in SHIPPED:
+        return SHIPPED[named] if count is None or SHIPPED[named] == 1 else count
+    file = find_file(named, launch.folder, launch.command.folder)
+    return count if file is None else processes_with(file, count)
+
+
+SHIPPED = {"single_gpu": 1, "multi_gpu": 8, "fsdp1": 8, "fsdp2": 8, "zero1": 8, "zero2": 8, "zero3": 8}
+"""Configurations of accelerate that TRL ships, with the processes that train with each."""
 
 
 def rounds_down(version: str, transformers: str) -> bool:

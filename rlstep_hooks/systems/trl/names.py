@@ -16,7 +16,9 @@ KEYS = Keys(
         "script:trl/scripts/rloo.py",
     ),
     abbreviated=True,
-    also=("no_*",),
+    dashed=True,
+    says="rlstep_hooks.systems.trl.parser:said",
+    also=("no_*", "env"),
     no_effect=(
         "output_dir",
         "run_name",

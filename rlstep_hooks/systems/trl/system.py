@@ -24,7 +24,14 @@ from rlstep_hooks.systems.declaration import (
 )
 from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
-from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS, algorithm_of, release_named, rounds_down, valid_groups
+from rlstep_hooks.systems.trl.launch import (
+    PLAN_SETTINGS,
+    algorithm_of,
+    processes_of,
+    release_named,
+    rounds_down,
+    valid_groups,
+)
 from rlstep_hooks.systems.trl.links import LINKS
 from rlstep_hooks.systems.trl.names import KEYS
 from rlstep_hooks.systems.trl.releases import FIRST, FIRST_PLANNED, FIRST_UNSUPPORTED
@@ -135,6 +142,7 @@ SYSTEM = System(
         "has_adapter": has_adapter,
         **loader.FUNCTIONS,
         "algorithm_of": algorithm_of,
+        "processes_of": processes_of,
         "rounds_down": rounds_down,
         "transformers_of": lambda version: release_named(version).transformers,
         "valid_groups": valid_groups,
@@ -142,6 +150,7 @@ SYSTEM = System(
     let={
         **loader.LET,
         "algorithm": "algorithm_of(launch)",
+        "processes": "processes_of(launch)",
         "transformers": "transformers_version or transformers_of(version)",
         # 0.16: one generation for each micro-batch of the first pass, gated by `global_step % num_iterations`; before, for each one.
         "by_microbatch": "release < (0, 17)",

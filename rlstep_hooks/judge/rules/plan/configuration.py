@@ -58,9 +58,10 @@ class ForeignSettings(Rule):
 
     What it checks:
         The name of each setting against the complete list of every release that can be planned, where the program is
-        the framework's own and checks names itself (Hydra, argparse). A name close to a known one is a misspelling,
-        which is RLS110. Settings that Hydra adds (`+name`) are not looked at. It is found too where releases have the
-        settings, but none has all of them: a checkout between two releases.
+        the framework's own and checks names itself (Hydra, argparse), and each keyword of TRL's GRPOConfig and RLOOConfig in a
+        Python file. A name close to a known one is a misspelling, which is RLS110. Settings that Hydra adds (`+name`) are
+        not looked at. It is found too where releases have the settings, but none has all of them: a checkout between two
+        releases.
 
     Why it matters:
         The framework itself ends such a launch at once. If the launch runs, it is a fork, and the loop of a fork may
@@ -102,7 +103,9 @@ class SettingsWithoutEffect(Rule):
 
     What it checks:
         Settings of an older release that the configuration of this release still has, so that no error is raised, while nothing
-        reads them any more: verl's `custom_reward_function.*`, `reward_model.*` and `sandbox_fusion.*` in `main_ppo` of 0.9.
+        reads them any more: verl's `custom_reward_function.*`, `reward_model.*` and `sandbox_fusion.*` in `main_ppo` of 0.9. And
+        settings that no configuration has and that the program drops: what is left over in the YAML of `trl.scripts.grpo`, and from
+        TRL 0.22 to 0.28 among its arguments and those of `trl grpo`.
 
     Why it matters:
         The run looks healthy and does something else. With verl's three sections the reward function of the launch is never called:
@@ -118,12 +121,12 @@ class SettingsWithoutEffect(Rule):
           fix       write them under the names that are read
 
     What to do:
-        Write the setting under the name that the finding gives.
+        Write the setting under the name that the finding gives, or take it out.
 
     Known limits:
         - Only plans of launches show it (`rlstep plan`, `rlstep rehearse`). The report of a run does not repeat it.
         - It knows verl's sections of rewards. A program of somebody's own that calls `main_ppo` may move them itself, as verl 0.8 did;
-          of such a program nothing is said.
+          of such a program nothing is said. Nor is anything said of what a script of somebody's own makes of TRL's parser.
         - A setting that is given under both names is not shown.
 
     Sources:
