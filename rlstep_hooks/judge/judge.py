@@ -284,7 +284,10 @@ class Judge:
         """Show an event with its differences from the plan, or a single difference, to the rules with this handler."""
         findings = self._claim(differences) if differences else []
         for rule, method in self._handlers[handler]:
+            before = rule.checks
             finding = method(shown)
+            if rule.checks != before:
+                rule.look(rule.progress.rollouts)
             if finding is not None:
                 findings.append(self._explain(rule, finding, shown if isinstance(shown, Difference) else None))
         return findings
@@ -352,7 +355,10 @@ class Judge:
         found: list[tuple[int, Finding]] = []
         for rule, method in self._handlers[handler]:
             for values, event, where in arrived:
+                before = rule.checks
                 finding = method(values, event, where)
+                if rule.checks != before:
+                    rule.look(where[0])
                 if finding is not None:
                     place = arrived.index((values, event, where))
                     found.append((place, self._explain(rule, finding, None)))
@@ -370,7 +376,7 @@ class Judge:
         if schedule is not None:
             not_evaluated |= schedule.not_evaluated
         not_evaluated |= {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
-        not_evaluated |= {o.code: f"looked at {o.checks} of {o.checks + o.missed}" for o in outcomes if o.missed}
+        not_evaluated |= {o.code: f"looked at {o.part}" for o in outcomes if o.part}
         ending = ending_of(self._ended)
         broken_off = self._broken_off(ending)
         if broken_off:

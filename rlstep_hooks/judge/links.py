@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from rlstep_hooks.judge.outcome import SAMPLED
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rlstep_hooks.judge.outcome import RuleOutcome
     from rlstep_hooks.planning.finding import Finding
 
-LinkState = Literal["right", "warned", "wrong", "not observed", "absent"]
-"""The outcome of a link. It is absent if the run never did what its rules check."""
+LinkState = Literal["right", "in part", "warned", "wrong", "not observed", "absent"]
+"""The outcome of a link. It is right in part if some of it was not compared, and absent if the run never did what its rules check."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -59,8 +61,10 @@ class LinkOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Codes of the rules that found something wrong."""
     note: str = ""
     """What limits the checks of a right link."""
+    share: str = ""
+    """How much of a link in part was compared: "8 of 16 rollouts", "3 of 4 rules"."""
     reason: str = ""
-    """Why it was not observed."""
+    """Why it, or the rest of it, was not observed."""
 
 
 def link_of(code: str) -> Link:
@@ -81,16 +85,40 @@ def links_of(rules: Iterable[RuleOutcome], findings: Iterable[Finding]) -> list[
 def _outcome(link: Link, rules: Sequence[RuleOutcome], wrong: set[str]) -> LinkOutcome:
     found = [rule.code for rule in rules if rule.verdict == "FAIL"]
     errors = [code for code in found if code in wrong]
-    checked = [rule for rule in rules if rule.verdict == "PASS"]
-    unknown = [rule for rule in rules if rule.verdict == "NOT_EVALUATED"]
     if found:
         state: LinkState = "wrong" if errors else "warned"
         return LinkOutcome(name=link.name, state=state, matters=link.matters, codes=tuple(errors or found))
-    if checked:
-        notes = dict.fromkeys(rule.note for rule in checked if rule.note)
-        return LinkOutcome(name=link.name, state="right", matters=link.matters, note=", ".join(notes))
-    # A reason that something could not be observed says more than a reason that there was nothing to observe.
-    first = min(unknown, key=lambda rule: rule.idle)
-    absent = first.idle and not link.matters
-    state = "absent" if absent else "not observed"
-    return LinkOutcome(name=link.name, state=state, matters=link.matters, reason=first.reason)
+    # A rule that looks at a plan says nothing of what the run did, unless the link is about the plan alone.
+    of_run = [rule for rule in rules if not rule.of_plan] or rules
+    checked = [rule for rule in of_run if rule.verdict == "PASS"]
+    unknown = [rule for rule in of_run if rule.verdict == "NOT_EVALUATED"]
+    if not checked:
+        # A reason that something could not be observed says more than a reason that there was nothing to observe.
+        first = min(unknown, key=lambda rule: rule.idle)
+        state = "absent" if first.idle and not link.matters else "not observed"
+        return LinkOutcome(name=link.name, state=state, matters=link.matters, reason=first.reason)
+    notes = ", ".join(dict.fromkeys(rule.note for rule in checked if rule.note))
+    lacking = [rule for rule in unknown if not rule.idle]
+    share, reason = _part(checked, lacking)
+    state = "in part" if share else "right"
+    return LinkOutcome(name=link.name, state=state, matters=link.matters, note=notes, share=share, reason=reason)
+
+
+def _part(checked: Sequence[RuleOutcome], lacking: Sequence[RuleOutcome]) -> tuple[str, str]:
+    """How much of a link was compared, and why not the rest; empty if all was."""
+    shares, reasons = [], []
+    if lacking:
+        shares.append(f"{len(checked)} of {len(checked) + len(lacking)} rules")
+        by_reason: dict[str, list[str]] = {}
+        for rule in lacking:
+            by_reason.setdefault(rule.reason, []).append(rule.code)
+        reasons += [f"not {', '.join(codes)}: {reason}" for reason, codes in by_reason.items()]
+    sampled = [rule.share for rule in checked if rule.share]
+    if sampled:
+        shares.append(min(sampled, key=lambda share: int(share.split()[0])))
+        reasons.append(SAMPLED)
+    for rule in checked:
+        if rule.missed:
+            shares.append(f"{rule.coverage} comparisons of {rule.code}")
+            reasons.append(rule.reason)
+    return ", ".join(shares), "; ".join(dict.fromkeys(reasons))

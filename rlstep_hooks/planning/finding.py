@@ -55,6 +55,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     occurrences: int = 1
     rollouts: tuple[int, ...] = ()
     """The first `LISTED_ROLLOUTS` rollouts in which it was seen, each once, in the order in which it was seen."""
+    compared: int = 0
+    """Rollouts in which its rule compared something, if these are not all: the fault may be in the others too."""
     deviation: str = ""
     """Name of the framework's known deviation that explains it."""
     planned: bool = False
@@ -79,9 +81,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return ""
         if not self.rollouts:
             return f"{self.occurrences} times"
+        if self.compared == len(self.rollouts) > 1:
+            times = "" if self.occurrences == self.compared else f"{self.occurrences} times, "
+            return f"{times}in each of the {self.compared} rollouts that were compared"
         several = "rollouts" if len(self.rollouts) > 1 else "rollout"
         more = " and later ones" if len(self.rollouts) == LISTED_ROLLOUTS else ""
-        return f"{self.occurrences} times, in {several} {_ranges(self.rollouts, last='' if more else ' and ')}{more}"
+        of = f", of {self.compared} that were compared" if self.compared else ""
+        return (
+            f"{self.occurrences} times, in {several} {_ranges(self.rollouts, last='' if more else ' and ')}{more}{of}"
+        )
 
     @property
     def kind(self) -> tuple[str, str, str]:

@@ -151,7 +151,7 @@ def _links(report: Report) -> list[str]:
     """The outcome of each link of the run, and how many of its checks could be made."""
     lines = []
     for link in links_of(report.rules, report.findings):
-        if link.state not in ("absent", "not observed"):
+        if link.state not in ("absent", "not observed", "in part"):
             more = ", ".join(link.codes) or link.note
             lines.append(f"- {escaped(link.name)}: {link.state}" + (f" ({escaped(more)})" if more else ""))
     lines += [f"- in part: {escaped(text)}" for text in in_part(report)]

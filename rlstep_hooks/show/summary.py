@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.judge.links import links_of
+from rlstep_hooks.judge.links import link_of, links_of
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
@@ -53,19 +53,28 @@ def rule_counts(report: Report) -> str:
 def shown(report: Report) -> str:
     """The outcome of the links in one line: which are wrong, how many are right, which were not observed."""
     links = links_of(report.rules, report.findings)
-    by_state = {state: [link for link in links if link.state == state] for state in ("wrong", "warned", "right")}
+    by_state = {
+        state: [link for link in links if link.state == state] for state in ("wrong", "warned", "right", "in part")
+    }
     lacking = [link.name for link in links if link.state == "not observed"]
     parts = []
     if by_state["wrong"]:
         parts.append(f"wrong: {_named(by_state['wrong'])}")
     if by_state["warned"]:
         parts.append(f"to look at: {_named(by_state['warned'])}")
-    right, noted = by_state["right"], [f"{link.name} {link.note}" for link in by_state["right"] if link.note]
+    right, noted = by_state["right"], [_noted(link) for link in by_state["right"] if link.note]
     if right:
         parts.append(f"{number(len(right), 'links')} right" + (f" ({', '.join(noted)})" if noted else ""))
+    if by_state["in part"]:
+        named = ", ".join(f"{_noted(link)} ({link.share})" for link in by_state["in part"])
+        parts.append(f"{len(by_state['in part'])} right in part: {named}")
     if lacking:
         parts.append(f"not observed: {', '.join(lacking)}")
     return "; ".join(parts)
+
+
+def _noted(link: LinkOutcome) -> str:
+    return f"{link.name} {link.note}".rstrip()
 
 
 def _named(links: Iterable[LinkOutcome]) -> str:
@@ -73,8 +82,13 @@ def _named(links: Iterable[LinkOutcome]) -> str:
 
 
 def in_part(report: Report) -> list[str]:
-    """Rules that could make only some of their checks, with how many: "RLS402 Title: 24 of 32"."""
-    return [f"{rule.code} {rule.title}: {rule.coverage}" for rule in report.rules if rule.coverage]
+    """Links of which only a part was compared, with how much of it and why: "loss (8 of 16 rollouts): ...". Of links that are wrong,
+    the rules that could make only some of their checks."""
+    links = links_of(report.rules, report.findings)
+    partly = [f"{_noted(link)} ({link.share}): {link.reason}" for link in links if link.state == "in part"]
+    names = {link.name for link in links if link.state in ("wrong", "warned")}
+    rules = [rule for rule in report.rules if rule.part and link_of(rule.code).name in names]
+    return partly + [f"{rule.code} {rule.title}: {rule.part}" for rule in rules]
 
 
 def ending(report: Report) -> str:
@@ -188,7 +202,10 @@ def not_evaluated(report: Report) -> NotEvaluated:
     for link in links:
         if link.state == "not observed" and link.reason not in by_reason:
             by_reason[link.reason] = [link.name]
+    partly = {link.name for link in links if link.state == "in part"}  # which says why
     for rule in report.rules:
+        if link_of(rule.code).name in partly:
+            continue
         if rule.verdict == "NOT_EVALUATED" and not rule.idle and rule.reason not in by_reason:
             by_reason[rule.reason] = [rule.title]
     reasons = {", ".join(dict.fromkeys(names)): reason for reason, names in by_reason.items()}

@@ -22,6 +22,7 @@ import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.entry import Entry, named
+from rlstep_hooks.systems.links import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,6 +108,11 @@ def deviations_of(framework: str, version: str) -> tuple[Deviation, ...]:
     places += [system.deviations for system in others if system.deviations]
     found: tuple[Deviation, ...] = sum((named(place) for place in places), ())
     return tuple(deviation for deviation in found if deviation.concerns(version))
+
+
+def link_facts(name: str) -> dict[str, dict[str, str]]:
+    """What a run of this system says of the links that are not compared in it. Loads data, never the framework."""
+    return facts_of(system_of(name).links)
 
 
 @lru_cache(maxsize=1)

@@ -6,9 +6,12 @@ of these declarations.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LinkName = Literal[
     "settings in force",
@@ -68,6 +71,8 @@ class Link(msgspec.Struct, frozen=True):
     """What is compared; empty where nothing is."""
     not_compared: str = ""
     """What is not, with the reason."""
+    exists: bool = True
+    """Whether runs of this framework have the link at all."""
 
 
 def yes(compared: str, but: str = "") -> Link:
@@ -78,6 +83,23 @@ def yes(compared: str, but: str = "") -> Link:
 def no(reason: str) -> Link:
     """A link that is not compared, and why."""
     return Link("", reason)
+
+
+def none(reason: str) -> Link:
+    """A link that no run of this framework has, and why."""
+    return Link("", reason, exists=False)
+
+
+def facts_of(links: Mapping[LinkName, Link]) -> dict[str, dict[str, str]]:
+    """What the judge needs to know: rules whose link is not compared, and those whose link is not there, each with the reason.
+
+    Such a rule may find something to compare all the same (an order, a plan). That is no check of the link.
+    """
+    unknown = [(code, link) for name, link in links.items() if not link.compared for code in RULES[name]]
+    return {
+        "not_compared": {code: link.not_compared for code, link in unknown if link.exists},
+        "not_there": {code: link.not_compared for code, link in unknown if not link.exists},
+    }
 
 
 def in_words(link: Link) -> str:

@@ -38,6 +38,10 @@ KINDS = 16
 """How many findings of one variant are told apart; a further one counts as a repetition of the last."""
 
 
+ALL_OF_FIRST = 8
+"""Rollouts at the beginning of a run in which an observer recomputes what it recomputes at all."""
+
+
 class _Reported(msgspec.Struct):
     finding: Finding
     found_at: int
@@ -95,6 +99,8 @@ class Rule:
         self.missed = 0
         """Comparisons that the rule should have made and could not, because something was not observed."""
         self.disabled = ""
+        self._looked = self._looked_first = self._looked_at = 0
+        """Rollouts in which it compared something: all, those among the first, and the latest one."""
         self._reported: dict[tuple[str, str, str, str], _Reported] = {}
 
     def fail(
@@ -146,6 +152,22 @@ class Rule:
         same = (reported for reported in known if reported.latest == where.rollout)
         return next(same, known[-1] if len(known) >= KINDS else None)
 
+    def look(self, rollouts: int) -> None:
+        """Count that it compared something in the latest of so many rollouts."""
+        if rollouts > self._looked_at:
+            self._looked_at = rollouts
+            self._looked += 1
+            self._looked_first += rollouts - self.progress.rollouts + self.progress.own_rollouts <= ALL_OF_FIRST
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it compared something in the first rollouts, and in some of the later ones only, because an observer recomputes no
+        more. A rule that finds something to compare in few rollouts of any run is not one."""
+        later = self.progress.own_rollouts - ALL_OF_FIRST
+        return (
+            later > 0 and 2 * self._looked_first >= ALL_OF_FIRST and 4 * (self._looked - self._looked_first) < 3 * later
+        )
+
     def replace(self, before: Finding, after: Finding) -> None:
         """Replace a finding by the same finding with an explanation."""
         for reported in self._reported.values():
@@ -155,7 +177,12 @@ class Rule:
     def findings(self) -> list[tuple[int, Finding]]:
         """The findings so far with their occurrences, each with the number of events that were judged before it."""
         distinct = {id(reported): reported for reported in self._reported.values()}
-        return [(reported.found_at, reported.result()) for reported in distinct.values()]
+        compared = self._looked if self.sampled else 0
+        found = [(reported.found_at, reported.result()) for reported in distinct.values()]
+        return [
+            (at, msgspec.structs.replace(finding, compared=compared) if compared and finding.rollouts else finding)
+            for at, finding in found
+        ]
 
     def outcome(self, matched: Counter[type]) -> RuleOutcome:
         """PASS, FAIL or NOT_EVALUATED with the reason.
@@ -169,17 +196,29 @@ class Rule:
             verdict = "FAIL"
         elif self.disabled or not checks:
             verdict = "NOT_EVALUATED"
+        not_compared, not_there = (self._declared(name) for name in ("not_compared", "not_there"))
+        if verdict == "PASS" and (not_compared or not_there):
+            verdict, checks = "NOT_EVALUATED", 0
         unknown = verdict == "NOT_EVALUATED"
+        missed = self.missed if checks else 0
+        why = self.disabled or not_compared or not_there or self.reason()
         return RuleOutcome(
             code=self.code,
             title=self.title,
             verdict=verdict,
             checks=checks,
-            missed=self.missed if checks else 0,
+            missed=missed,
+            share=f"{self._looked} of {self.progress.own_rollouts} rollouts" if checks and self.sampled else "",
+            of_plan=self.seen_in != "run",
             note=self.note() if checks else "",
-            reason=self.disabled or self.reason() if unknown else "",
-            idle=unknown and not self.disabled and self.absent(),
+            reason=why if unknown else self.cannot_see if missed else "",
+            idle=unknown and not self.disabled and not not_compared and (bool(not_there) or self.absent()),
         )
+
+    def _declared(self, name: str) -> str:
+        """Why the system of this run does not compare what the rule is about; empty if it does, or does not say."""
+        declared = self.progress.started.facts.get(name)
+        return str(declared.get(self.code, "")) if isinstance(declared, dict) else ""
 
     def checked(self, matched: Counter[type]) -> int:
         """The number of comparisons that the rule made."""

@@ -59,6 +59,8 @@ class Progress:
         """The data epoch in which the run began."""
         self.place: Place = (0, self.update, 0)
         """The current place."""
+        self._before = 0
+        """Rollouts before a resume."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
         self.open_of_critic: dict[int, tuple[MicroBatch, Place]] = {}
         """The latest micro-batches of the critic, few of which get numbers."""
@@ -78,6 +80,11 @@ class Progress:
         """The dtype of the model's forward, as torch names it; "unknown" where the observer did not say."""
         self.precision = precision_class(self.compute_dtype)
         """The class of tolerances of that dtype."""
+
+    @property
+    def own_rollouts(self) -> int:
+        """Training rollouts since this run began, without those before a resume."""
+        return self.rollouts - self._before
 
     @property
     def resumed(self) -> bool:
@@ -112,6 +119,7 @@ class Progress:
     def begin(self, *, rollouts: int, epoch: int) -> None:
         """Begin at the rollout and the data epoch at which the run begins, which a resume decides."""
         self.rollouts, self.epoch, self.first_epoch = rollouts, epoch, epoch
+        self._before = rollouts
         self.place = rollouts, self.update, epoch
 
     def end_epoch(self, epoch: int) -> None:

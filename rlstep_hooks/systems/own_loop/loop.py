@@ -112,7 +112,7 @@ class LoopAudit:
         self.schedule = schedule
         roles: dict[Role, Any] = {"policy": optimizer, "critic": critic_optimizer}
         self._optimizers = {role: given for role, given in roles.items() if given is not None}
-        self._facts = {"reference_log_probs": "unseen"} | (facts or {})
+        self._facts = index.link_facts("own_loop") | {"reference_log_probs": "unseen"} | (facts or {})
         self._versions = versions
         self._max_grad_norm = max_grad_norm
         self._learning_rate = learning_rate

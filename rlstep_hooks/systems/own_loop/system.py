@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.declaration import System
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.links import no, none, yes
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Reading
@@ -66,7 +66,7 @@ SYSTEM = System(
         ),
         "reference": no("the loop hands over none"),
         "reference on the way": no("the loop hands over none"),
-        "sampler": no("the loop samples itself"),
+        "sampler": none("the loop samples itself"),
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=("what the loop does not tell",),

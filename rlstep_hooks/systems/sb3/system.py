@@ -20,7 +20,7 @@ from rlstep_hooks.systems.declaration import (
     number,
     text,
 )
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.links import none, yes
 from rlstep_hooks.systems.sb3.launch import OWN, learning_rate, settings_of
 from rlstep_hooks.systems.sb3.releases import FIRST, FIRST_UNSUPPORTED
 
@@ -208,8 +208,8 @@ SYSTEM = System(
             "GAE and the critic's targets, from the buffer's rewards, values and ends of episodes, in float64"
         ),
         "advantages on the way": yes("bit for bit, from the buffer to the mini-batch; the critic's targets too"),
-        "mask": no("each timestep counts"),
-        "mask on the way": no("each timestep counts"),
+        "mask": none("each timestep counts"),
+        "mask on the way": none("each timestep counts"),
         "loss": yes(
             "by the gradients that it sends to log-probs, values and entropies: clips, normalisation, signs, coefficients",
             "not where a clip is a function of somebody's that does more than compute with numbers",
@@ -229,9 +229,9 @@ SYSTEM = System(
             "constant and linear schedules of Stable-Baselines3, and functions that only compute with numbers",
             "not functions that do more than that",
         ),
-        "reference": no("there is none"),
-        "reference on the way": no("there is none"),
-        "sampler": no("the policy itself acts"),
+        "reference": none("there is none"),
+        "reference on the way": none("there is none"),
+        "sampler": none("the policy itself acts"),
         "weights between updates": yes("a probe between updates"),
     },
     does_not_observe=(

@@ -9,7 +9,7 @@ of a group); accelerate data_loader.py `DataLoaderDispatcher.__iter__`, which fe
 from __future__ import annotations
 
 from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, count, number, text
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.links import no, none, yes
 
 OBSERVED = ("1.16", "1.17")
 """The first release whose runs are observed, and the first later one whose runs are not."""
@@ -202,8 +202,8 @@ SYSTEM = System(
         "optimizer step": yes("SGD, Adam, AdamW and RMSprop of torch, replayed in float64", "not other optimizers"),
         "optimizer moments": yes("between a replayed step and the next"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
-        "reference": no("there is none"),
-        "reference on the way": no("there is none"),
+        "reference": none("there is none"),
+        "reference on the way": none("there is none"),
         "sampler": yes(
             "the version behind each group; the ratio to the engine's log-probs; what is handed over and what the "
             "engine holds, where its model is in this process",

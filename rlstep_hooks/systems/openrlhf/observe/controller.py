@@ -164,7 +164,7 @@ class OpenRlhfController:
             # The reference's own processes leave no record; the arrival of its log-probs is seen here.
             "unrecorded": ["reference"],
             "labels_are_weights": True,
-        }
+        } | index.link_facts("openrlhf")
         if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
             # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
             asked = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)

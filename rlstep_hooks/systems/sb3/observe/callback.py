@@ -131,6 +131,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "sb3-contrib", "gymnasium", "torch"),
             facts={"compares_settings": True, "reference_log_probs": "none"}
+            | index.link_facts("sb3")
             | rate_facts(self.model)
             | limit_facts(self.model)
             | drawn.facts_of(self.model)

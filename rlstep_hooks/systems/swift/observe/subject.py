@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class SwiftSubject(GrpoSubject):
     """TRL's loop with micro-batches and old log-probs of its own."""
 
+    system = "swift"
     form = SwiftForm
 
     def refusal(self, trainer: Any, release: TrlRelease) -> str:

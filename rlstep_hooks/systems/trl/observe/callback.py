@@ -202,7 +202,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         name, agreed = agree_on_run(rank, world_size)
         release, subject = cast("TrlRelease", installed_release()), cast("Subject", subject_of(trainer))
         start = subject.start(trainer, release)
-        facts = start.facts | {"trained_before": self._training_calls > 0}
+        facts = start.facts | index.link_facts(subject.system) | {"trained_before": self._training_calls > 0}
         self._training_calls += 1
         recorder = session.begin(
             Run(

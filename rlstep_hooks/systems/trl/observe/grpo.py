@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class GrpoSubject(Subject):
     """A trainer that generates within transformers' own loop."""
 
+    system = "trl"
     settings = CYCLE_SETTINGS
     stops = True
     form: ClassVar[type[TrainerForm]] = TrainerForm

@@ -73,6 +73,8 @@ class Observer(ABC):
 class Subject(ABC):
     """One kind of trainer."""
 
+    system: ClassVar[str]
+    """The system that declares what is compared of it."""
     settings: ClassVar[tuple[str, ...]]
     """Settings that are compared between the construction of the trainer and the start of training."""
     stops: ClassVar[bool]

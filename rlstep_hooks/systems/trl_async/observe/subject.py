@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class AsyncGrpoSubject(Subject):
     """A trainer that takes its samples from a queue."""
 
+    system = "trl_async"
     settings = SETTINGS
     stops = True
 

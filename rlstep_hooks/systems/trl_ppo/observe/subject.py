@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class PpoSubject(Subject):
     """A trainer with a loop of its own."""
 
+    system = "trl_ppo"
     settings = SETTINGS
     stops = False
 

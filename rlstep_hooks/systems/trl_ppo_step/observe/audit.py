@@ -107,7 +107,7 @@ class StepAuditPPO:
             plan_trainer(trainer, version("trl")),
             optimizer=inner_optimizer(trainer),
             session=self._session,
-            facts={"nominal_updates_per_rollout": _nominal(trainer.config)},
+            facts={"nominal_updates_per_rollout": _nominal(trainer.config)} | index.link_facts("trl_ppo_step"),
             versions=versions_of("trl", "transformers", "accelerate", "torch"),
         )
 

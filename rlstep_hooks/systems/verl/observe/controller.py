@@ -107,6 +107,7 @@ class VerlController:
     def _begin(self, updates: int, *, own_fit: bool) -> Recorder:
         rollouts, trouble = self._rollouts_before(), ""
         facts = facts_of(self._trainer, self.schedule, rollouts=rollouts, updates=updates, own_fit=own_fit)
+        facts |= index.link_facts("verl")
         try:
             facts |= self._loader_facts()
         except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning
