@@ -339,11 +339,14 @@ class Judge:
                 if not self.cannot_observe("versions"):
                     self._lags.add(values, trained[0])
                 microbatches.append((values, *trained))
-        for handler, arrived in (
+        for (
+            handler,
+            arrived,
+        ) in (  # in the order in which they were made: what an update did follows from its micro-batches
             ("rollout_values", rollouts),
-            ("update_values", updates),
             ("microbatch_values", microbatches),
             ("critic_microbatch_values", of_critic),
+            ("update_values", updates),
         ):
             if arrived:
                 findings += self._call_each(handler, arrived)

@@ -110,6 +110,10 @@ class CarriedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """By name (`CARRIED`), over all of the samples in their order; without what they do not hold."""
 
 
+Learns = Literal["", "yes", "no", "unknown"]
+"""Whether the policy's term of a loss surely has a gradient at some token; empty where the observer does not look at it."""
+
+
 class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Numbers of one micro-batch, over real (unmasked) tokens."""
 
@@ -124,6 +128,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     max_lone_advantage: float | None = None
     """`max_abs_advantage` over samples whose completion no other sample of the rollout has; None where it is the same number, or was
     not looked for. Gradients of equal completions with opposite advantages cancel exactly."""
+    learns: Learns = ""
+    """Whether some token has a gradient, after every mask and clip of the loss; of samples whose completion no other has, where that
+    was looked for. "unknown" where the loss leaves out tokens that nobody follows."""
     clipped: float | None = None
     """Fraction of tokens (of sequences, if `scope` is "sequence") whose gradient the clip removes."""
     scope: Literal["token", "sequence"] = "token"

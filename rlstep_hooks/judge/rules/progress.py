@@ -184,13 +184,21 @@ def is_certain(values: MicroBatchValues) -> bool:
 
 
 def teaches(values: MicroBatchValues) -> bool | None:
-    """Whether a micro-batch has an advantage other than 0, so that its gradient differs from 0; None if that was not observed.
+    """Whether a micro-batch has an advantage other than 0 whose gradient no mask or clip of the loss ends; None if that was not
+    observed.
 
     A sample counts only if no other of its rollout has the same completion, where that was looked at: a policy that is certain of its
     answers gives equal ones, and if their rewards differ all the same (a judge's noise), their gradients cancel.
     """
     largest = values.max_abs_advantage if values.max_lone_advantage is None else values.max_lone_advantage
-    return None if largest is None else largest > 0
+    if largest is None or not largest:
+        return None if largest is None else False
+    return {"": True, "yes": True, "no": False, "unknown": None}[values.learns]
+
+
+def may_teach(values: MicroBatchValues) -> bool:
+    """Whether an update on a micro-batch that moves nothing is a fault: not where every token may be left out by the loss."""
+    return values.learns != "unknown" and teaches(values) is not False
 
 
 class RolloutsWithSignal:

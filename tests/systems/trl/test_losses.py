@@ -36,6 +36,14 @@ LOSSES: dict[str, dict[str, Any]] = {
     "luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence", "vespo_k_pos": 2.0},
     "tokens with high entropy": {"top_entropy_quantile": 0.5, "loss_type": "grpo"},
     "tokens with high entropy and KL": {"top_entropy_quantile": 0.25, "loss_type": "bnpo", "beta": 0.04},
+    "off-policy mask": {"off_policy_mask_threshold": 0.01, "loss_type": "grpo", "learning_rate": 0.05},
+    "off-policy mask of tokens with high entropy and KL": {
+        "off_policy_mask_threshold": 1e-3,
+        "top_entropy_quantile": 0.5,
+        "loss_type": "dapo",
+        "beta": 0.04,
+        "learning_rate": 0.05,
+    },
     "reference in the loss or not": {"beta": 0.04, "loss_type": "bnpo"},
     "entropy bonus": {"entropy_coef": 0.1, "loss_type": "grpo"},
     "auxiliary loss": {"router_aux_loss_coef": 0.05, "loss_type": "bnpo"},
@@ -76,6 +84,8 @@ def test_the_formula_covers_it(build: Callable[..., Any], loss: str) -> None:
     known = {field.name for field in dataclasses.fields(config)} | {"algorithm"}
     if not settings.keys() <= known or "steps_per_generation" not in known:
         pytest.skip(f"TRL {RELEASE} has no {loss}")
+    if "off_policy_mask_threshold" in settings and Version("1.16") > RELEASE:
+        pytest.skip("the mask of this release was not read")
     if "router_aux_loss_coef" in settings:
         settings = settings | {"model": experts()}
     trainer, audit = build(**REUSED | settings)
@@ -84,7 +94,7 @@ def test_the_formula_covers_it(build: Callable[..., Any], loss: str) -> None:
     outcome = next(rule for rule in audit.report.rules if rule.code == "RLS801")
     assert (outcome.verdict, outcome.checks > 0) == ("PASS", True), outcome.reason
     gaps = gradient_gaps(audit)
-    assert len(gaps) == outcome.checks
+    assert 0 <= len(gaps) - outcome.checks <= 1  # a mask may leave all of a micro-batch out, whose loss is then 0
     assert max(gaps) < 4  # of the 32 roundings that are no finding
 
     trainer, audit = build(**REUSED | settings)
@@ -171,6 +181,8 @@ def test_what_the_formula_does_not_cover_says_so(build: Callable[..., Any]) -> N
         "use_adaptive_entropy": (True, "an adaptive entropy bonus"),
     }
     for name, (value, reason) in uncovered.items():
+        if name == "off_policy_mask_threshold" and Version("1.16") <= RELEASE:
+            continue  # covered
         if name not in known or (name == "loss_type" and "use_bias_correction_kl" not in known):
             continue
         trainer, audit = build(**REUSED | {name: value})

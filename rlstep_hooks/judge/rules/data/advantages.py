@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule, disabled
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import (
         Carried,
+        MicroBatch,
+        MicroBatchValues,
         Rewarded,
         Rollout,
         RolloutValues,
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
         Update,
         UpdateValues,
     )
+    from rlstep_hooks.record.values import Learns
 
 
 class PromptGroups(Rule):
@@ -91,9 +95,10 @@ class NoSignal(Rule):
     """Every advantage of the run is zero.
 
     What it checks:
-        The largest |advantage| of each rollout. It warns if a run ends with none above 0. It is an error if the
-        advantages of a rollout are all 0 although its rewards differ. Where the trainer has a loss of its own, which
-        may learn from more than advantages, it is not evaluated if some weight had a gradient.
+        The largest |advantage| of each rollout. It warns if a run ends with none above 0, or if the clip and the masks of the
+        loss left out every token that had one. It is an error if the advantages of a rollout are all 0 although its rewards
+        differ. Where the trainer has a loss of its own, which may learn from more than advantages, it is not evaluated if some
+        weight had a gradient.
 
     Why it matters:
         No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some
@@ -116,7 +121,7 @@ class NoSignal(Rule):
     Known limits:
         - Advantages are seen in TRL's GRPO and RLOO trainers, in verl and in OpenRLHF. Rewards beside them are seen in
           OpenRLHF's controller, so that only there, with one trainer, lost advantages are an error.
-        - Advantages of masked tokens do not count.
+        - Advantages of masked tokens do not count. What the loss itself leaves out is seen in TRL, in one process.
 
     Sources:
         - https://github.com/huggingface/trl/issues/3857: a standard deviation of rewards of 0
@@ -135,6 +140,8 @@ class NoSignal(Rule):
         super().__init__(progress)
         self._with_signal = 0
         self._gradient = False
+        self._learned: Counter[Learns] = Counter()
+        """Micro-batches with an advantage other than 0, by whether one of its tokens has a gradient."""
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Count rollouts with and without signal."""
@@ -157,6 +164,12 @@ class NoSignal(Rule):
             )
         return None
 
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+        """Remember what the loss leaves of the advantages."""
+        if values.max_abs_advantage and values.max_lone_advantage != 0.0:
+            self._learned[values.learns] += 1
+        return None
+
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Remember whether some gradient flowed."""
         self._gradient = self._gradient or (event.role == "policy" and values.with_gradient > 0)
@@ -164,8 +177,10 @@ class NoSignal(Rule):
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Judge the run as a whole."""
-        if not self.checks or self._with_signal or event.status != "completed":
+        if not self.checks or event.status != "completed":
             return None
+        if self._with_signal:
+            return self._masked()
         own_loss = self.progress.started.facts.get("own_loss")
         if own_loss and self._gradient:
             disabled(
@@ -182,6 +197,25 @@ class NoSignal(Rule):
                 "policy gradient flowed"
             ),
             fix="print the rewards of a few completions; look for a constant reward or an answer parser that never matches",
+        )
+
+    def _masked(self) -> Finding | None:
+        """There are advantages: report that the loss trained none of their tokens."""
+        learned = self._learned
+        if learned["yes"] or learned[""] or self.schedule.world_size > 1:
+            return None
+        if learned["unknown"]:
+            disabled(self, "advantages differ from 0, and which of their tokens the loss leaves out is not known")
+            return None
+        if not learned["no"]:
+            return None
+        return self.fail(
+            expected="some token with an advantage other than 0 that the loss trains",
+            observed=f"none in all {learned['no']} micro-batches with such an advantage",
+            where=Where(),
+            why="the clip and the masks of the loss leave out every token that has an advantage, so no policy gradient flowed",
+            fix="look at the thresholds of these masks (entropy, distance from the sampling policy, correction for the engine)",
+            variant="masked",
         )
 
 

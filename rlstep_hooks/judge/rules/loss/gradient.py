@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.optimizer import NORM_TOLERANCE
 from rlstep_hooks.judge.rules.precision import how_far
-from rlstep_hooks.judge.rules.progress import Place, is_certain, teaches
+from rlstep_hooks.judge.rules.progress import RECENT_UPDATES, Place, is_certain, teaches
 from rlstep_hooks.record.events import Update, UpdateValues
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
-KEPT = 64
-"""Updates whose numbers wait for those of their micro-batches, or the other way round."""
+KEPT = RECENT_UPDATES
+"""Updates whose numbers wait for those of their micro-batches, or the other way round: numbers of a whole run can come together."""
 
 NEAR_ONE = 0.01
 """Largest |log ratio| that no clip range touches, where the clipped part is not known."""
@@ -40,9 +40,9 @@ class GradientMissing(Rule):
     """An update had no gradient although its advantages are not 0.
 
     What it checks:
-        Each update at a learning rate above 0 with a micro-batch that has an advantage other than 0 on a real token, and no token that
-        the clip acts on: some probed weight has a gradient. Only after an update that had one, because probed tensors can be without
-        gradient at first (half of a LoRA adapter).
+        Each update at a learning rate above 0 with a micro-batch that has an advantage other than 0 on a token that no clip and no mask
+        leaves out: some probed weight has a gradient. Only after an update that had one, because probed tensors can be without gradient
+        at first (half of a LoRA adapter).
 
     Why it matters:
         Gradients that are set to zero by a guard, or that are lost on the way, waste the rollout. Momentum and weight decay still move
@@ -63,12 +63,13 @@ class GradientMissing(Rule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer, Stable-Baselines3, and loops of one's own that hand over advantages and both log-probs.
-          An update that the clip acts on is not compared, nor one of a collapsed policy, which is certain of every token: its log-probs
-          have no gradient.
+          An update whose tokens are all left out by clips and masks is not compared (outside TRL: one that the clip acts on),
+          nor one of a collapsed policy, which is certain of every token: its log-probs have no gradient.
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
           completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
-        - Not where TRL masks tokens by their values (off_policy_mask_threshold, top_entropy_quantile), which can leave none.
+        - Not where nobody knows which tokens get a gradient: in TRL with a loss of one's own, an entropy mask over several
+          processes, or an off-policy mask of an engine's log-probs.
         - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
           before it.
         - Where no update has a gradient it is RLS406.
@@ -137,6 +138,8 @@ def _flows(values: MicroBatchValues) -> bool:
     """Whether no clip ends the gradient of any token, and the policy is not certain of all of them."""
     if is_certain(values):
         return False
+    if values.learns:
+        return values.learns == "yes"
     if values.clipped is not None:
         return values.clipped == 0
     return values.max_abs_log_ratio is not None and values.max_abs_log_ratio <= NEAR_ONE

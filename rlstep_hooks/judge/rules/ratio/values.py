@@ -15,8 +15,8 @@ from rlstep_hooks.judge.rules.progress import (
     Progress,
     RolloutsWithSignal,
     is_certain,
+    may_teach,
     remember,
-    teaches,
 )
 from rlstep_hooks.planning.words import number
 
@@ -254,7 +254,7 @@ class RatioNeverMoves(Rule):
     """The ratio is exactly 1 on every token of a whole rollout, at every lag.
 
     What it checks:
-        For each rollout whose advantages are not all 0 on the tokens that count, with a learning rate above 0: some
+        For each rollout whose advantages are not all 0 on the tokens that are trained, with a learning rate above 0: some
         micro-batch at a lag above 0 has a token whose log ratio is not exactly 0. The rule does not ask for a reason:
         whether weights changed is the question of others. Where the learning rate is so small that rounding could hide
         the updates of one rollout, it fails after three rollouts in a row in float32, and says nothing in reduced precision.
@@ -286,7 +286,9 @@ class RatioNeverMoves(Rule):
           with an advantage comes more than once, because gradients of equal completions can cancel (TRL).
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
         - In reduced precision a rate below 0.0001 proves nothing: such updates are below the resolution of the log-probs.
-        - Not where TRL masks tokens by their values (off_policy_mask_threshold, top_entropy_quantile), which can leave none.
+        - A rollout of which the loss trains no token, for its clip or its masks, is not compared, nor any where nobody knows which
+          tokens those are: in TRL with a loss of one's own, an entropy mask over several processes, or an off-policy mask of an
+          engine's log-probs.
         - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
           Elsewhere it is not evaluated.
 
@@ -324,7 +326,7 @@ class RatioNeverMoves(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at a micro-batch that is trained after an update."""
-        if teaches(values) is not False:
+        if may_teach(values):
             self._learned_from = place[0] - 1
         lag = observed_lag(event)
         if (

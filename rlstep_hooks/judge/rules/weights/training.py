@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.progress import RolloutsWithSignal, remember, teaches
+from rlstep_hooks.judge.rules.progress import RolloutsWithSignal, may_teach, remember
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class NothingLearned(Rule):
 
     code = "RLS406"
     title = "Nothing was learned"
-    topics = ("weights", "trained_tokens")
+    topics = ("weights",)
     nothing_seen = "fewer than two probed updates had a learning rate above 0 and a rollout whose advantages are known to differ from 0"
 
     def __init__(self, progress: Progress) -> None:
@@ -144,7 +144,10 @@ class NothingLearned(Rule):
         self._dead: dict[int, tuple[Update, Place]] = {}
         """For each rollout since the latest gradient: its first update without one."""
         self._teaching: dict[int, bool] = {}
-        """For each rollout whose micro-batches were measured: whether some gradient cannot have been cancelled by another."""
+        """For each rollout whose micro-batches were measured: whether some gradient can neither be left out by the loss nor cancelled
+        by another."""
+        self._taught: bool | None = None
+        """Whether some micro-batch of the run may have taught something; None where none was measured."""
         self._latest_alive = -1
         self._updates = 0
         self._changed = False
@@ -157,7 +160,9 @@ class NothingLearned(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Remember whether the gradients of a rollout can cancel."""
-        remember(self._teaching, place[0] - 1, self._teaching.get(place[0] - 1, False) or teaches(values) is not False)
+        taught = may_teach(values)
+        self._taught = self._taught or taught
+        remember(self._teaching, place[0] - 1, self._teaching.get(place[0] - 1, False) or taught)
         return None
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
@@ -184,7 +189,7 @@ class NothingLearned(Rule):
         dead = self._without_gradient()
         if len(dead) > 1:
             return self._report_no_gradient(dead)
-        if self._changed or self._updates < 2 or not self._signal.any or self._first is None:
+        if self._changed or self._updates < 2 or not self._signal.any or self._first is None or self._taught is False:
             return None
         self.checks += 1
         return self.fail(

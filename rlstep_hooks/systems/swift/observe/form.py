@@ -14,7 +14,7 @@ import msgspec
 
 from rlstep_hooks.systems.trl.observe.form import TrainerForm
 from rlstep_hooks.systems.trl.observe.limits import READ
-from rlstep_hooks.systems.trl.observe.loss import LossTerms
+from rlstep_hooks.systems.trl.observe.loss_inputs import LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS
 
 if TYPE_CHECKING:
@@ -73,6 +73,18 @@ class SwiftForm(TrainerForm):
         """What keeps the documented formula from covering the loss; empty where it does."""
         found = [super().uncovered_loss(), *_additions(self.trainer, self.schedule.window)]
         return ", ".join(name for name in found if name)
+
+    def unknown_masks(self) -> str:
+        """What keeps anybody from saying which tokens get a gradient; empty where `trained_tokens` says it."""
+        args = self.trainer.args
+        found = {
+            super().unknown_masks(): True,
+            "overlong completions left out": getattr(args, "overlong_filter", False),
+            "an entropy mask": getattr(self.trainer, "top_entropy_quantile", 1.0) < 1.0,
+            "an off-policy mask": getattr(self.trainer, "off_policy_sequence_mask_delta", None) is not None,
+            "an engine correction": getattr(self.trainer, "rollout_importance_sampling_mode", None) is not None,
+        }
+        return ", ".join(name for name, holds in found.items() if name and holds)
 
     def loss_terms(
         self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unobservable
-from rlstep_hooks.systems.trl.observe.loss import COVERED, OF_WINDOW, LossTerms, read_loss_settings
+from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unknown_masks, unobservable
+from rlstep_hooks.systems.trl.observe.loss_inputs import COVERED, OF_WINDOW, LossTerms, TokenWeights, read_loss_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
-    from rlstep_hooks.systems.trl.observe.loss import LossSettings
+    from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
@@ -42,6 +42,7 @@ class TrainerForm:
         """None where the loss is none of the documented ones."""
         self.compares_loss = self.loss_settings is not None and not self.uncovered_loss()
         """Whether the documented formula covers the loss."""
+        self._masks_known = self.loss_settings is not None and not self.unknown_masks()
 
     def _settings_of_loss(self, release: TrlRelease) -> LossSettings:
         settings = read_loss_settings(self.trainer, release, self.schedule.algorithm)
@@ -51,11 +52,21 @@ class TrainerForm:
 
     def unobservable(self) -> list[tuple[str, str]]:
         """Topics that this trainer's configuration hides, each with the reason."""
-        return unobservable(self.trainer, self.schedule, self.read)
+        found = unobservable(self.trainer, self.schedule, self.read, self.covered)
+        unknown = self.unknown_masks()
+        return (
+            [*found, ("trained_tokens", f"which tokens get a gradient is not known with {unknown}")]
+            if unknown
+            else found
+        )
 
     def uncovered_loss(self) -> str:
         """What keeps the documented formula from covering this trainer's loss; empty where it does."""
         return uncovered_loss(self.trainer, self.schedule, self.read, self.covered)
+
+    def unknown_masks(self) -> str:
+        """What keeps anybody from saying which tokens get a gradient; empty where `trained_tokens` says it."""
+        return unknown_masks(self.trainer, self.schedule, self.read, self.covered)
 
     def follows_rollout(self) -> bool:
         """Whether the loss trains the tokens of the rollout, as TRL's own losses do."""
@@ -116,6 +127,25 @@ class TrainerForm:
             return None
         return inputs.get("old_per_token_logps")
 
+    def token_weights(self, inputs: dict[str, Any], call: LogProbCall) -> TokenWeights | None:
+        """What the loss weighs its tokens by; None where nobody knows which of them it trains.
+
+        Args:
+            inputs: What the loss got.
+            call: The forward that it trains.
+        """
+        settings, trainer = self.loss_settings, self.trainer
+        if settings is None or not self._masks_known:
+            return None
+        corrected = getattr(trainer, "use_vllm", False) and getattr(
+            trainer, "vllm_importance_sampling_correction", False
+        )
+        needed = settings.high_entropy < 1.0 or getattr(trainer, "_entropy_bonus_enabled", False)
+        return TokenWeights(
+            entropies=call.others[0].detach() if needed else None,
+            correction=inputs.get("importance_sampling_ratio") if corrected else None,
+        )
+
     def loss_terms(
         self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None
     ) -> LossTerms | None:
@@ -132,9 +162,6 @@ class TrainerForm:
             return None
         accumulation = trainer.args.gradient_accumulation_steps
         bonus = getattr(trainer, "_entropy_bonus_enabled", False)
-        corrected = getattr(trainer, "use_vllm", False) and getattr(
-            trainer, "vllm_importance_sampling_correction", False
-        )
         return LossTerms(
             value=loss.detach(),
             reference=inputs.get("ref_per_token_logps") if reference is None else reference,
@@ -142,12 +169,10 @@ class TrainerForm:
             beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
             weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
             window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
-            entropies=call.others[0].detach() if bonus or settings.high_entropy < 1.0 else None,
             entropy_weight=(getattr(trainer, "entropy_coef", 0.0) or 0.0) if bonus else 0.0,
             auxiliary=(
                 trainer.router_aux_loss_coef * call.others[1].detach()
                 if getattr(trainer, "aux_loss_enabled", False)
                 else None
             ),
-            correction=inputs.get("importance_sampling_ratio") if corrected else None,
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.trl.observe.loss import COVERED
+from rlstep_hooks.systems.trl.observe.loss_inputs import COVERED
+from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -35,13 +36,16 @@ READ = ("trl", "transformers")
 """Packages whose trainers were read; `trl.experimental`'s one by one (`_READ`)."""
 
 
-def unobservable(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ) -> list[tuple[str, str]]:
+def unobservable(
+    trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ, covered: tuple[str, ...] = COVERED
+) -> list[tuple[str, str]]:
     """Topics (`rlstep_hooks.record.events.TOPICS`) that this trainer's configuration hides, each with the reason.
 
     Args:
         trainer: The live trainer.
         schedule: Its plan.
         read: Packages whose overrides are known.
+        covered: Loss types whose formula is known.
     """
     found: list[tuple[str, str]] = []
     if getattr(trainer, "use_liger_loss", False) or (
@@ -52,28 +56,13 @@ def unobservable(trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ)
     if is_compiled(trainer):
         found.append(("sampler", "torch.compile: a forward hook would compile the model anew"))
     found += _overrides(type(trainer), read)
-    masked = masked_by_values(trainer)
-    if masked:
-        found.append(("trained_tokens", f"{masked} can leave a micro-batch without any token that gets a gradient"))
-    uncovered = uncovered_loss(trainer, schedule, read)
+    uncovered = uncovered_loss(trainer, schedule, read, covered)
     if uncovered:
         found.append(("formula", f"the documented formula is not evaluated with {uncovered}"))
     if trainer.accelerator.dataloader_config.dispatch_batches:
         reason = "dispatch_batches: rank 0 loads all rows and hands them out, so groups and identities move"
         found.append(("samples", reason))
     return found
-
-
-def masked_by_values(trainer: Any) -> str:
-    """Settings by which the loss leaves tokens out for their log-probs or entropies, beside the rollout's mask; empty where none does.
-
-    Source: `GRPOTrainer._compute_loss`, 1.16.0 grpo_trainer.py:3048, 3068 and 3140.
-    """
-    settings = {
-        "off_policy_mask_threshold": getattr(trainer, "off_policy_mask_threshold", None) is not None,
-        "top_entropy_quantile": getattr(trainer, "top_entropy_quantile", 1.0) < 1.0,
-    }
-    return ", ".join(name for name, masks in settings.items() if masks)
 
 
 def is_compiled(trainer: Any) -> bool:
@@ -123,16 +112,29 @@ def uncovered_loss(
 ) -> str:
     """What keeps the documented formula from covering this trainer's loss; empty where it does."""
     loss_type, sequences = getattr(trainer, "loss_type", "bnpo"), _level(trainer) == "sequence"
+    plain = {
+        # Its mean over samples was one over tokens in some releases, unless each sample has one number (1.0.0, 1.16.0).
+        "luspo with numbers of tokens": loss_type != "luspo" or (sequences and trainer.beta == 0.0),
+        "an adaptive entropy bonus": not getattr(trainer, "use_adaptive_entropy", False),
+    }
+    found = [unknown_masks(trainer, schedule, read, covered), *(name for name, holds in plain.items() if not holds)]
+    return ", ".join(name for name in found if name)
+
+
+def unknown_masks(
+    trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ, covered: tuple[str, ...] = COVERED
+) -> str:
+    """What keeps anybody from saying which tokens of a rollout this trainer's loss trains; empty where `trained_tokens` says it."""
     alone = trainer.accelerator.num_processes == 1
     plain = {
         own_loss(trainer, read): not own_loss(trainer, read),
-        "a loss type of its own": schedule.algorithm == "RLOO" or loss_type in covered,
-        # Its mean over samples was one over tokens in some releases, unless each sample has one number (1.0.0, 1.16.0).
-        "luspo with numbers of tokens": loss_type != "luspo" or (sequences and trainer.beta == 0.0),
+        "a loss type of its own": schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in covered,
         "a ratio of another level": _level(trainer) in ("token", "sequence"),
         "an entropy mask over several processes": alone or getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
-        "an adaptive entropy bonus": not getattr(trainer, "use_adaptive_entropy", False),
-        "an off-policy mask": getattr(trainer, "off_policy_mask_threshold", None) is None,
+        "an off-policy mask of an engine's log-probs, or of a release before 1.16": (
+            getattr(trainer, "off_policy_mask_threshold", None) is None
+            or (not getattr(trainer, "use_vllm", False) and TrlRelease(schedule.version, "").since("1.16"))
+        ),
     }
     return ", ".join(name for name, holds in plain.items() if not holds)
 

@@ -6,23 +6,19 @@ every sample changes nothing in the sum. Shapes: N micro-batches, B samples, T c
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
 import torch
-from torch import Tensor
 
 from rlstep_hooks.observe.own_graph import own_graph
-from rlstep_hooks.systems.trl.observe.loss import (
-    RLOO,
-    LossInputs,
-    LossSettings,
-    added_up,
-    entropy_threshold,
-    importance,
-    token_losses,
-)
+from rlstep_hooks.systems.trl.observe.loss import added_up, token_losses
+from rlstep_hooks.systems.trl.observe.trained_tokens import EDGE, certain, epsilon_of, importance, sums_of
 
-EDGE = 1e-5
-"""Relative distance of a ratio from an end of the clip, and of an entropy from its threshold, within which rounding decides on which
-side it is."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings
 
 
 def compare_gradients(inputs: LossInputs, arrived: Tensor, settings: LossSettings) -> dict[str, Tensor]:
@@ -39,11 +35,11 @@ def compare_gradients(inputs: LossInputs, arrived: Tensor, settings: LossSetting
         the largest gradient of a micro-batch, in the coarsest dtype of what the loss was computed from.
     """
     expected, sizes = _documented(inputs, settings)
-    sums = _sums(inputs, settings)
-    epsilon = _epsilon(inputs)
+    sums = sums_of(inputs, settings)
+    epsilon = epsilon_of(inputs)
     rounding = epsilon * (sizes.flatten(1).amax(1) * (1 + sums)) + torch.finfo(torch.float32).tiny
-    certain = _certain(inputs, settings, EDGE + 2 * epsilon * (1 + sums))
-    expected, arrived = (torch.where(certain, of, 0.0).float().flatten(1) for of in (expected, arrived))
+    sure = certain(inputs, settings, EDGE + 2 * epsilon * (1 + sums))
+    expected, arrived = (torch.where(sure, of, 0.0).float().flatten(1) for of in (expected, arrived))
     scale = expected.abs().amax(1, keepdim=True)
     unit = torch.where(scale > 0, expected / scale, 0.0)  # squares of gradients themselves may vanish
     factor = torch.where(
@@ -66,11 +62,11 @@ def _documented(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Ten
         gradient, shares = torch.autograd.grad(documented, (log_probs, losses))
     sizes = gradient.abs()
     if settings.loss_type == "sapo":  # where its sigmoid s is near 0 or 1, s (1 - s) has the rounding of s
-        ratio = torch.exp(importance(_log_ratio(inputs), inputs.mask, settings))
+        ratio = torch.exp(importance(inputs.ratios(), inputs.mask, settings))
         sizes = sizes + 4 * ratio * inputs.advantages.abs() * shares.abs()
     reference, first = inputs.joined("reference"), inputs.terms[0]
     if reference is not None and first.beta != 0.0:  # 1 and exp(reference - new) of the KL term cancel
-        weights = importance(_log_ratio(inputs), inputs.mask, settings).exp() if first.weighs_kl else 1.0
+        weights = importance(inputs.ratios(), inputs.mask, settings).exp() if first.weighs_kl else 1.0
         sizes = sizes + first.beta * (1 + torch.exp(reference - inputs.new)) * weights * shares.abs()
     return gradient * inputs.terms[0].multiple, sizes * inputs.terms[0].multiple
 
@@ -78,50 +74,6 @@ def _documented(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Ten
 def _following(inputs: LossInputs, log_probs: Tensor) -> LossInputs:
     """The same, with a log ratio that has its value and follows `log_probs`; old log-probs that are the current ones stay."""
     moved = (log_probs - inputs.new) * inputs.mask
-    log_ratio = _log_ratio(inputs)
-    return LossInputs(
-        terms=inputs.terms,
-        new=log_probs,
-        log_ratio=log_ratio + (moved.sum(-1) if log_ratio.dim() == 2 else moved),
-        mask=inputs.mask,
-        advantages=inputs.advantages,
-    )
-
-
-def _log_ratio(inputs: LossInputs) -> Tensor:
-    return torch.zeros_like(inputs.new) if inputs.log_ratio is None else inputs.log_ratio
-
-
-def _sums(inputs: LossInputs, settings: LossSettings) -> Tensor:
-    """(N,): how large the numbers are that a log ratio is added up from, and whose rounding it has; 0 where it is of one token."""
-    log_ratio = _log_ratio(inputs)
-    if log_ratio.dim() == 2:
-        added = (inputs.new * inputs.mask).abs().sum(-1)
-    elif settings.loss_type == "vespo":  # the logarithm of its weight is k log w - lambda w
-        added = log_ratio.abs().sum(-1) * sum(settings.gamma)
-    elif settings.level == "sequence" or settings.loss_type == RLOO:
-        added = log_ratio.abs().sum(-1) / inputs.mask.sum(-1).clamp(min=1.0)
-    else:
-        return torch.zeros(len(inputs.terms), device=inputs.new.device)
-    return added.float().amax(1)
-
-
-def _certain(inputs: LossInputs, settings: LossSettings, edge: Tensor) -> Tensor:
-    """(N, B, T): where no rounding decides whether a token is clipped, or belongs to those with high entropy."""
-    certain = torch.ones_like(inputs.new, dtype=torch.bool)
-    edge = edge.view(-1, 1, 1)
-    if settings.clips:
-        ratio = torch.exp(importance(_log_ratio(inputs), inputs.mask, settings))
-        limits = (1 - settings.epsilon_low, 1 + settings.epsilon_high, settings.delta)
-        for limit in (limit for limit in limits if limit is not None):
-            certain = certain & ((ratio - limit).abs() > edge)
-    threshold, entropies = entropy_threshold(inputs, settings), inputs.joined("entropies")
-    if threshold is not None and entropies is not None:
-        certain = certain & ((entropies - threshold).abs() > edge * (1 + threshold.abs()))
-    return certain
-
-
-def _epsilon(inputs: LossInputs) -> float:
-    dtypes = [inputs.new.dtype, _log_ratio(inputs).dtype]
-    reference = inputs.joined("reference")
-    return max(float(torch.finfo(dtype).eps) for dtype in (*dtypes, *([] if reference is None else [reference.dtype])))
+    log_ratio = inputs.ratios()
+    followed = log_ratio + (moved.sum(-1) if log_ratio.dim() == 2 else moved)
+    return msgspec.structs.replace(inputs, new=log_probs, log_ratio=followed)

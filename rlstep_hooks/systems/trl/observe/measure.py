@@ -17,16 +17,11 @@ from rlstep_hooks.observe.head_gradient import HeadGradient
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
-from rlstep_hooks.systems.trl.observe.loss import (
-    LossInputs,
-    LossSettings,
-    LossTerms,
-    clipped_tokens,
-    compare_losses,
-    importance,
-)
+from rlstep_hooks.systems.trl.observe.loss import compare_losses
 from rlstep_hooks.systems.trl.observe.loss_gradient import compare_gradients
+from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings, LossTerms, TokenWeights, joined
 from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource, Scope
+from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
@@ -49,6 +44,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     tokens: Tensor
     checks: Tensor | None
     advantages: Tensor
+    weights: TokenWeights | None
+    """What it weighs its tokens by; None where nobody knows which of them it trains."""
     loss: LossTerms | None
     backward: Backward
     """What its backward pass brings; empty where it was not followed."""
@@ -80,6 +77,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             self.advantages.shape,
             old,
             checks,
+            None if self.weights is None else self.weights.kind(),
             loss,
             self.left_out,
             self.backward.kind(),
@@ -151,6 +149,7 @@ class MicroBatchMeter:
         entropies: Tensor | None = None,
         reference: Tensor | None = None,
         *,
+        weights: TokenWeights | None = None,
         sampled: Tensor | None = None,
         head: HeadGradient | None = None,
         replaced: list[tuple[str, Tensor]] | None = None,
@@ -167,6 +166,7 @@ class MicroBatchMeter:
             backward: Where what its backward pass brings will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
             reference: (B, T), log-probs of the reference where it should still be the policy.
+            weights: What it weighs its tokens by; None where nobody knows which of them it trains.
             sampled: (B, T), log-probs of the tokens when these weights drew them, nan where not known; None for no comparison.
             head: Where gradients that arrive at the output of the model's layers will be.
             replaced: Where modules will be noted whose backward hooks replaced gradients.
@@ -193,6 +193,7 @@ class MicroBatchMeter:
             tokens,
             checks,
             advantages,
+            weights,
             loss,
             backward,
             head,
@@ -228,7 +229,13 @@ class MicroBatchMeter:
             scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
             module = group[0].replaced[0][0] if group[0].replaced else ""
             source = MicroBatchSource(
-                tuple(held.index for held in group), tuple(columns), scope, losses, module, group[0].left_out
+                tuple(held.index for held in group),
+                tuple(columns),
+                scope,
+                losses,
+                module,
+                group[0].left_out,
+                masks_unknown=self._follows_rollout and group[0].weights is None,
             )
             self._done.append((source, torch.cat(list(columns.values()))))
 
@@ -249,7 +256,19 @@ class MicroBatchMeter:
             columns["improbable"] = (new.detach().float().abs() * mask).flatten(1).amax(1)
             if per_token and self._settings is not None and self._settings.clips:
                 ratio = importance(log_ratio.float(), mask, self._settings)
-                columns["clipped"] = clipped_tokens(ratio, mask, advantages, self._settings)
+                acts = clip_acts(ratio, advantages, self._settings) & mask.bool()
+                columns["clipped"] = acts.sum((1, 2), dtype=torch.float32)
+        weights = [held.weights for held in group if held.weights is not None]
+        inputs = LossInputs(
+            terms=[held.loss for held in group if held.loss is not None],
+            new=new,
+            log_ratio=log_ratio,
+            mask=mask,
+            advantages=advantages,
+            entropies=joined([of.entropies for of in weights]),
+            correction=joined([of.correction for of in weights]),
+        )
+        trained = trained_tokens(inputs, self._settings) if weights and self._settings is not None else None
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
             tokens = torch.stack([held.tokens for held in group])
@@ -259,8 +278,11 @@ class MicroBatchMeter:
             if "alike" in of_rollout:
                 alike = of_rollout["alike"] > 1
                 columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
+                trained = None if trained is None else trained & ~alike.unsqueeze(2)
                 if group[0].entropies is not None:
                     columns |= _copies(alike, new, mask)
+        if trained is not None:
+            columns["trained"] = trained.sum((1, 2), dtype=torch.float32)
         factors = [factor for held in group if (factor := held.backward.factor()) is not None]
         if factors:
             columns["backward"] = torch.stack([factor.to(new.device, non_blocking=True) for factor in factors]).float()
@@ -275,10 +297,8 @@ class MicroBatchMeter:
         references = [held.reference for held in group if held.reference is not None]
         if references:
             columns["reference_gap"] = ((new - torch.stack(references)).abs() * mask).float().sum((1, 2))
-        terms = [held.loss for held in group if held.loss is not None]
-        if not terms or self._settings is None:
+        if not inputs.terms or self._settings is None:
             return columns, None
-        inputs = LossInputs(terms=terms, new=new, log_ratio=log_ratio, mask=mask, advantages=advantages)
         compared = compare_losses(inputs, self._settings)
         columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
         gradients = [gradient for held in group if (gradient := held.backward.gradient()) is not None]

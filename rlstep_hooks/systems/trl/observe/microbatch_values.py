@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import torch
 
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.record.events import MicroBatchValues
-from rlstep_hooks.systems.trl.observe.loss import WITHIN, LossInputs, LossSettings
+from rlstep_hooks.systems.trl.observe.loss_inputs import WITHIN, LossInputs, LossSettings
 from rlstep_hooks.systems.trl.observe.other_losses import fitting
+
+if TYPE_CHECKING:
+    from rlstep_hooks.record.values import Learns
 
 UNDERSTOOD = {"float32": 2e-3, "reduced": 0.05}
 """Distance of log-probs from those of a plain last layer and log-softmax, over their own from a uniform distribution, up to which they
@@ -36,6 +39,8 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     """The first module whose backward hook replaced gradients."""
     left_out: bool = False
     """Whether old log-probs and tokens were to be compared with those of the rollout in other cycles only."""
+    masks_unknown: bool = False
+    """Whether the loss leaves tokens out in a way that nobody follows."""
 
     def values(self, numbers: list[float]) -> list[MicroBatchValues]:
         """The vector's numbers, micro-batch by micro-batch."""
@@ -71,6 +76,11 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
                 return {"loss_ratio": finite(factor)}
         return {"loss_ratio": ratio, "loss_gap": gap, "gradient_gap": gradient}
 
+    def _learns(self, of: dict[str, float]) -> Learns:
+        if self.masks_unknown:
+            return "unknown"
+        return "" if "trained" not in of else "yes" if of["trained"] else "no"
+
     def _head_gap(self, of: dict[str, float]) -> float | None:
         """The distance of gradients at the model's layers; None where the last layer does not give these log-probs by itself."""
         if "head_gap" not in of or self.losses is None:
@@ -93,6 +103,7 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             tokens=int(of["tokens"]),
             max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
             max_lone_advantage=finite(of["lone"]) if "lone" in of and of["lone"] != of["signal"] else None,
+            learns=self._learns(of),
             max_abs_log_ratio=0.0 if ratio_is_one else finite(of["largest"]),
             mean_abs_log_ratio=0.0 if ratio_is_one else finite(of["sum"] / tokens),
             max_abs_log_prob=finite(of["improbable"]) if "improbable" in of else None,

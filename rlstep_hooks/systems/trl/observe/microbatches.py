@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
-    from rlstep_hooks.systems.trl.observe.loss import LossTerms
+    from rlstep_hooks.systems.trl.observe.loss_inputs import LossTerms
     from rlstep_hooks.systems.trl.observe.observation import Observation
 
 
@@ -139,6 +139,7 @@ class MicroBatchHooks:
             backward,
             entropies,
             reference,
+            weights=seen.form.token_weights(inputs, call),
             sampled=inputs.get(SAMPLED) if fresh else None,
             head=None if activity.head is None else activity.head.take(new),
             replaced=self._replaced,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from rlstep_hooks.systems.trl.observe.loss import FITS, OF_WINDOW, WITHIN, LossInputs, LossSettings, LossTerms, evaluate
+from rlstep_hooks.systems.trl.observe.loss import evaluate
+from rlstep_hooks.systems.trl.observe.loss_inputs import FITS, OF_WINDOW, WITHIN, LossInputs, LossSettings, LossTerms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,10 +70,12 @@ def _alternatives(inputs: LossInputs, settings: LossSettings) -> Iterator[tuple[
         )
     if first.auxiliary is not None:
         yield "without its auxiliary loss", adjust(inputs, auxiliary=None), settings, 1.0
-    if first.correction is not None:
-        yield "without the correction for the engine", adjust(inputs, correction=None), settings, 1.0
+    if inputs.correction is not None:
+        yield "without the correction for the engine", change(inputs, correction=None), settings, 1.0
     if settings.high_entropy < 1.0:
         yield "that of all tokens, not of those with high entropy", inputs, change(settings, high_entropy=1.0), 1.0
+    if settings.off_policy is not None:
+        yield "without the mask of sequences that are off-policy", inputs, change(settings, off_policy=None), 1.0
     window, period = first.window, settings.steps_per_generation
     divides = settings.includes_accumulation or settings.loss_type in OF_WINDOW
     if window != period and divides:
