@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rlstep_hooks.cli.launches import options_of, side
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.following import FollowedRun
 from rlstep_hooks.judge.replay import NoRecordError, latest_run, report_of
 from rlstep_hooks.judge.rules import BY_CODE
@@ -28,6 +29,7 @@ from rlstep_hooks.systems import index
 from rlstep_hooks.systems.fixes import fixes_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rlstep_hooks.planning.finding import Finding
@@ -204,7 +206,7 @@ def report(folder: Path, run: str | None) -> Answer:
     details = {
         "verdict": found.verdict,
         "counts": msgspec.structs.asdict(found.counts),
-        "findings": [_finding(each) for each in found.findings[:MOST_FINDINGS]],
+        "findings": _folded(found.findings),
         "not_evaluated": found.not_evaluated,
     }
     step = (
@@ -216,9 +218,13 @@ def report(folder: Path, run: str | None) -> Answer:
 def findings(folder: Path, run: str | None, severity: Literal["error", "warning", "info"] | None) -> Answer:
     """The findings of a recorded run."""
     found = [each for each in _report(folder, run).findings if severity in (None, each.severity)]
-    answer = f"{number(len(found), 'findings')}" + (f"; first {found[0].code} {found[0].title}" if found else "")
-    shown = [_finding(each) for each in found[:MOST_FINDINGS]]
-    return Answer(answer=answer, details={"findings": shown}, next_step=f"rule {found[0].code}" if found else "")
+    heads = len(groups(found))
+    echoes = f", which explain{'s' if heads == 1 else ''} {len(found) - heads} more" if len(found) > heads else ""
+    first = f"; first {found[0].code} {found[0].title}" if found else ""
+    answer = f"{number(heads, 'findings')}{echoes}{first}"
+    return Answer(
+        answer=answer, details={"findings": _folded(found)}, next_step=f"rule {found[0].code}" if found else ""
+    )
 
 
 def causes(folder: Path, run: str | None, symptom: str) -> Answer:
@@ -272,9 +278,18 @@ def _report(folder: Path, run: str | None) -> Any:
         raise LaunchError(str(error)) from None
 
 
+def _folded(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The first headlines, each with the findings that it explains."""
+    return [
+        _finding(headline) | ({"explains": [_finding(each) for each in explained]} if explained else {})
+        for headline, explained in groups(findings)[:MOST_FINDINGS]
+    ]
+
+
 def _finding(finding: Finding) -> dict[str, str]:
     names = ("code", "severity", "title", "expected", "observed", "why", "fix")
-    return {name: getattr(finding, name) for name in names} | {"where": str(finding.where)}
+    explained = {"explained_by": finding.explained_by} if finding.explained_by else {}
+    return {name: getattr(finding, name) for name in names} | {"where": str(finding.where)} | explained
 
 
 def _plan_sentence(found: Plan) -> str:

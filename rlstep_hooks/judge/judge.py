@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.judge.causes import fold
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher
 from rlstep_hooks.judge.count_rows import unlike_plan
 from rlstep_hooks.judge.delivery import Deliveries, Delivery
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
 from rlstep_hooks.judge.lags import Lags
-from rlstep_hooks.judge.report import SEVERITIES, Counts, Report, Summary, ending_of
+from rlstep_hooks.judge.report import Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
 from rlstep_hooks.judge.rules.progress import Place, Progress, remember
@@ -369,9 +370,6 @@ class Judge:
 
     def report(self) -> Report:
         """The judgement so far."""
-        found = [item for rule in self._rules for item in rule.findings()]
-        found.sort(key=lambda item: (SEVERITIES.index(item[1].severity), item[0]))
-        findings = [finding for _, finding in found]
         matched = self._conformance.matched
         outcomes = [rule.outcome(matched) for rule in self._rules if not isinstance(rule, RANK_RULES)]
         schedule = self._run.schedule if self._run else None
@@ -387,7 +385,7 @@ class Judge:
         report = Report(
             run=self._run.run if self._run else "",
             verdict="NOT_EVALUATED" if broken_off and self.verdict == "PASS" else self.verdict,
-            findings=findings,
+            findings=fold([found for rule in self._rules for found in rule.findings()]),
             counts=self.counts,
             stopped_by=self._ended.stopped_by if self._ended is not None else "",
             schedule=schedule,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rlstep_hooks.judge.causes import regroup
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.timeline import position_of, rollouts_before
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rlstep_hooks.record.events import RunEnded
-
-SEVERITIES = ("error", "warning", "info")
-"""In the order in which findings are reported."""
 
 Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
 """How training ended: not yet; as planned; early, on request; by the user's interrupt; with an exception; or with an incomplete record,
@@ -71,6 +69,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     verdict: Verdict
     findings: list[Finding] = []
+    """The worst first; each headline is followed by the findings that it explains (`Finding.explained_by`)."""
     counts: Counts = Counts()
     stopped_by: str = ""
     """Code of the finding for which the audit itself ended training; "another process" if the finding was made there; empty if the
@@ -153,7 +152,7 @@ def merge_findings(
     report: Report, findings: list[Finding], outcomes: list[RuleOutcome], *, processes: list[str]
 ) -> Report:
     """A report with the results of comparing the named processes."""
-    merged = sorted([*report.findings, *findings], key=lambda finding: SEVERITIES.index(finding.severity))
+    merged = regroup([*report.findings, *findings])
     verdict = "FAIL" if any(f.severity == "error" for f in findings) else report.verdict
     unknown = {o.code: o.reason for o in outcomes if o.verdict == "NOT_EVALUATED"}
     return msgspec.structs.replace(

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+"""In the order in which findings are reported."""
+
 Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
 
 
@@ -61,6 +64,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the framework's known deviation that explains it."""
     planned: bool = False
     """Whether the plan and the settings alone show it, before training."""
+    explained_by: str = ""
+    """Code of the finding that explains it, which stands before it in a report; empty if it is a headline of its own."""
 
     def __str__(self) -> str:
         lines = [
@@ -72,6 +77,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ]
         if self.occurrences > 1:
             lines.insert(3, f"  seen {self.repeated}; this is the first")
+        if self.explained_by:
+            lines.append(f"  explained by: {self.explained_by}")
         return "\n".join(lines)
 
     @property

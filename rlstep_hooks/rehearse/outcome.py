@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.schedule import Schedule, decode_fraction
 from rlstep_hooks.planning.words import number
@@ -186,18 +187,21 @@ def _plan(part: Part, schedule: Schedule | None) -> list[Line]:
     ]
 
 
+def _finding(finding: Finding, explained: list[Finding]) -> Line:
+    """A headline, with the codes of what it explains."""
+    detail = f"{finding.observed}, where {finding.expected} was expected" if finding.expected else finding.observed
+    more = f"; it explains {', '.join(dict.fromkeys(each.code for each in explained))}" if explained else ""
+    worst = "error" in {each.severity for each in (finding, *explained)}
+    return Line(
+        what=f"{finding.code} {finding.title}", state="wrong" if worst else "doubtful", detail=f"{detail}{more}"
+    )
+
+
 def _audit(part: Part, findings: list[Finding]) -> list[Line]:
     report = part.report
     if report is None:
         return [Line(what="order and arithmetic of the updates", state="not proved", detail="nothing was recorded")]
-    wrong = [
-        Line(
-            what=f"{each.code} {each.title}",
-            state="wrong" if each.severity == "error" else "doubtful",
-            detail=f"{each.observed}, where {each.expected} was expected" if each.expected else each.observed,
-        )
-        for each in findings
-    ]
+    wrong = [_finding(each, explained) for each, explained in groups(findings)]
     counts = report.counts
     made = (
         f"{number(counts.rollouts, 'rollouts')}, {number(counts.updates, 'updates')}, "

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.standing import Tally
@@ -54,12 +55,9 @@ def rows_table(rows: Sequence[Row], head: str) -> RenderableType:
     return Group(Text(head, style="bold"), Text(), table)
 
 
-def finding_lines(finding: Finding) -> RenderableType:
-    """One finding: what, where, expected against observed, why, what to do."""
-    style = _SEVERITY_STYLE[finding.severity]
-    head = Text.assemble((f"{finding.severity.upper()} {finding.code}", style), f" {finding.title} · {finding.where}")
-    if finding.occurrences > 1:
-        head.append(f" · {finding.repeated}", style="dim")
+def finding_lines(finding: Finding, explained: Sequence[Finding] = ()) -> RenderableType:
+    """One finding: what, where, expected against observed, why, what to do, and in a line each what it explains."""
+    head = _finding_head(finding)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -67,7 +65,17 @@ def finding_lines(finding: Finding) -> RenderableType:
         table.add_row("  expected", escape(finding.expected))
     for name, text in (("observed", finding.observed), ("why", finding.why), ("fix", finding.fix)):
         table.add_row(f"  {name}", escape(text))
+    for position, effect in enumerate(explained):
+        table.add_row("  explains" if not position else "", _finding_head(effect))
     return Group(head, table)
+
+
+def _finding_head(finding: Finding) -> Text:
+    style = _SEVERITY_STYLE[finding.severity]
+    head = Text.assemble((f"{finding.severity.upper()} {finding.code}", style), f" {finding.title} · {finding.where}")
+    if finding.occurrences > 1:
+        head.append(f" · {finding.repeated}", style="dim")
+    return head
 
 
 def verdict_block(report: Report) -> RenderableType:
@@ -104,8 +112,8 @@ def verdict_block(report: Report) -> RenderableType:
                 *([clipped] if clips else []),
             )
         parts += [table, Text()]
-    for finding in report.findings:
-        parts += [finding_lines(finding), Text()]
+    for finding, explained in groups(report.findings):
+        parts += [finding_lines(finding, explained), Text()]
     parts += _link_lines(report)
     return Group(*parts)
 

@@ -6,6 +6,7 @@ import html
 import re
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.planning.words import number, printable
@@ -99,8 +100,8 @@ def report_markdown(report: Report) -> str:
     lines += ["", *table(["", "planned", "observed"], planned, right=2)]
     if report.findings:
         lines += ["", "#### Findings"]
-        for position, finding in enumerate(report.findings):
-            lines += _finding(finding, unfolded=position == 0 and finding.severity != "info")
+        for position, (finding, explained) in enumerate(groups(report.findings)):
+            lines += _finding(finding, explained, unfolded=position == 0 and finding.severity != "info")
     lines += _lags(report)
     lines += _links(report)
     lines += _not_evaluated(report)
@@ -120,15 +121,22 @@ def _planned(value: int | None) -> str:
     return "–" if value is None else number(value)  # noqa: RUF001 - a dash in a table
 
 
-def _finding(finding: Finding, *, unfolded: bool) -> list[str]:
-    title = f"{_ICONS[finding.severity]} <b>{finding.code}</b> {escaped_html(finding.title)} · {finding.where}"
-    if finding.occurrences > 1:
-        title += f" · {finding.repeated}"
+def _finding(finding: Finding, explained: Sequence[Finding], *, unfolded: bool) -> list[str]:
+    title = _finding_title(finding, escaped_html(finding.title))
     parts = [("observed", finding.observed), ("why", finding.why), ("fix", finding.fix)]
     if finding.severity != "info":
         parts.insert(0, ("expected", finding.expected))
     body = [f"- **{name}** {escaped(text)}" for name, text in parts]
+    body += [
+        f"- **explains** {_finding_title(each, escaped(each.title))}: {escaped(each.observed)}" for each in explained
+    ]
     return ["", f"<details{' open' if unfolded else ''}><summary>{title}</summary>", "", *body, "", "</details>"]
+
+
+def _finding_title(finding: Finding, title: str) -> str:
+    """Code, title (escaped for the place where it stands) and place."""
+    head = f"{_ICONS[finding.severity]} <b>{finding.code}</b> {title} · {finding.where}"
+    return f"{head} · {finding.repeated}" if finding.occurrences > 1 else head
 
 
 def _lags(report: Report) -> list[str]:

@@ -30,7 +30,7 @@ class NotEvaluated(msgspec.Struct, frozen=True):
 def verdict_words(report: Report) -> str:
     """The verdict as people read it: a run that passes with warnings says so."""
     words = report.verdict.replace("_", " ")
-    warned = len({finding.code for finding in report.findings if finding.severity == "warning"})
+    warned = len({found.code for found in report.findings if found.severity == "warning" and not found.explained_by})
     return f"{words}, {number(warned, 'warnings')}" if warned and report.verdict == "PASS" else words
 
 

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("trl")
 
 from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.planning.finding import Finding, Where
@@ -143,6 +144,10 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, c
     assert is_at(named[0].where, place), f"at {named[0].where} instead of {place}"
     assert fault.cause in f"{named[0].observed}; {named[0].why}", named[0].why
     assert not early, "found before the fault began"
+    # One cause, one headline: whatever else is found is folded below it, or is another variant of the same rule.
+    heads = [head.code for head, _ in groups(alarms(report))]
+    assert heads[0] == (fault.headline or fault.code), found
+    assert set(heads) - {heads[0]} == ({fault.beside} if fault.beside else set()), found
 
 
 def test_every_rule_has_a_fault_or_a_reason_for_none() -> None:

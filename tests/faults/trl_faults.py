@@ -74,6 +74,10 @@ class Fault:
     """The place in TRL 0.16, which counts rollouts of one micro-batch each; as above where None."""
     cause: str = ""
     """What the finding must say of it."""
+    headline: str = ""
+    """The rule of the headline, where another one sees the cause itself; empty where it is `code`."""
+    beside: str = ""
+    """A rule that sees the same mistake in other rollouts, in which the headline's rule does not."""
     settings: Settings = field(default_factory=lambda: REUSED)
     prepare: Apply = unchanged
     """What the run without the fault needs as well."""
@@ -159,13 +163,25 @@ def batch_raised_by_a_wrapper(trainer: Any) -> None:
     trainer.args.per_device_train_batch_size *= 2
 
 
-@fault(report="unsloth#3066", code="RLS204", where=Where(rollout=2, update=4, microbatch=10), since="0.17")
+@fault(
+    report="unsloth#3066",
+    code="RLS204",
+    headline="RLS101",
+    where=Where(rollout=2, update=4, microbatch=10),
+    since="0.17",
+)
 def accumulation_raised_in_mid_run(trainer: Any) -> None:
     """An "auto batch" feature raises the accumulation from 2 to 4 after four updates."""
     after_update(trainer, 4, lambda: setattr(trainer.args, "gradient_accumulation_steps", 4))
 
 
-@fault(report="unsloth#3066", code="RLS203", where=Where(rollout=2, update=4, microbatch=9), since="0.17")
+@fault(
+    report="unsloth#3066",
+    code="RLS203",
+    headline="RLS101",
+    where=Where(rollout=2, update=4, microbatch=9),
+    since="0.17",
+)
 def accumulation_lowered_in_mid_run(trainer: Any) -> None:
     """An "auto batch" feature lowers the accumulation from 2 to 1 after four updates."""
     after_update(trainer, 4, lambda: setattr(trainer.args, "gradient_accumulation_steps", 1))
@@ -348,7 +364,7 @@ def buffer_refreshed_after_each_update(trainer: Any) -> None:
     on(trainer, "on_step_end", refresh)
 
 
-@fault(report="verifiers PR#320", code="RLS310", where=Where(update=1, microbatch=2))
+@fault(report="verifiers PR#320", code="RLS310", headline="RLS302", where=Where(update=1, microbatch=2))
 def old_log_probs_follow_the_policy(trainer: Any) -> None:
     """The same mistake, seen on whole rollouts and whatever the weights did."""
     buffer_refreshed_after_each_update(trainer)
@@ -513,6 +529,7 @@ def samples_replayed(trainer: Any) -> None:
 @fault(
     report="slime#774",
     code="RLS308",
+    headline="RLS101",
     where=Where(rollout=2, update=4, microbatch=8),
     where_016=Where(rollout=4, update=4, microbatch=8),
     settings=WITH_REFERENCE,
@@ -575,7 +592,7 @@ def prompts_overwritten_in_the_buffer(trainer: Any) -> None:
 # E, J: weights and the sampler
 
 
-@fault(report="OpenRLHF#1297", code="RLS401", where=Where(update=0))
+@fault(report="OpenRLHF#1297", code="RLS401", headline="RLS407", where=Where(update=0))
 def optimizer_of_copied_weights(trainer: Any) -> None:
     """The optimizer was built from parameters that the model no longer holds."""
     copies = [p.detach().clone().requires_grad_() for p in trainer.model.parameters()]
@@ -604,13 +621,19 @@ def zero_gradients(trainer: Any) -> None:
     on(trainer, "on_pre_optimizer_step", zero)
 
 
-@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0))
+@fault(report="OpenRLHF#1297", code="RLS406", headline="RLS810", where=Where(update=0))
 def gradients_zeroed_before_the_step(trainer: Any) -> None:
     """Nothing is ever learned, and every count is right."""
     zero_gradients(trainer)
 
 
-@fault(report="OpenRLHF#1297", code="RLS406", where=Where(update=0), settings={**REUSED, "weight_decay": 0.1})
+@fault(
+    report="OpenRLHF#1297",
+    code="RLS406",
+    headline="RLS810",
+    where=Where(update=0),
+    settings={**REUSED, "weight_decay": 0.1},
+)
 def only_weight_decay_moves_the_weights(trainer: Any) -> None:
     """The same, where the optimizer's decay still changes the weights."""
 
@@ -1074,7 +1097,7 @@ def schedule_without_the_passes(trainer: Any) -> None:
     built_for(trainer, 1 / 2)
 
 
-@fault(report="ROLL#407", code="RLS603", where=Where(update=6), settings=FALLING_RATE)
+@fault(report="ROLL#407", code="RLS603", headline="RLS601", where=Where(update=6), settings=FALLING_RATE)
 def rate_at_zero_in_mid_run(trainer: Any) -> None:
     """The learning rate is 0 for the second half of the run."""
     built_for(trainer, 1 / 2)
@@ -1290,6 +1313,7 @@ def every_second_backward_left_out(trainer: Any) -> None:
 @fault(
     report="a mask that ends one token early, in completions of one length",
     code="RLS805",
+    beside="RLS801",
     where=Where(update=4, microbatch=8),
     settings=WHOLE_GROUPS,
     prepare=of_one_length,
@@ -1916,6 +1940,7 @@ def alter_generation(trainer: Any, generate: Callable[..., Any], *, after: int) 
 @fault(
     report="trl#4159",
     code="RLS413",
+    headline="RLS410",
     where=Where(rollout=2, update=4),
     settings=LONG,
     prepare=sharpened,
@@ -1933,6 +1958,7 @@ def logits_cooled_by_a_processor(trainer: Any) -> None:
 @fault(
     report="prime-rl PR#697",
     code="RLS413",
+    headline="RLS410",
     where=Where(rollout=2, update=4),
     settings=LONG,
     prepare=sharpened,

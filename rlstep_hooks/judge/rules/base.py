@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
+from rlstep_hooks.judge.causes import Found
+from rlstep_hooks.judge.effects import Effects
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Severity, Verdict, Where, kind_of
 
@@ -47,6 +49,9 @@ class _Reported(msgspec.Struct):
     found_at: int
     """Events judged when it was found."""
     occurrences: int = 0
+    variant: str = ""
+    produces: tuple[Effects, ...] = ()
+    """What its cause brings about."""
     rollouts: list[int] = []
     """The rollouts in which it was seen, each once."""
 
@@ -61,10 +66,12 @@ class _Reported(msgspec.Struct):
         if where.rollout is not None and len(rollouts) < LISTED_ROLLOUTS and where.rollout not in rollouts[-1:]:
             rollouts.append(where.rollout)
 
-    def result(self) -> Finding:
-        """The finding with all its occurrences."""
+    def result(self, compared: int = 0) -> Finding:
+        """The finding with all its occurrences, and the number of rollouts that were compared if these are not all."""
         rollouts = tuple(dict.fromkeys(self.rollouts)) if self.occurrences > 1 else ()
-        return msgspec.structs.replace(self.finding, occurrences=self.occurrences, rollouts=rollouts)
+        return msgspec.structs.replace(
+            self.finding, occurrences=self.occurrences, rollouts=rollouts, compared=compared if rollouts else 0
+        )
 
 
 NOTHING_MADE = "the run made no rollout and trained nothing"
@@ -89,6 +96,10 @@ class Rule:
     """The reason for NOT EVALUATED when the run never did what the rule looks at."""
     cannot_see: ClassVar[str] = "what this rule compares was not observed"
     """The reason for NOT EVALUATED when the run did what the rule looks at, and the observer saw none of it."""
+    produces: ClassVar[tuple[Effects, ...]] = ()
+    """What the cause of its findings brings about: such findings are folded below them."""
+    exact: ClassVar[bool] = True
+    """Whether its warnings are certain; those of a rule with a tolerance are not."""
     optional: ClassVar[bool] = False
     """Whether a complete observation may hold nothing that this rule looks at."""
 
@@ -114,11 +125,13 @@ class Rule:
         severity: Severity | None = None,
         variant: str = "",
         degree: str = "",
+        produces: tuple[Effects, ...] | None = None,
     ) -> Finding | None:
         """Report a finding, or count it as a repetition of one.
 
         It is a repetition if the variant and the degree are the same and expected and observed differ in numbers only. Whatever
         else a variant shows in the same rollout counts as a repetition too, because one fault often shows in several ways.
+        `produces` says what its cause brings about, where that is not what the rule says of all its findings.
 
         Returns:
             The finding, if it is the first of its kind.
@@ -142,7 +155,8 @@ class Rule:
             fix=fix,
             planned=not self.progress.events,
         )
-        reported = self._reported[kind] = _Reported(finding, self.progress.events)
+        effects = self.produces if produces is None else produces
+        reported = self._reported[kind] = _Reported(finding, self.progress.events, variant=variant, produces=effects)
         reported.count(where)
         return finding
 
@@ -174,14 +188,19 @@ class Rule:
             if reported.finding is before:
                 reported.finding = after
 
-    def findings(self) -> list[tuple[int, Finding]]:
-        """The findings so far with their occurrences, each with the number of events that were judged before it."""
+    def findings(self) -> list[Found]:
+        """The findings so far with their occurrences."""
         distinct = {id(reported): reported for reported in self._reported.values()}
         compared = self._looked if self.sampled else 0
-        found = [(reported.found_at, reported.result()) for reported in distinct.values()]
         return [
-            (at, msgspec.structs.replace(finding, compared=compared) if compared and finding.rollouts else finding)
-            for at, finding in found
+            Found(
+                finding=each.result(compared),
+                at=each.found_at,
+                variant=each.variant,
+                produces=each.produces,
+                exact=self.exact,
+            )
+            for each in distinct.values()
         ]
 
     def outcome(self, matched: Counter[type]) -> RuleOutcome:

@@ -26,6 +26,7 @@ class ValueRule(Rule):
     """A rule about a value with a tolerance. Its findings are warnings until they are certain."""
 
     severity = "warning"
+    exact = False
     several: ClassVar[int] = SEVERAL
     """Values that make it certain. 1 where a value is of a whole rollout or update, so that it stands for many numbers."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.judge.effects import STANDING_STILL, here, lasting
 from rlstep_hooks.judge.learning_rate import RateSchedule, read_schedule
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
@@ -59,6 +60,7 @@ class ScheduleHorizon(Rule):
     title = "Learning-rate schedule does not fit the length of training"
     topics = ("learning_rate",)
     nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
+    produces = (lasting("RLS602", "RLS603", "RLS605"),)
 
     def started(self, event: RunStarted) -> Finding | None:
         """Compare horizon and ticks."""
@@ -124,6 +126,7 @@ class SchedulerTicks(Rule):
     title = "Learning-rate scheduler does not follow the updates"
     topics = ("learning_rate",)
     nothing_seen = "the scheduler keeps no count of its ticks, or follows a metric and not the updates"
+    produces = (here("RLS602"), lasting("RLS601", "RLS603", "RLS605"))
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -195,6 +198,7 @@ class RateNotScheduled(Rule):
     topics = ("learning_rate",)
     nothing_seen = "the schedule is none whose formula is known, or its position cannot be read"
     optional = True
+    produces = (here("RLS806"), lasting("RLS603"))
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -284,6 +288,7 @@ class RateAtZero(Rule):
     severity = "warning"
     topics = ("learning_rate",)
     nothing_seen = "no update showed a learning rate"
+    produces = (here(*STANDING_STILL),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlstep_hooks.judge.effects import Effects
 from rlstep_hooks.judge.rules.base import Rule
 
 
@@ -37,6 +38,7 @@ class ProcessMissing(Rule):
     title = "Process without a record"
     topics = ("ranks",)
     nothing_seen = "the run has a single process"
+    produces = (Effects(("RLS902",), first=None),)
 
 
 class RanksDisagree(Rule):

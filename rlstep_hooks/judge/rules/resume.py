@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.judge.effects import RATE, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where, kind_of
 from rlstep_hooks.planning.words import number
@@ -64,6 +65,7 @@ class CheckpointNotRestored(Rule):
     title = "Checkpoint not restored"
     topics = ("checkpoints",)
     nothing_seen = "the run did not resume from a checkpoint, or what it restored cannot be read"
+    produces = (lasting("RLS807", "RLS205", "RLS206", "RLS509", *RATE),)
 
     def started(self, event: RunStarted) -> Finding | None:
         """Compare what was restored with what was saved, or with the plan."""
@@ -158,6 +160,7 @@ class ResumeFailed(Rule):
     title = "Resume failed"
     topics = ("order",)
     nothing_seen = "the run did not resume from a checkpoint"
+    produces = (lasting("RLS702", "RLS807", "RLS205", "RLS206", "RLS509", *RATE),)
 
     def started(self, event: RunStarted) -> Finding | None:
         """Count the check of a resumed run."""

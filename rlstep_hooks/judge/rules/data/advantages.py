@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import STANDING_STILL, of_rollout
 from rlstep_hooks.judge.rules.base import Rule, disabled
 from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.planning.finding import Where
@@ -64,6 +65,7 @@ class PromptGroups(Rule):
     title = "Prompt groups broken"
     topics = ("samples",)
     nothing_seen = "there was no training rollout"
+    produces = (of_rollout("RLS505", "RLS508", "RLS509", "RLS515", "RLS516"),)
 
     def reason(self) -> str:
         """Why nothing was compared."""
@@ -135,6 +137,7 @@ class NoSignal(Rule):
     topics = ("samples",)
     nothing_seen = "no rollout showed its advantages"
     optional = True
+    produces = (of_rollout("RLS809", *STANDING_STILL),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -332,6 +335,7 @@ class RewardsMoved(Rule):
     topics = ("samples",)
     nothing_seen = "nobody saw samples with their rewards both after generation and before their advantages"
     optional = True
+    produces = (of_rollout("RLS505", "RLS508", "RLS516"),)
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the comparison."""

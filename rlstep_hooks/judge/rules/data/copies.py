@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import OTHER_FORWARD, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class CopiedCompletions(Rule):
     topics = ("versions", "drawn", "log_ratio")
     nothing_seen = "no micro-batch showed how probable its completions are to the policy that sampled them"
     optional = True
+    produces = (of_rollout("RLS505", *OTHER_FORWARD),)
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Look at the copies that a controller counted."""

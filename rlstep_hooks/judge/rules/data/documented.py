@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LOSS, OTHER_FORWARD, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
@@ -83,6 +84,7 @@ class AdvantagesNotDocumented(ValueRule):
     nothing_seen = "no rollout showed its rewards beside its advantages"
     optional = True
     several = 1
+    produces = (of_rollout("RLS508"),)
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison of a training rollout."""
@@ -166,6 +168,7 @@ class AdvantagesAltered(Rule):
     topics = ("samples",)
     nothing_seen = "no micro-batch showed advantages that its rollout came with"
     optional = True
+    produces = (of_rollout("RLS508", *LOSS),)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look at the comparison of checksums."""
@@ -265,6 +268,7 @@ class MaskNotDocumented(Rule):
     topics = ("samples",)
     nothing_seen = "no rollout showed a mask that is to be compared"
     optional = True
+    produces = (of_rollout("RLS804", *OTHER_FORWARD, *LOSS),)
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison of a training rollout."""

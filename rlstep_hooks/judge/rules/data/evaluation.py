@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LAG, SAMPLES, here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.words import number
 
@@ -55,6 +56,7 @@ class EvaluationInTraining(Rule):
     topics = ("samples",)
     nothing_seen = "nothing was trained"
     cannot_see = "the samples of the micro-batches were not recognised"
+    produces = (here(*LAG, *SAMPLES),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import SAMPLES, Effects
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.words import number
 
@@ -54,6 +55,7 @@ class QueueConserved(Rule):
     title = "Samples lost or taken twice in the queue"
     topics = ("queue",)
     nothing_seen = "no queue between generation and training was observed"
+    produces = (Effects(("RLS207", *SAMPLES), last=2),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

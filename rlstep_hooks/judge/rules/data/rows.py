@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LENGTHS, ORDER, RATE, Effects
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
@@ -173,6 +174,7 @@ class TooFewRows(Rule):
     severity = "error"
     seen_in = "plan"
     report = "https://github.com/OpenRLHF/OpenRLHF/issues/1297"
+    produces = (Effects((*ORDER, *LENGTHS, *RATE, "RLS511"), first=None),)
 
     def started(self, event: RunStarted) -> Finding | None:
         """Compare rows with the prompts of a rollout."""
@@ -229,6 +231,7 @@ class NoUpdates(Rule):
     severity = "error"
     seen_in = "plan"
     report = "https://github.com/OpenRLHF/OpenRLHF/issues/1297"
+    produces = (Effects((*ORDER, *LENGTHS, *RATE), first=None),)
 
     def started(self, event: RunStarted) -> Finding | None:
         """Look at the updates of the whole run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
@@ -263,6 +264,7 @@ class UnknownSamples(Rule):
     title = "Trained samples belong to no rollout"
     topics = ("samples",)
     nothing_seen = "the framework gives its samples no names"
+    produces = (here("RLS502"),)
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Look at the samples that could not be recognised."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LOSS, here
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class TimestepsAltered(Rule):
     topics = ("timesteps",)
     nothing_seen = "nobody saw timesteps both when they were made and in the buffer or the loss"
     optional = True
+    produces = (here("RLS301", *LOSS),)
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison of the complete buffer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LOSS, here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.judge.rules.certain import ValueRule
@@ -74,6 +75,7 @@ class LossScale(ValueRule):
     title = "Loss is not that of its formula"
     topics = ("formula", "loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
+    produces = (here("RLS801", "RLS805"),)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the loss with its formula."""
@@ -165,6 +167,7 @@ class MaskAltered(Rule):
     title = "Mask altered on the way"
     topics = ("samples", "log_ratio")
     nothing_seen = "the observer does not see masks both with old log-probs and in training"
+    produces = (here("RLS313", *LOSS),)
 
     def carried(self, event: Carried) -> Finding | None:
         """Look at what was carried through a controlled run."""
@@ -240,6 +243,7 @@ class ConstantWithGradient(Rule):
     title = "Gradient through a constant of the loss"
     topics = ("loss",)
     nothing_seen = "no micro-batch showed its old log-probs, advantages or targets"
+    produces = (here(*LOSS),)
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Look at the constants of the loss, the policy's or the critic's."""
@@ -301,6 +305,7 @@ class GradientsNotCleared(Rule):
     title = "Gradients not cleared"
     topics = ("weights",)
     nothing_seen = "the observer does not see when gradients are cleared"
+    produces = (here("RLS808", "RLS810"),)
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the gradients before the first backward."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.effects import STANDING_STILL, here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.optimizer import NORM_TOLERANCE
@@ -84,6 +85,7 @@ class GradientMissing(Rule):
     topics = ("weights", "log_ratio", "trained_tokens")
     nothing_seen = "no update that is not clipped, with advantages other than 0, followed one that had a gradient"
     optional = True
+    produces = (here("RLS408", "RLS810", *STANDING_STILL),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -194,6 +196,7 @@ class GradientAltered(ValueRule):
     nothing_seen = "gradients were not followed from the backward passes to the step"
     optional = True
     several = 1
+    produces = (here("RLS408", "RLS808", "RLS810", *STANDING_STILL),)
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Compare the gradients of an update with those of its micro-batches."""

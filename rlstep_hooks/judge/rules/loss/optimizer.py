@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING, ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
@@ -118,6 +119,7 @@ class MomentsLost(Rule):
     topics = ("weights", "optimizer")
     nothing_seen = "the optimizer keeps no moments, or no replayed step was followed by another"
     optional = True
+    produces = (here("RLS806"),)
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the moments before and after a step."""

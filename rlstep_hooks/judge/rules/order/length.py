@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.order.words import LAST_ROWS, ends_rollout
 from rlstep_hooks.judge.timeline import (
@@ -70,6 +71,7 @@ class EpochLength(Rule):
     title = "Data epoch length differs from the plan"
     topics = ("order",)
     compares = (EpochEnd,)
+    produces = (lasting("RLS206", "RLS509", "RLS601", "RLS603"),)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an epoch that ends in the plan or in the run, but not in both."""
@@ -147,6 +149,7 @@ class RunLength(Rule):
     title = "Training length differs from the plan"
     topics = ("order",)
     compares = (RunEnded,)
+    produces = (lasting("RLS206 announced", "RLS601", "RLS603"),)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim training that ends in the plan or in the run, but not in both."""

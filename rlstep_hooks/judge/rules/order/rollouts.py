@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LAG, LENGTHS, LOSS, ORDER, SAMPLES, UPDATES_SHIFTED, Effects, here, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.timeline import (
     ExpectedMicroBatch,
@@ -60,6 +61,11 @@ class UnexpectedRollout(Rule):
     title = "Rollout too early"
     topics = ("order",)
     compares = (Rollout,)
+    produces = (
+        here("RLS203", "RLS204", "RLS302", "RLS509", *LAG, *SAMPLES),
+        Effects(SAMPLES, first=-1),
+        *UPDATES_SHIFTED,
+    )
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a rollout that came instead of something else."""
@@ -118,6 +124,7 @@ class MissingRollout(Rule):
     title = "Rollout missing"
     topics = ("order",)
     compares = (Rollout,)
+    produces = (here("RLS203", "RLS204", *LAG, *SAMPLES), *UPDATES_SHIFTED)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a micro-batch where a rollout, or the sync of weights before it, was due."""
@@ -175,6 +182,7 @@ class EventSize(Rule):
     title = "Unexpected number of samples"
     topics = ("order",)
     compares = (Rollout, MicroBatch)
+    produces = (here(*ORDER, *LAG, *SAMPLES, *LOSS, "RLS501"), lasting(*LENGTHS))
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a difference in samples."""

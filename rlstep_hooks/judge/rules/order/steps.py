@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LAG, ORDER, RATE, STANDING_STILL, UPDATES_SHIFTED, Effects, here, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
@@ -58,6 +59,7 @@ class NoUpdate(Rule):
     code = "RLS209"
     title = "No update in the whole run"
     topics = ("order",)
+    produces = (Effects((*ORDER, *RATE, "RLS205", "RLS206", "RLS406"), first=None),)
 
     def ended(self, event: RunEnded) -> Finding | None:
         """Look at the updates of a completed run. One that was asked to stop before its first update did what it was asked."""
@@ -119,6 +121,11 @@ class SkippedUpdate(Rule):
     code = "RLS210"
     title = "Update skipped"
     topics = ("order",)
+    produces = (
+        here("RLS208", "RLS806", "RLS809", "RLS810", *LAG, *STANDING_STILL),
+        lasting("RLS303 version", "RLS402", "RLS405 version"),
+        *UPDATES_SHIFTED,
+    )
 
     def update(self, event: Update) -> Finding | None:
         """Look at whether the step was made."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LAG, LOSS, SAMPLES, UPDATES_SHIFTED, here, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.order.words import LAST_ROWS, ends_rollout
 from rlstep_hooks.judge.timeline import (
@@ -65,6 +66,7 @@ class EarlyUpdate(Rule):
     title = "Update too early"
     topics = ("order",)
     compares = (Update,)
+    produces = (here("RLS204", "RLS208", "RLS401", "RLS803", *LAG, *SAMPLES, *LOSS), *UPDATES_SHIFTED)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an update that came instead of something else."""
@@ -131,6 +133,7 @@ class MissingUpdate(Rule):
     title = "Update missing"
     topics = ("order",)
     compares = (Update,)
+    produces = (here("RLS203", "RLS208", "RLS803", *LAG, *SAMPLES, *LOSS), *UPDATES_SHIFTED)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an event that came where an update was due, or that ended a rollout before all of its updates were made."""
@@ -209,6 +212,7 @@ class WindowSize(Rule):
     title = "Unexpected number of micro-batches in an update"
     topics = ("order",)
     compares = (Update,)
+    produces = (here("RLS203", "RLS204", "RLS803", *LOSS),)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a difference in micro-batches."""
@@ -270,6 +274,7 @@ class RoleOutOfTurn(Rule):
     title = "Policy or critic trained at the wrong turn"
     topics = ("order",)
     compares = (Update,)
+    produces = (here("RLS203", "RLS204", "RLS207", "RLS208"), lasting("RLS206", "RLS209"))
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an event of the right kind and the wrong role."""

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import (
+    LAG,
+    LENGTHS,
+    LOSS,
+    ORDER,
+    OTHER_FORWARD,
+    RATE,
+    SAMPLES,
+    STANDING_STILL,
+    Effects,
+    lasting,
+)
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import ConfigChanged, RunStarted
 
@@ -155,6 +169,24 @@ class SettingsWithoutEffect(Rule):
         )
 
 
+_SIZES = lasting(
+    *ORDER, *LENGTHS, *RATE, *LAG, *SAMPLES, *LOSS, "RLS308", "RLS501", "RLS509", "RLS515", "RLS516", "RLS803"
+)
+"""What a size brings about that is another one than the plan was made with."""
+
+_EFFECTS: tuple[tuple[frozenset[str], Effects], ...] = (
+    (frozenset({"lr", "rate", "warmup", "scheduler"}), lasting(*RATE, *STANDING_STILL, "RLS806")),
+    (frozenset({"beta", "kl", "reference"}), lasting(*LOSS, "RLS308", "RLS311")),
+    (frozenset({"temperature", "top"}), lasting("RLS403", "RLS410", "RLS413", "RLS519", *OTHER_FORWARD)),
+    (frozenset({"clip", "epsilon", "cliprange", "delta", "loss", "coef"}), lasting(*LOSS)),
+    (frozenset({"betas", "eps", "decay", "maximize", "momentum"}), lasting("RLS806")),
+    (frozenset({"norm"}), lasting("RLS808")),
+    (frozenset({"gamma", "lam", "lambda", "reward", "advantage"}), lasting("RLS508", "RLS515", "RLS516", "RLS517")),
+    (frozenset({"target"}), lasting("RLS213")),
+)
+"""What another value of a setting brings about, by the words of its name."""
+
+
 class ConfigRewritten(Rule):
     """The configuration that trains is not the one that was written.
 
@@ -203,6 +235,11 @@ class ConfigRewritten(Rule):
     topics = ("order", "settings")
     nothing_seen = "the observer of this system does not compare settings during the run"
 
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._changed: dict[str, tuple[int, int]] = {}
+        """Whole numbers that changed, by setting: before and after."""
+
     def started(self, event: RunStarted) -> Finding | None:
         """Count the check, if the observer compares settings: a change arrives as an event of its own."""
         self.checks += bool(event.facts.get("compares_settings"))
@@ -210,6 +247,9 @@ class ConfigRewritten(Rule):
 
     def config_changed(self, event: ConfigChanged) -> Finding | None:
         """Report the changed setting."""
+        if self._follows(event):
+            return None
+        produces = self._effects(event)
         if event.since == "configuration":
             return self.fail(
                 severity="error",
@@ -218,6 +258,7 @@ class ConfigRewritten(Rule):
                 why="training computes with another value than the configuration has, so what was configured is not what runs",
                 fix=f"look for the code that sets {event.name}, or configure the value that is meant",
                 variant=event.name,
+                produces=produces,
             )
         since = "the trainer was built" if event.since == "construction" else "training began"
         if event.by_design:
@@ -228,6 +269,7 @@ class ConfigRewritten(Rule):
                 why="a callback may change it on purpose; the loss is compared with the value in force",
                 fix=f"if nothing of yours sets {event.name}, look for the code that does",
                 variant=event.name,
+                produces=produces,
             )
         return self.fail(
             expected=f"{event.name} = {event.before}, as when {since}",
@@ -235,4 +277,33 @@ class ConfigRewritten(Rule):
             why="something other than the configuration you wrote sets this value, so what runs is not what you planned",
             fix=f"set {event.name} explicitly where the configuration is built, and look for the code that changes it",
             variant=event.name,
+            produces=produces,
         )
+
+    def _follows(self, event: ConfigChanged) -> bool:
+        """Whether this is a product of settings that changed exactly as much as one of them, which was reported already."""
+        if not (_whole(event.before) and _whole(event.after)):
+            return False
+        parts = event.name.split(" * ")
+        if len(parts) == 1:
+            self._changed[event.name] = event.before, event.after
+            return False
+        changes = [self._changed[part] for part in parts if part in self._changed]
+        return any(after * event.before == before * event.after for before, after in changes)
+
+    def _effects(self, event: ConfigChanged) -> tuple[Effects, ...]:
+        """What the change brings about: of a size that the plan was made with, in counts and order; else by what it sets."""
+        sizes = {_last(name) for name, value in self.schedule.settings.items() if _whole(value)}
+        if _whole(event.before) and _whole(event.after) and sizes & {_last(part) for part in event.name.split(" * ")}:
+            return (_SIZES,)
+        words = set(re.split(r"[^a-z]+", event.name.lower()))
+        return tuple(effects for names, effects in _EFFECTS if names & words)
+
+
+def _last(name: str) -> str:
+    """A setting's name without the section that it stands in."""
+    return name.rpartition(".")[2]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LOSS, OTHER_FORWARD, here, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 
@@ -66,6 +67,7 @@ class OldLogProbsAltered(Rule):
     topics = ("refresh", "samples")
     nothing_seen = "the run had no old log-probs to follow"
     optional = True
+    produces = (here("RLS312", *OTHER_FORWARD, *LOSS),)
 
     def carried(self, event: Carried) -> Finding | None:
         """Look at what was carried through a controlled run."""
@@ -124,6 +126,7 @@ class TokensAltered(Rule):
     topics = ("samples",)
     nothing_seen = "nothing was trained"
     cannot_see = "the tokens of the micro-batches were not compared with those generated"
+    produces = (of_rollout("RLS413", "RLS515", "RLS518"), here("RLS305", "RLS311", "RLS804", *OTHER_FORWARD, *LOSS))
 
     def carried(self, event: Carried) -> Finding | None:
         """Look at what was carried through a controlled run."""
@@ -213,6 +216,7 @@ class ReferenceLogProbsAltered(Rule):
     topics = ("samples",)
     nothing_seen = "no loss got log-probs of a reference that came with its rollout"
     optional = True
+    produces = (here(*LOSS),)
 
     def carried(self, event: Carried) -> Finding | None:
         """Look at what was carried through a controlled run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.conformance import observed_lag
+from rlstep_hooks.judge.effects import LOSS, OTHER_FORWARD, SAMPLES, here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.timeline import ExpectedRefresh
 from rlstep_hooks.planning.words import number
@@ -55,6 +56,7 @@ class RefreshNotAsPlanned(Rule):
     title = "Old log-probs not refreshed as planned"
     topics = ("versions", "refresh")
     compares = (Rollout, Refresh)
+    produces = (here("RLS302", "RLS304", "RLS305", "RLS307", "RLS310", "RLS312", *OTHER_FORWARD, *LOSS),)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a refresh that is missing or surplus, or of another version."""
@@ -146,6 +148,7 @@ class StaleWithoutOldLogProbs(Rule):
     topics = ("versions", "samples", "refresh")
     nothing_seen = "all samples came with old log-probs"
     cannot_see = "which version sampled them was not observed"
+    produces = (here("RLS302", "RLS310", *LOSS),)
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Compare the samples' version with the policy's."""
@@ -207,6 +210,7 @@ class LagNotAsPlanned(Rule):
     compares = (MicroBatch,)
     nothing_seen = "nothing was trained"
     cannot_see = "which version the old log-probs or the samples of a micro-batch come from was not observed"
+    produces = (here("RLS304", *SAMPLES, *LOSS),)
 
     def microbatch(self, event: MicroBatch) -> Finding | None:
         """Count micro-batches whose lag is not known, because these match any plan."""
@@ -272,6 +276,7 @@ class ReferenceLogProbs(Rule):
     compares = (Rollout,)
     nothing_seen = "the trainer has no reference"
     cannot_see = "the observer sees no reference log-probs"
+    produces = (here("RLS311", *LOSS),)
 
     def checked(self, matched: Counter[type]) -> int:
         """A rollout without reference log-probs says nothing where none can be seen."""

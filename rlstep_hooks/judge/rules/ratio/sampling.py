@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
@@ -62,6 +63,7 @@ class LossAsSampled(ValueRule):
     topics = ("versions", "drawn_log_probs", "log_ratio")
     nothing_seen = "no micro-batch at lag 0 had the log-probs with which its tokens were drawn"
     optional = True
+    produces = (here("RLS408"),)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the mean distance with the tolerance."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.conformance import observed_lag
+from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.noise import noise_of
@@ -106,6 +107,7 @@ class RatioAtLagZero(ValueRule):
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
     )
     cannot_see = "which version computed the old log-probs of a micro-batch, or their ratio, was not observed"
+    produces = (here("RLS313"),)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
@@ -189,6 +191,7 @@ class RatioStuckAtOne(Rule):
     topics = ("versions", "log_ratio", "weights")
     nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
     cannot_see = "which version sampled a micro-batch, or its ratio, was not observed"
+    produces = (here("RLS305", "RLS310"),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

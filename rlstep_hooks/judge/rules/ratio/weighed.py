@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import LOSS, here
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
@@ -55,6 +56,7 @@ class WeightsNotDocumented(ValueRule):
     nothing_seen = "no importance weights between trainer and engine are configured, or none were compared"
     optional = True
     several = 1
+    produces = (here(*LOSS),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

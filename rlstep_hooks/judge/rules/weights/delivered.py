@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import OTHER_FORWARD, Effects
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.words import number
 
@@ -66,6 +67,7 @@ class NotHeld(Rule):
     topics = ("delivery",)
     nothing_seen = NO_ENGINE
     cannot_see = "no tensor of the engine could be compared with one of the policy"
+    produces = (Effects(("RLS402", "RLS403", "RLS413", *OTHER_FORWARD), last=1),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -163,6 +165,7 @@ class PartArrived(Rule):
     topics = ("delivery",)
     nothing_seen = NO_ENGINE
     cannot_see = "the tensors that were handed over have other names than the policy's"
+    produces = (Effects(("RLS402", "RLS403", "RLS413", "RLS415", *OTHER_FORWARD), last=1),)
 
     def delivered(self, delivery: Delivery) -> Finding | None:
         """Compare the numbers of tensors."""
@@ -223,6 +226,7 @@ class OtherDtype(Rule):
     severity = "warning"
     topics = ("delivery",)
     nothing_seen = NO_ENGINE
+    produces = (Effects(("RLS403", "RLS415", *OTHER_FORWARD), last=1),)
 
     def delivered(self, delivery: Delivery) -> Finding | None:
         """Look for a dtype that explains the values."""
@@ -279,6 +283,7 @@ class AdapterNotBound(Rule):
     topics = ("delivery",)
     nothing_seen = "no adapter was given to an engine"
     optional = True
+    produces = (Effects(("RLS402", "RLS403", "RLS413", "RLS415", *OTHER_FORWARD), last=1),)
 
     def adapter_used(self, event: AdapterUsed) -> Finding | None:
         """Look whether any request was bound to the adapter, and whether the layers have it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.drawn import DrawnTest, Surprise
+from rlstep_hooks.judge.effects import OTHER_FORWARD, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class NotDrawnFromPolicy(Rule):
     topics = ("versions", "drawn", "log_ratio")
     nothing_seen = "no micro-batch showed the entropies of the distributions that its tokens should be drawn from"
     optional = True
+    produces = (of_rollout("RLS403", "RLS519", *OTHER_FORWARD),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

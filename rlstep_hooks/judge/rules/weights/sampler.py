@@ -6,6 +6,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import OTHER_FORWARD, Effects, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
@@ -64,6 +65,7 @@ class SamplerVersion(Rule):
     topics = ("versions", "sampler", "sampler_weights")
     nothing_seen = "the plan does not say which weights sample a rollout"
     cannot_see = "the version of the weights that sampled a rollout was not observed"
+    produces = (of_rollout("RLS307", "RLS403", "RLS412", "RLS413", *OTHER_FORWARD),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -212,6 +214,7 @@ class SampledOtherwise(Rule):
     title = "Sampled with other settings"
     topics = ("sampler",)
     nothing_seen = "the engine does not tell with which settings it samples"
+    produces = (of_rollout("RLS403", "RLS413", "RLS519", *OTHER_FORWARD),)
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Compare the settings of a training rollout."""
@@ -274,6 +277,7 @@ class SyncNotAsPlanned(Rule):
     topics = ("order", "sampler")
     compares = (WeightSync,)
     nothing_seen = "weight syncs are not part of this plan"
+    produces = (Effects(("RLS307", "RLS402", "RLS403", "RLS412", "RLS413", "RLS415", *OTHER_FORWARD), last=1),)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a sync that is missing, surplus, early, or of another version."""

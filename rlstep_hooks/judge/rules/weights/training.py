@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.judge.effects import STANDING_STILL, here, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.progress import RolloutsWithSignal, may_teach, remember
 from rlstep_hooks.planning.finding import Where
@@ -67,6 +68,7 @@ class WeightsUnchanged(Rule):
     title = "Update changed no weight"
     topics = ("weights",)
     nothing_seen = "no update had a gradient and a learning rate large enough to show in the probed weights"
+    produces = (here("RLS302", "RLS310"), lasting("RLS406"))
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the probe of an update that was made."""
@@ -260,6 +262,7 @@ class OptimizerHoldsOthers(Rule):
     title = "Optimizer holds other parameters"
     topics = ("weights",)
     nothing_seen = "the optimizer's parameters could not be compared with the model's"
+    produces = (lasting("RLS408", "RLS806", "RLS809", *STANDING_STILL),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
