@@ -400,7 +400,7 @@ class Judge:
             if self._run
             else {},  # as a record has it
         )
-        unlike = unlike_plan(report) if report.verdict == "PASS" and not _explains_counts(findings) else ""
+        unlike = unlike_plan(report) if report.verdict == "PASS" and not _explains_counts(report.findings) else ""
         return (
             report
             if not unlike
