@@ -34,7 +34,19 @@ class Copying:
         self._remote = RemoteFolder(url)
         self._ended = threading.Event()
         self._told = ""
+        self.copied: set[str] = set()
+        """Files whose latest copy is there."""
+        self.complete = False
+        """Whether all is there that was recorded."""
         self._thread = threading.Thread(target=self._run, name="rlstep-copy", daemon=True)
+
+    def probe(self) -> None:
+        """Look whether anything can be copied.
+
+        Raises:
+            RemoteError: Nothing can.
+        """
+        self._remote.probe()
 
     def __enter__(self) -> None:
         """The command is about to start."""
@@ -51,9 +63,18 @@ class Copying:
             ended = self._ended.wait(PERIOD)
             try:
                 runs = record_files(self._folder)
-                self._remote.copy(record.path for run in runs if run not in self._before for record in runs[run])
+                found = [record.path for run in runs if run not in self._before for record in runs[run]]
+                self._remote.copy(found)
+                self.copied, self.complete = {path.name for path in found}, ended
             except (RemoteError, OSError) as error:
                 self._tell(str(error))
+
+    def told(self) -> str:
+        """What was copied, once the command has ended."""
+        count = len(self.copied)
+        if not self.complete:
+            return f"the copy at {self._remote.url} is not complete; copy the folder {self._folder} yourself"
+        return f"copied {count} file{'s' if count != 1 else ''} to {self._remote.url}"
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._told:

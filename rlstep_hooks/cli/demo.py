@@ -42,10 +42,6 @@ def show(fault: str | None, log_dir: Path | None) -> int:
     console.print()
     with tempfile.TemporaryDirectory() as scratch:
         report = _train(console, Path(scratch), FAULTS[fault] if fault else None, log_dir)
-    if log_dir is not None:
-        console.print(
-            f"recorded in {log_dir}; `rlstep report {log_dir}` shows this again", highlight=False, soft_wrap=True
-        )
     if fault is None:
         console.print("`rlstep demo --fault regenerate_every_step` shows the same run broken", highlight=False)
     status: int = report.exit_status(strict=False)
@@ -60,7 +56,7 @@ def _train(console: Console, scratch: Path, fault: Any, log_dir: Path | None) ->
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     views = (ConsoleListener(console), LiveListener(console))
-    audit = StepAuditCallback(on_fail="warn", log_dir=log_dir or scratch / "rlstep", listeners=views)
+    audit = StepAuditCallback(on_fail="warn", log_dir=log_dir, listeners=views)
     trainer = tiny_trainer(
         scratch,
         callbacks=[audit],

@@ -43,6 +43,9 @@ def show(
     except (NoRecordError, OSError) as error:
         print(f"rlstep: {error}", file=sys.stderr)
         return 2
+    for kind, path in (("trace", trace), ("page", html)):
+        if path is not None:
+            print(f"rlstep: wrote the {kind} {path}", file=sys.stderr)
     _print(report, form)
     others = other_runs(folder, report.run) if run is None else ""
     if others:

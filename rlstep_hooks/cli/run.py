@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,11 @@ from rlstep_hooks.systems.injection import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from rich.console import Console, RenderableType
 
+    from rlstep_hooks.cli.copying import Copying
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.judge.suite import Suite
     from rlstep_hooks.planning.launched import Options
@@ -47,8 +48,9 @@ def run(
         copy_to: URL of a folder to copy the records to.
 
     Returns:
-        The command's own exit status (128 + n after signal n), 2 if it cannot be started; 1 in place of 0 where the audit ended
-        training (RLSTEP_ON_FAIL); see also `strict`.
+        The command's own exit status (128 + n after signal n), 2 if it is not started, because it cannot be or because nothing could
+        be recorded or copied; in place of 0, 1 where the audit ended training (RLSTEP_ON_FAIL), and 2 where the copy is not complete;
+        see also `strict`.
     """
     before = {*record_files(folder), *(path.name for path in suite_files(folder))}
     try:
@@ -57,6 +59,7 @@ def run(
         print(f"rlstep: {error}", file=sys.stderr)
         return 2
     try:
+        _try_to_write(folder)
         copying = _copying(folder, before, copy_to)
     except OSError as error:
         print(f"rlstep: {error}", file=sys.stderr)
@@ -70,14 +73,22 @@ def run(
         print(ray, end="\n\n", file=sys.stderr, flush=True)
     watching = _Watching(folder, before, plan, told=ahead is not None)
     try:
-        with copying:
+        with copying or nullcontext():
             status = _run(command, environment(folder, os.environ), watching)
     except OSError as error:
         print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
         return 2
     suite, reports = _report(folder, before, status)
+    if copying is not None:
+        print(f"rlstep: {copying.told()}", file=sys.stderr)
     if status:
         return status
+    judged = _judged(suite, reports, strict=strict)
+    return judged or (2 if copying is not None and not copying.complete else 0)
+
+
+def _judged(suite: Suite, reports: list[Report], *, strict: bool) -> int:
+    """The exit status that the reports of a command call for that ended with 0."""
     if strict:
         return _exit_status(suite, reports)
     # A run that the audit ended with `on_fail` is not one that came to its end, whatever the command says.
@@ -85,17 +96,33 @@ def run(
     return 1 if any(report.stopped_by for report in every) else 0
 
 
-def _copying(folder: Path, before: set[str], url: str | None) -> AbstractContextManager[None]:
+def _try_to_write(folder: Path) -> None:
+    """Look whether records can be written, before anything is trained. Leaves nothing behind.
+
+    Raises:
+        OSError: They cannot.
+    """
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.NamedTemporaryFile(dir=there, prefix=".rlstep-"):
+            pass
+    except OSError as error:
+        raise OSError(f"nothing can be recorded in {folder}: {type(error).__name__}: {error}") from error
+
+
+def _copying(folder: Path, before: set[str], url: str | None) -> Copying | None:
     """Copies a command's records while it runs, if a URL is given.
 
     Raises:
-        RemoteError: The URL cannot be opened.
+        RemoteError: The URL cannot be opened, or nothing can be written there.
     """
     if url is None:
-        return nullcontext()
+        return None
     from rlstep_hooks.cli.copying import Copying
 
-    return Copying(folder, before, url)
+    copying = Copying(folder, before, url)
+    copying.probe()
+    return copying
 
 
 class _Watching:
@@ -200,7 +227,7 @@ def _report(folder: Path, before: set[str], status: int) -> tuple[Suite, list[Re
     from rich.console import Console
 
     from rlstep_hooks.judge.suite import recorded_suite
-    from rlstep_hooks.show.console import verdict_block
+    from rlstep_hooks.show.console import record_lines, verdict_block
 
     console = Console(stderr=True)
     console.print()  # the command's last output may be a progress bar without a newline
@@ -220,7 +247,9 @@ def _report(folder: Path, before: set[str], status: int) -> tuple[Suite, list[Re
         if len(reports) > 1:
             console.print(_whose(report, number, len(reports)), "")
         console.print(verdict_block(report))
-    console.print(f"rlstep: recorded in {folder}", style="dim", highlight=False)
+    several = len(record_files(folder)) > 1
+    where = record_lines(folder, reports[-1].run if reports and several else "")
+    console.print(where, style="dim", highlight=False, soft_wrap=True, markup=False)
     return suite, reports
 
 

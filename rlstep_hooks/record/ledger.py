@@ -32,6 +32,9 @@ NO_FOLDER = "records are written to a local folder; `rlstep run --copy-to URL` c
 CONTROLLER = "controller"
 """The process that makes rollouts and calls the trainers, in runs that have one."""
 
+BELOW = "rlstep"
+"""The folder of records in the output folder of a trainer."""
+
 LONGEST_LINE = 1 << 24
 """A line with more bytes is not an event. The longest real events (rollouts of many thousand samples) have a tenth of this."""
 
@@ -201,8 +204,9 @@ def record_files(folder: Path) -> dict[str, list[Record]]:
 
 
 def records(folder: Path) -> dict[str, list[Record]]:
-    """The records of a folder as in `record_files`, oldest run first."""
-    return dict(sorted(record_files(folder).items(), key=lambda item: (_started(item[1]), item[0])))
+    """The records of a folder as in `record_files`, oldest run first; of a trainer's output folder, those in `rlstep/` below it."""
+    found = record_files(folder) or record_files(folder / BELOW)
+    return dict(sorted(found.items(), key=lambda item: (_started(item[1]), item[0])))
 
 
 def _started(found: list[Record]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,21 @@ class RemoteFolder:
         if not paths:
             of_run = f" of run {run}" if run is not None else ""
             raise RemoteError(f"{self.url} holds no record{of_run} (files named <run>.<process>.jsonl)")
+
+    def probe(self) -> None:
+        """Write a small file and remove it again, which shows whether anything can be written.
+
+        Raises:
+            RemoteError: It cannot.
+        """
+        path = f"{self._path.rstrip('/')}/.rlstep"
+        try:
+            self._files.makedirs(self._path, exist_ok=True)
+            self._files.pipe_file(path, b"rlstep\n")
+        except Exception as error:
+            raise RemoteError(f"{self.url} cannot be written: {describe(error)}") from error
+        with suppress(Exception):  # a store may let nobody remove anything; the file is no record
+            self._files.rm_file(path)
 
     def copy(self, paths: Iterable[Path]) -> None:
         """Copy files that have grown since they were last copied to the remote folder.

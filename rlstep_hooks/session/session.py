@@ -349,11 +349,12 @@ class Session:
         if not run.reports:
             return
         for listener in self._listeners:
-            finished = getattr(listener, "finished", None)
-            if finished is None:
-                continue
             try:
-                finished(report)
+                # Views may have both, and need neither.
+                if (finished := getattr(listener, "finished", None)) is not None:
+                    finished(report)
+                if (recorded := getattr(listener, "recorded", None)) is not None and not self.trouble:
+                    recorded(self.folder, run.name)
             except Exception as fault:  # noqa: BLE001 - a view must not end training
                 logger.warning("%s stopped: %s", type(listener).__name__, describe(fault))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.standing import Tally
 from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.events import Measured, Rollout, RunStarted, Unobserved, Update
+from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.variables import PARENT
 from rlstep_hooks.show.live import EVERY, live_line
 from rlstep_hooks.show.plan import headline, plan_rows
@@ -24,6 +26,7 @@ from rlstep_hooks.show.summary import ending, in_part, not_evaluated, processes,
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -139,6 +142,19 @@ def _link_lines(report: Report) -> list[RenderableType]:
     return [table] if lines else []
 
 
+def record_lines(folder: Path | None, run: str = "") -> str:
+    """Where a run's record is, and the command that makes its page.
+
+    Args:
+        folder: None if there is no record.
+        run: The run, if the folder has several; else the latest one is meant.
+    """
+    if folder is None:
+        return "not recorded: give log_dir=... (or RLSTEP_DIR) for `rlstep report` and its page"
+    of_run = f" --run {shlex.quote(run)}" if run else ""
+    return f"recorded in {folder}\nas a page: rlstep report {shlex.quote(str(folder))}{of_run} --html report.html"
+
+
 class ConsoleListener:
     """Prints the plan when training begins, each topic that cannot be evaluated, and the verdict at the end. Prints nothing under
     `rlstep run`, which prints the same from the records.
@@ -161,6 +177,14 @@ class ConsoleListener:
         """Print the verdict."""
         if not self._silent:
             self._console.print(verdict_block(report))
+
+    def recorded(self, folder: Path | None, run: str) -> None:
+        """Print where the record is."""
+        if not self._silent:
+            several = folder is not None and len(record_files(folder)) > 1
+            self._console.print(
+                Text(record_lines(folder, run if several else "")), style="dim", highlight=False, soft_wrap=True
+            )
 
 
 class LiveListener:

@@ -186,6 +186,45 @@ def test_run_copies_and_refuses_a_url_that_it_cannot_open(
     assert "Protocol not known" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--dir", "--copy-to"])
+def test_a_dead_store_is_found_before_the_command_starts(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    store = {"--dir": str(tmp_path / "records"), "--copy-to": (tmp_path / "copies").as_uri()}
+    place = tmp_path / "file" / "below"
+    store[option] = str(place) if option == "--dir" else place.as_uri()
+    words = [word for pair in store.items() for word in pair]
+    started = tmp_path / "started"
+    assert status("run", *words, "--", sys.executable, "-c", f"open({str(started)!r}, 'w')") == 2
+    assert "file/below" in capsys.readouterr().err
+    assert not started.exists()
+
+
+def test_looking_at_the_stores_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copies = tmp_path / "copies"
+    assert status("run", "--dir", str(tmp_path / "a" / "b"), "--copy-to", copies.as_uri(), "--", "true") == 0
+    assert "rlstep: copied 0 files to file://" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["copies"]
+    assert not list(copies.iterdir())
+
+
+def test_a_copy_that_is_not_complete_sets_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = write_records(tmp_path / "made", SCRIPT)
+    folder, copies = tmp_path / "records", tmp_path / "copies"
+    folder.mkdir()
+    does = "; ".join(f"shutil.copy({str(path)!r}, {str(folder)!r})" for path in made.values())
+    # The store goes away while the command runs.
+    does = (
+        f"import pathlib, shutil; {does}; shutil.rmtree({str(copies)!r}); pathlib.Path({str(copies)!r}).write_text('')"
+    )
+    command = [sys.executable, "-c", does]
+    assert status("run", "--dir", str(folder), "--copy-to", copies.as_uri(), "--", *command) == 2
+    said = capsys.readouterr().err
+    assert "rlstep: the records are not copied" in said
+    assert f"is not complete; copy the folder {folder} yourself" in said
+
+
 # A URL is no folder to record in
 
 

@@ -22,6 +22,7 @@ import rlstep_hooks
 from rlstep_hooks import StepAuditError, StepAuditSB3Callback
 from rlstep_hooks.record.events import MicroBatch, RunEnded
 from rlstep_hooks.record.ledger import MemoryLedger
+from tests.record.test_remote import status
 from tests.reports import report_of
 from tests.systems.classic.sb3_faults import FromSecond, nothing
 from tests.systems.run_command import run_script
@@ -41,7 +42,7 @@ def ppo(**settings: Any) -> PPO:
 
 
 def audited(model: Any, timesteps: int, *more: BaseCallback, **settings: Any) -> StepAuditSB3Callback:
-    audit = StepAuditSB3Callback(listeners=(), **settings)
+    audit = StepAuditSB3Callback(listeners=(), **({"log_dir": None} | settings))
     model.learn(timesteps, callback=[audit, *more])
     return audit
 
@@ -266,7 +267,7 @@ class Failing(BaseCallback):
 
 def test_an_exception_ends_the_record() -> None:
     model = ppo()
-    with pytest.raises(FloatingPointError), StepAuditSB3Callback(listeners=()) as audit:
+    with pytest.raises(FloatingPointError), StepAuditSB3Callback(log_dir=None, listeners=()) as audit:
         model.learn(256, callback=[audit, Failing()])
     ended = next(event for event in events_of(audit) if isinstance(event, RunEnded))
     assert (ended.status, ended.error) == ("raised", "FloatingPointError: by the test")
@@ -324,6 +325,48 @@ model.learn(64, callback=lambda given, globals_: seen.append(1) is None)
 assert len(seen) == 64
 raise SystemExit(3)
 """
+
+
+@pytest.mark.parametrize("logs", [None, "logs"])
+def test_the_record_is_kept_by_default(
+    logs: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = ppo()
+    model.tensorboard_log = logs  # the package tensorboard is not needed for the folder
+    audit = StepAuditSB3Callback()
+    audit._on_training_end()  # nothing has begun, and nothing is written
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(type(model), "_setup_learn", without_tensorboard(type(model)._setup_learn))
+    for number in range(2):
+        model.learn(64, callback=audit)
+        folder = Path(logs or ".") / "rlstep"
+        assert len(list(folder.glob("*.rank0.jsonl"))) == number + 1
+        said = capsys.readouterr().err.splitlines()[-2:]
+        run = f" --run {audit.report.run}" if number else ""
+        assert said == [f"recorded in {folder}", f"as a page: rlstep report {folder}{run} --html report.html"]
+        # As the line says, and from the folder above.
+        assert status(*said[1].split()[4:]) == 0
+        assert "rlstep: wrote the page report.html" in capsys.readouterr().err
+        assert status("report", logs or ".") == 0
+        assert "PASS" in capsys.readouterr().out
+    assert (tmp_path / "report.html").exists()
+
+
+def without_tensorboard(setup: Any) -> Any:
+    def changed(model: Any, *args: Any, **kwargs: Any) -> Any:
+        logs, model.tensorboard_log = model.tensorboard_log, None
+        found = setup(model, *args, **kwargs)
+        model.tensorboard_log = logs
+        return found
+
+    return changed
+
+
+def test_nothing_is_written_where_nothing_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ppo().learn(64, callback=StepAuditSB3Callback(log_dir=None))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_script_is_audited_without_an_edit(tmp_path: Path) -> None:

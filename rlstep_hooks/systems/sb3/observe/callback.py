@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +19,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.events import FactsRead
+from rlstep_hooks.record.ledger import BELOW
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
@@ -61,7 +64,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
     Args:
         on_fail: "warn" only reports; "stop" ends `learn` cleanly at the next rollout after an error; "raise" raises
             `StepAuditError` out of it. Default: RLSTEP_ON_FAIL, else "warn".
-        log_dir: Folder for the record, never overwritten. None keeps everything in memory. Default: RLSTEP_DIR, else None.
+        log_dir: Folder for the record, never overwritten. None keeps everything in memory. Default: RLSTEP_DIR, else `rlstep/` in
+            the model's `tensorboard_log`, else in the working directory.
         listeners: Views that follow the run; by default plan and verdict are printed on stderr.
 
     Raises:
@@ -76,6 +80,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         listeners: tuple[Listener, ...] | None = None,
     ) -> None:
         super().__init__()
+        self._log_dir = log_dir
         self._options = Options.asked(on_fail, log_dir, listeners)
         self._session = Session(self._options, index.deviations_of)
         self._audit: LoopAudit | None = None
@@ -112,7 +117,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
 
     def _on_training_start(self) -> None:
         self._end(None)
-        session = self._session = Session(self._options, index.deviations_of)
+        options = replace(self._options, log_dir=self._record_folder())
+        session = self._session = Session(options, index.deviations_of)
         self._audit = None
         refused = refusal(self.model)
         if refused:
@@ -124,6 +130,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             audit.begin()
             self._attach(session, audit)
             self._audit = audit
+
+    def _record_folder(self) -> str | os.PathLike[str] | None:
+        """The folder that was asked for, else `rlstep/` beside what Stable-Baselines3 itself writes."""
+        if self._options.log_dir is not None or not isinstance(self._log_dir, LeftOut):
+            return self._options.log_dir
+        return Path(getattr(self.model, "tensorboard_log", None) or ".") / BELOW
 
     def _planned(self, session: Session) -> LoopAudit:
         return LoopAudit(
