@@ -15,9 +15,11 @@ import msgspec
 from rlstep_hooks.cli.launches import options_of, side
 from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.following import FollowedRun
+from rlstep_hooks.judge.measures import measures_of
 from rlstep_hooks.judge.replay import NoRecordError, latest_run, report_of
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.page import page
+from rlstep_hooks.judge.settings import RunSettings
 from rlstep_hooks.judge.symptoms import SYMPTOMS, why
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.comparison import compare
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from rlstep_hooks.judge.health import HealthLine
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.launched import Options, Plan
     from rlstep_hooks.planning.schedule import Schedule
@@ -208,9 +211,12 @@ def report(folder: Path, run: str | None) -> Answer:
         "counts": msgspec.structs.asdict(found.counts),
         "findings": _folded(found.findings),
         "not_evaluated": found.not_evaluated,
+        "health": [_far(line) for line in found.health],
     }
     step = (
-        f"rule {worst.code}, or why with a symptom" if worst is not None else "why, with the symptom that was noticed"
+        f"rule {worst.code}, or why"
+        if worst is not None
+        else "why, with what was noticed, or without to see what shows"
     )
     return Answer(answer=f"{found.verdict}: {sentence(found)}", details=details, next_step=step)
 
@@ -227,15 +233,31 @@ def findings(folder: Path, run: str | None, severity: Literal["error", "warning"
     )
 
 
-def causes(folder: Path, run: str | None, symptom: str) -> Answer:
-    """What a record says about the possible causes of a symptom."""
+def causes(folder: Path, run: str | None, symptom: str | None) -> Answer:
+    """The conclusion about a symptom, or about those that the record shows."""
     names = [each.name for each in SYMPTOMS]
-    if symptom not in names:
+    if symptom is not None and symptom not in names:
         raise LaunchError(f"{symptom!r} is none of the symptoms {', '.join(names)}")
-    (found,) = why(_report(folder, run), (symptom,))
-    likely = [cause.words for cause in found.causes if cause.state in ("found", "by design")]
-    answer = f"{found.words}: " + ("; ".join(likely) if likely else f"no cause was found ({found.counted})")
-    return Answer(answer=answer, details={"causes": [msgspec.structs.asdict(cause) for cause in found.causes]})
+    judged = _report(folder, run)
+    knobs = index.knobs_of(judged.schedule)
+    found = why(judged, () if symptom is None else (symptom,), knobs=knobs)
+    shown = found if symptom is not None else [each for each in found if each.shown]
+    measures = measures_of(judged, RunSettings(judged.schedule, knobs))
+    details: dict[str, Any] = {
+        "health": [_far(line) for line in judged.health],
+        "measured": {each.name: each.words for each in measures.held},
+        "not_in_the_record": list(measures.missing),
+        "symptoms": [msgspec.to_builtins(each) for each in shown],
+    }
+    answer = "; ".join(f"{each.words}: {each.conclusion}" for each in shown) or "no symptom shows in this record"
+    step = "" if shown else f"why with what was noticed: {', '.join(names)}"
+    return Answer(
+        answer=answer, details=details, sources=tuple(str(line["source"]) for line in details["health"]), next_step=step
+    )
+
+
+def _far(line: HealthLine) -> dict[str, str]:
+    return {"words": line.words, "source": line.source.name, "quote": line.source.quote}
 
 
 def follow(folder: Path, run: str | None) -> Answer:
@@ -243,7 +265,9 @@ def follow(folder: Path, run: str | None) -> Answer:
     found = records(folder)
     if not found:
         raise LaunchError(f"there is no record in {folder}")
-    followed = FollowedRun(folder, run or latest_run(found), deviations_of=index.deviations_of)
+    name = run or latest_run(found)
+    where = found[name][0].path.parent if name in found else folder
+    followed = FollowedRun(where, name, deviations_of=index.deviations_of)
     news = followed.look()
     state = "over" if followed.over else "running"
     now = news.now

@@ -197,7 +197,13 @@ def _folder(place: str) -> Path:
 
 def _add_report(verbs: _Verbs) -> None:
     report = _add(verbs, "report", _report, "The report of a recorded run, even of one that was killed.")
-    report.add_argument("folder", metavar="DIR", help="folder of the records, or its URL, such as s3://bucket/runs")
+    report.add_argument(
+        "folder",
+        nargs="?",
+        default="rlstep",
+        metavar="DIR",
+        help="folder of the records, a trainer's output folder, or a URL such as s3://bucket/runs (default: rlstep)",
+    )
     report.add_argument("--run", metavar="NAME", help="a run in the folder (default: the latest)")
     report.add_argument("--follow", action="store_true", help="show a run's progress until it ends, then report")
     printed = report.add_mutually_exclusive_group()
@@ -212,9 +218,20 @@ def _add_report(verbs: _Verbs) -> None:
 
 
 def _add_why(verbs: _Verbs) -> None:
-    why = _add(verbs, "why", _why, "From what you notice in a run to what its record says about each possible cause.")
-    why.add_argument("folder", type=Path, metavar="DIR", help="folder of the records")
-    why.add_argument("symptoms", nargs="*", metavar="SYMPTOM", help="such as ratio-one or reward-flat (default: all)")
+    why = _add(
+        verbs,
+        "why",
+        _why,
+        "From what you notice in a run to a conclusion: what is excluded, measured, and left to change.",
+    )
+    why.usage = "rlstep why [-h] [--run NAME] [--json] [DIR] [SYMPTOM ...]"
+    why.add_argument(
+        "words",
+        nargs="*",
+        metavar="DIR SYMPTOM",
+        help="folder of the records, or a trainer's output folder (default: rlstep); and what you notice, such as kl-explodes or "
+        "reward-flat (default: what the record shows)",
+    )
     why.add_argument("--run", metavar="NAME", help="a run in the folder (default: the latest)")
     why.add_argument("--json", action="store_true", help="print JSON")
 
@@ -381,7 +398,7 @@ def _report(given: argparse.Namespace) -> int:
 def _why(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import why
 
-    return why.show(given.folder, given.symptoms, run=given.run, as_json=given.json)
+    return why.show(given.words, run=given.run, as_json=given.json)
 
 
 def _diff(given: argparse.Namespace) -> int:

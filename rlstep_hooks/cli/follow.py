@@ -42,7 +42,9 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
     found = _found(console, folder)
     if name is not None and name not in found:
         return  # the report lists the runs
-    run = FollowedRun(folder, name or latest_run(records(folder)), deviations_of=index.deviations_of)
+    runs = records(folder)
+    followed = name or latest_run(runs)
+    run = FollowedRun(runs[followed][0].path.parent, followed, deviations_of=index.deviations_of)
     news = run.look()
     if run.over:
         return

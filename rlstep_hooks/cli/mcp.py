@@ -187,12 +187,14 @@ def server_of(root: Path) -> MCPServer:
         """The findings of a recorded run, the worst first. Arguments as for report; severity leaves out all others."""
         return answer(lambda: answers.findings(_below(folder, root), run, severity))
 
-    def why(folder: str, symptom: str, run: str | None = None) -> dict[str, Any]:
-        """What a recorded run says about each possible cause of what was noticed.
+    def why(folder: str = "rlstep", symptom: str | None = None, run: str | None = None) -> dict[str, Any]:
+        """The conclusion about what was noticed in a recorded run: the faults that are excluded, what was measured, and what is left
+        to change, the likeliest first.
 
         Args:
-            folder: The folder of its records.
-            symptom: ratio-one, loss-zero, kl-zero, kl-explodes, fewer-steps, reward-flat, entropy-falls, rate-zero or resume-worse.
+            folder: The folder of its records, or a trainer's output folder with them below it.
+            symptom: ratio-one, loss-zero, kl-zero, kl-explodes, fewer-steps, reward-flat, entropy-falls, rate-zero, resume-worse,
+                evaluation-odd, samples-lost or weights-odd; those that the record shows if left out.
             run: Name of the run; the latest if left out.
         """
         return answer(lambda: answers.causes(_below(folder, root), run, symptom))

@@ -69,7 +69,7 @@ def _write_page(report: Report, found: list[Record], watcher: TimelineWatcher, p
     from rlstep_hooks.show.page.build import page_of
     from rlstep_hooks.show.page.writer import write_page
 
-    write_page(page_of(report, found, watcher), path)
+    write_page(page_of(report, found, watcher, knobs=index.knobs_of(report.schedule)), path)
 
 
 def _print(report: Report, form: Form) -> None:

@@ -13,7 +13,9 @@ from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Differen
 from rlstep_hooks.judge.count_rows import unlike_plan
 from rlstep_hooks.judge.delivery import Deliveries, Delivery
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
+from rlstep_hooks.judge.health import health_of
 from rlstep_hooks.judge.lags import Lags
+from rlstep_hooks.judge.readings import RunningReadings
 from rlstep_hooks.judge.report import Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
@@ -70,6 +72,7 @@ class Judge:
         """The matcher; `NOTHING_PLANNED` once the order of events cannot be observed."""
         self._counts: dict[str, int] = defaultdict(int)
         self._lags = Lags()
+        self._readings = RunningReadings()
         self._deliveries = Deliveries()
         self._ended: RunEnded | None = None
         self._problems = 0
@@ -139,6 +142,7 @@ class Judge:
             self._counts["rollouts"] += 1
             self._counts["samples"] += event.samples
             self.age = _age(event)
+            self._readings.add_rollout(event)
         else:
             self._counts["evaluation_rollouts"] += 1
         progress = self._progress
@@ -153,6 +157,7 @@ class Judge:
         return findings + self._show("rollout", event)
 
     def _observe_rewarded(self, event: Rewarded) -> list[Finding]:
+        self._readings.add_rewarded(event)
         return self._show("rewarded", event)
 
     def _observe_carried(self, event: Carried) -> list[Finding]:
@@ -190,6 +195,7 @@ class Judge:
         progress.forget_waiting()
         if not of_policy:
             return self._show("critic_update", event, self._match_critic(event))
+        self._readings.add_update(event)
         findings = self._show("update", event, self._matching.update(event))
         progress.count_update(applied=event.applied)
         return findings
@@ -321,6 +327,7 @@ class Judge:
         for rollout in event.rollouts:
             generated = progress.open_rollouts.pop(rollout.index, None)
             if generated is not None:
+                self._readings.add_rollout_values(rollout)
                 rollouts.append((rollout, *generated))
         updates = []
         for update in event.updates:
@@ -328,6 +335,7 @@ class Judge:
             if made is not None:
                 if update.role == "policy":
                     progress.remember(made[0].version, update)
+                    self._readings.add_update_values(update)
                 updates.append((update, *made))
         microbatches, of_critic = [], []
         for values in event.microbatches:
@@ -339,6 +347,7 @@ class Judge:
             if trained is not None:
                 if not self.cannot_observe("versions"):
                     self._lags.add(values, trained[0])
+                self._readings.add_microbatch(values, trained[0])
                 microbatches.append((values, *trained))
         for (
             handler,
@@ -373,6 +382,7 @@ class Judge:
         matched = self._conformance.matched
         outcomes = [rule.outcome(matched) for rule in self._rules if not isinstance(rule, RANK_RULES)]
         schedule = self._run.schedule if self._run else None
+        lags, readings = self._lags.result(), self._readings.result()
         not_evaluated = dict(self._unobserved)
         if schedule is not None:
             not_evaluated |= schedule.not_evaluated
@@ -390,7 +400,9 @@ class Judge:
             stopped_by=self._ended.stopped_by if self._ended is not None else "",
             schedule=schedule,
             rules=outcomes,
-            lags=self._lags.result(),
+            lags=lags,
+            readings=readings,
+            health=health_of(lags, readings, schedule),
             not_evaluated=not_evaluated,
             complete=self._ended is not None and self._ended.status == "completed",
             ending=ending,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.conformance import observed_lag
-from rlstep_hooks.judge.report import LagValues
+from rlstep_hooks.judge.readings import LagValues
 
 if TYPE_CHECKING:
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues

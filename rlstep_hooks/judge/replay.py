@@ -124,7 +124,7 @@ def report_of_records(
     problems = [] if controller else [problem for record in found if (problem := _without_beginning(record))]
     first = controller or next((record for record in found if not _without_beginning(record)), found[0])
     judge = (
-        ControlledRun(lambda rank: recorded_phases(folder, first.run, rank), deviations_of, watcher)
+        ControlledRun(lambda rank: recorded_phases(first.path.parent, first.run, rank), deviations_of, watcher)
         if controller
         else Judge(deviations_of)
     )

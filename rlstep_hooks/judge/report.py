@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rlstep_hooks.judge.causes import regroup
+from rlstep_hooks.judge.health import HealthLine
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.readings import LagValues as LagValues
+from rlstep_hooks.judge.readings import Readings
 from rlstep_hooks.judge.timeline import position_of, rollouts_before
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.planning.schedule import Schedule
@@ -49,16 +52,6 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     data_epochs_ended: int = 0
 
 
-class LagValues(msgspec.Struct, frozen=True, kw_only=True):
-    """|log ratio| of all micro-batches at one lag."""
-
-    lag: int
-    microbatches: int
-    max_abs_log_ratio: float
-    mean_abs_log_ratio: float
-    clipped: float | None = None
-
-
 NAMED_PROCESSES = 8
 """Largest number of processes named in a report."""
 
@@ -77,6 +70,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     rules: list[RuleOutcome] = []
     lags: list[LagValues] = []
+    readings: Readings = Readings()
+    """What was measured, on one process."""
+    health: list[HealthLine] = []
+    """What of that is far outside of what published runs have. It changes no verdict."""
     not_evaluated: dict[str, str] = {}
     """Everything that was not judged (a rule code, a quantity or a topic), with the reason."""
     complete: bool = False

@@ -52,7 +52,9 @@ class MicroBatchNumbers:
             distance = (log_probs.detach().float() - old_log_probs.float()).abs()
             distance = torch.where(real, distance, 0.0)
             improbable = torch.where(real, log_probs.detach().float().abs(), 0.0)
-            vector = torch.stack([real.sum().float(), distance.max(), distance.sum(), improbable.max()])
+            vector = torch.stack(
+                [real.sum().float(), distance.max(), distance.sum(), improbable.max(), improbable.sum()]
+            )
         self._log_ratios.add(index, vector)
 
     def add_values(self, index: int, mask: Any) -> None:
@@ -95,6 +97,7 @@ class MicroBatchNumbers:
                 max_abs_log_ratio=maximum if tokens else None,
                 mean_abs_log_ratio=total / tokens if tokens else None,
                 max_abs_log_prob=finite(improbable) if tokens else None,
+                mean_abs_log_prob=finite(improbability / tokens) if tokens else None,
                 clipped=clipped.get(index, loss.clipped),
                 old_intact=self.old_intact.pop(index, None),
                 loss_ratio=loss.ratio,
@@ -107,7 +110,7 @@ class MicroBatchNumbers:
                 reference_intact=self.reference_intact.pop(index, None),
                 mask_intact=self.mask_intact.pop(index, None),
             )
-            for index, (tokens, maximum, total, improbable) in arrived
+            for index, (tokens, maximum, total, improbable, improbability) in arrived
             for loss in (compared.get(index, none),)
         )
         critic = (

@@ -133,6 +133,10 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """What the weights are instead, if something known gives them."""
     weights_cut: float | None = None
     """Fraction of tokens whose documented weight is outside of its bounds."""
+    reward_mean: float | None = None
+    """As in `RolloutValues`, as are the next two."""
+    reward_deviation: float | None = None
+    equal_groups: int | None = None
 
 
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):

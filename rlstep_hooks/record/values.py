@@ -195,6 +195,12 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     log_prob_gradient: float | None = None
     """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
     critic that shares the optimizer, and leaves the policy as it is."""
+    mean_abs_log_prob: float | None = None
+    """Mean -log-prob of a token, in nats: an estimate of the entropy, where the weights of the loss drew it; None if not computed."""
+    entropy: float | None = None
+    """Mean entropy of the distributions that the tokens were drawn from, in nats; None where it was not computed."""
+    reference_kl: float | None = None
+    """Mean estimate of the KL divergence of a token from the reference, as the loss takes it; None where it takes none."""
     role: Role = "policy"
 
 
@@ -320,3 +326,11 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_fresh: float | None = None
     """As `sampler_gap_mean`, over the samples of the very weights that computed the trainer's log-probs; None where there
     were none, or that is not known."""
+    reward_mean: float | None = None
+    """Mean reward of its samples, all reward functions weighted and added up; None where rewards were not seen."""
+    reward_deviation: float | None = None
+    """Standard deviation of the same."""
+    groups: int | None = None
+    """Groups whose rewards were seen; None where they were not."""
+    equal_groups: int | None = None
+    """Those of them in which all samples have the same reward, so that they give no gradient."""

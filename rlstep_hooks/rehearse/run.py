@@ -257,7 +257,7 @@ def _write_page(recorded: Path, run: str, target: Path) -> None:
 
     watcher = TimelineWatcher()
     report = report_of(recorded, run, deviations_of=index.deviations_of, watcher=watcher)
-    write_page(page_of(report, records(recorded)[run], watcher), target)
+    write_page(page_of(report, records(recorded)[run], watcher, knobs=index.knobs_of(report.schedule)), target)
 
 
 def _missing_column(part: Part) -> str:

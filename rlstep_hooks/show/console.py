@@ -23,6 +23,7 @@ from rlstep_hooks.record.variables import PARENT
 from rlstep_hooks.show.live import EVERY, live_line
 from rlstep_hooks.show.plan import headline, plan_rows
 from rlstep_hooks.show.summary import ending, in_part, not_evaluated, processes, shown, verdict_words
+from rlstep_hooks.show.symptoms import health
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,14 +85,16 @@ def _finding_head(finding: Finding) -> Text:
 def verdict_block(report: Report) -> RenderableType:
     """The verdict, plan against observed, and the findings."""
     schedule = report.schedule
-    head = Text(verdict_words(report), style=_VERDICT_STYLE[report.verdict])
+    far = report.health
+    calm = report.verdict != "PASS" or not far
+    head = Text(verdict_words(report), style=_VERDICT_STYLE[report.verdict if calm else "NOT_EVALUATED"])
     head.append(f"  {shown(report)}", style="not bold")
     ended = ending(report)
     if ended:
         head.append(f"\n{ended}", style="yellow")
     if processes(report):
         head.append(f"\n{processes(report)}", style="not bold dim")
-    parts: list[RenderableType] = [head, Text()]
+    parts: list[RenderableType] = [head, *health(far), Text()]
     if schedule is not None:
         table = Table(box=None, padding=(0, 2), header_style="dim")
         table.add_column("")

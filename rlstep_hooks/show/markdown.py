@@ -96,6 +96,9 @@ def report_markdown(report: Report) -> str:
         "",
         escaped(sentence(report)),
     ]
+    for line in report.health:
+        said = f"far from published runs: {line.words} ({line.source.name}: {line.source.quote})"
+        lines += ["", f"> ⚠️ {escaped(said)}"]
     planned = [[row.name, _planned(row.planned), number(row.observed)] for row in count_rows(report)]
     lines += ["", *table(["", "planned", "observed"], planned, right=2)]
     if report.findings:

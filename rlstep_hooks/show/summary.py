@@ -129,7 +129,13 @@ def sentence(report: Report) -> str:
     made = f"{number(report.counts.rollouts, 'rollouts')} and {number(report.counts.updates, 'updates')}"
     text = f"No difference from the plan in {made}, after {number(checks, 'comparisons')}. {ended}".rstrip()
     text = f"{text} {_as_sentence(shown(report))}".rstrip()
+    text = f"{text} {far_from_published(report)}".rstrip()
     return text if problem is None else f"{text} To look at: {problem.title}. {_place(problem)}".rstrip()
+
+
+def far_from_published(report: Report) -> str:
+    """What was measured far outside of what published runs have, as sentences; empty if nothing was. The sources are said elsewhere."""
+    return " ".join(f"Far from published runs: {line.words}." for line in report.health)
 
 
 def _why_not_evaluated(report: Report, ended: str) -> str:

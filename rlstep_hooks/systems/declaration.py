@@ -121,6 +121,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.judge.settings import Knob
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
@@ -231,6 +232,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     does_not_observe: tuple[str, ...] = ()
     links: Mapping[LinkName, Link] = {}
     """Of each link from the reward to the weight, what is compared and what is not; of a system that is observed, all of them."""
+    knobs: Mapping[Knob, str] = {}
+    """What the settings that people turn when a run goes wrong are called; without what this system does not have."""
     attaches_by: str = ""
     """How an audit gets into a run, in one sentence; empty for systems that are only planned."""
     on_import: dict[str, str] = {}
@@ -268,6 +271,7 @@ PLANNED_ONLY: dict[str, Any] = {
     "writes": None,
     "deviations": "",
     "attaches_by": "",
+    "knobs": {},
     "on_import": {},
     "observes": (),
     "does_not_observe": (),

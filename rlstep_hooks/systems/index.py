@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from rlstep_hooks.judge.deviations import Deviation
+    from rlstep_hooks.judge.settings import Knob
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.declaration import System
@@ -113,6 +114,19 @@ def deviations_of(framework: str, version: str) -> tuple[Deviation, ...]:
 def link_facts(name: str) -> dict[str, dict[str, str]]:
     """What a run of this system says of the links that are not compared in it. Loads data, never the framework."""
     return facts_of(system_of(name).links)
+
+
+def knobs_of(schedule: Schedule | None) -> Mapping[Knob, str]:
+    """What settings are called in the system that made a plan, by its name and its algorithm there. Loads data, never the framework."""
+    if schedule is None:
+        return {}
+    found = [system for system in observed() if schedule.framework == (system.framework or system.title)]
+    # Several trainers of one framework have plans of one name: the one whose settings the plan has.
+    return max((system.knobs for system in found), key=lambda knobs: _known(knobs, schedule), default={})
+
+
+def _known(knobs: Mapping[Knob, str], schedule: Schedule) -> int:
+    return sum(name in schedule.settings for name in knobs.values())
 
 
 @lru_cache(maxsize=1)

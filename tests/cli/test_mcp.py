@@ -121,7 +121,18 @@ def test_a_recorded_run_is_judged(root: Path) -> None:
     assert found["next_step"] == f"rule {code}"
     assert code in call(root, "rule", code=code)["answer"]
     assert "updates are missing" in call(root, "why", folder=folder, symptom="fewer-steps")["answer"]
+    (symptom, *_) = call(root, "why", folder=folder)["details"]["symptoms"]
+    assert symptom["conclusion"].startswith("a fault was found")
     assert "over" in call(root, "follow", folder=folder)["answer"]
+
+
+def test_why_needs_neither_folder_nor_symptom(root: Path) -> None:
+    (root / "log").rename(root / "rlstep") if recorded(root, broken=False) else None
+    assert call(root, "why")["answer"] == "no symptom shows in this record"
+    found = call(root, "why", symptom="kl-zero")
+    assert "by design" in found["answer"]
+    assert found["details"]["measured"]["KL to reference"].startswith("not computed")
+    assert found["details"]["symptoms"][0]["left"][0]["change"] == "set beta above 0 if you want one"
 
 
 @pytest.mark.parametrize(

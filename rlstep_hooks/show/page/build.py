@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
+from rlstep_hooks.judge.measures import measures_of
 from rlstep_hooks.judge.replay import replay
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.page import EXAMPLE, page
 from rlstep_hooks.judge.rules.weights.sampler import SamplerVersion
+from rlstep_hooks.judge.settings import RunSettings
 from rlstep_hooks.judge.symptoms import why
 from rlstep_hooks.record.events import Attached, RunStarted
 from rlstep_hooks.show.page.model import Page, Process, RulePage, Timeline
@@ -29,9 +31,10 @@ from rlstep_hooks.show.summary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.judge.settings import Knob
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.ledger import Record
 
@@ -39,13 +42,16 @@ PROCESSES = 64
 """Largest number of processes that the page lists."""
 
 
-def page_of(report: Report, found: Sequence[Record], watcher: TimelineWatcher) -> Page:
+def page_of(
+    report: Report, found: Sequence[Record], watcher: TimelineWatcher, *, knobs: Mapping[Knob, str] | None = None
+) -> Page:
     """What the page shows.
 
     Args:
         report: The report of a recorded run.
         found: The records of its processes.
         watcher: It has seen how the run was judged for the report.
+        knobs: What settings are called in the run's framework.
     """
     schedule, problem = report.schedule, first_problem(report)
     started = next((first for record in found if isinstance(first := next(record.events(), None), RunStarted)), None)
@@ -66,7 +72,8 @@ def page_of(report: Report, found: Sequence[Record], watcher: TimelineWatcher) -
         or _timeline_again(found, rank, trainers, problem),
         not_evaluated=not_evaluated(report),
         links=tuple(links_of(report.rules, report.findings)),
-        symptoms=tuple(why(report)),
+        measures=measures_of(report, RunSettings(schedule, knobs or {})),
+        symptoms=tuple(why(report, knobs=knobs)),
         in_part=tuple(in_part(report)),
         ending=re.split("[:,]", ending(report))[0],
         recorded_by=processes(report),

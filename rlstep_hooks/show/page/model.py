@@ -9,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.judge.count_rows import CountRow
 from rlstep_hooks.judge.links import LinkOutcome
+from rlstep_hooks.judge.measures import Measures
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.judge.symptoms import SymptomAnswer
 from rlstep_hooks.planning.finding import Finding
@@ -168,8 +169,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     not_evaluated: NotEvaluated
     links: tuple[LinkOutcome, ...]
     """The outcome of each link of the run."""
+    measures: Measures
+    """What was measured."""
     symptoms: tuple[SymptomAnswer, ...]
-    """What the record says about the possible causes of what people notice."""
+    """What the record says about what people notice, those that it shows first."""
     in_part: tuple[str, ...]
     """Rules that could make only some of their checks, with how many."""
     ending: str

@@ -198,6 +198,16 @@ SYSTEM = System(
     # 0.9.3 pins TRL 0.9.6 at most. 0.9.4 and 0.9.5 pin TRL 0.18 or later, and their PPO refuses that.
     trained_releases=("0.9.3",),
     observed_releases=("0.9.3", "0.9.4"),
+    knobs={
+        "learning_rate": "learning_rate",
+        "rate_schedule": "lr_scheduler_type",
+        "warmup": "warmup_steps",
+        "gradient_limit": "max_grad_norm",
+        "passes": "ppo_epochs",
+        "updates": "ppo_buffer_size",
+        "temperature": "temperature",
+        "length": "num_train_epochs",
+    },
     attaches_by="`rlstep run -- llamafactory-cli train ...`.",
     on_import={"llamafactory.train.ppo.trainer": "rlstep_hooks.systems.llamafactory.observe.audit:audit_ppo"},
     observes=("rollouts", "old log-probs", "micro-batches", "updates", "advantages", "learning rate", "weights"),

@@ -356,6 +356,22 @@ SYSTEM = System(
     live="rlstep_hooks.systems.openrlhf.plan:plan_live",
     writes="rlstep_hooks.systems.openrlhf.launch:write",
     deviations="rlstep_hooks.systems.openrlhf.deviations:DEVIATIONS",
+    knobs={
+        "learning_rate": "actor.adam.lr",
+        "rate_schedule": "actor.lr_scheduler",
+        "warmup": "actor.lr_warmup_ratio",
+        "gradient_limit": "actor.max_norm",
+        "kl_coefficient": "algo.kl.init_coef",
+        "clip": "actor.eps_clip_low_high",
+        "passes": "train.max_epochs",
+        "updates": "train.batch_size",
+        "group": "rollout.n_samples_per_prompt",
+        "temperature": "rollout.temperature",
+        "entropy_bonus": "actor.entropy_coef",
+        "length": "train.num_episodes",
+        "age": "train.async_queue_size",
+        "correction": "algo.advantage.is_correction_threshold",
+    },
     attaches_by="`rlstep run -- <command>`, or `RLSTEP_DIR` and `RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook`.",
     # 0.7 and later: imported by the driver before it starts Ray.
     on_import={

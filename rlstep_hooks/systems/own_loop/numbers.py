@@ -55,6 +55,7 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 max_abs_log_ratio=finite(of["largest"]) if tokens else None,
                 mean_abs_log_ratio=finite(of["sum"] / tokens) if tokens else None,
                 max_abs_log_prob=finite(of["improbable"]) if tokens else None,
+                mean_abs_log_prob=finite(of["improbability"] / tokens) if tokens and "improbability" in of else None,
                 old_intact=of["differing"] == 0 if "differing" in of else None,
                 max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
                 advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
@@ -341,7 +342,7 @@ def _add(changes: dict[tuple[Role, int], UpdateValues], key: tuple[Role, int], f
 
 
 def _log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """How many samples (tokens) count, the largest |log ratio| among them, the sum, and the largest |log-prob|."""
+    """How many samples (tokens) count, the largest |log ratio| among them, the sum, the largest |log-prob|, and their sum."""
     distance = (new.detach().float() - old.to(new.device).float()).abs()
     improbable = new.detach().float().abs()
     if mask is None:
@@ -350,4 +351,5 @@ def _log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tenso
         real = mask.bool()
         distance, improbable = torch.where(real, distance, 0.0), torch.where(real, improbable, 0.0)
         tokens = real.sum(dtype=torch.float32)
-    return {"tokens": tokens, "largest": distance.amax(), "sum": distance.sum(), "improbable": improbable.amax()}
+    sums = {"sum": distance.sum(), "improbability": improbable.sum()}
+    return {"tokens": tokens, "largest": distance.amax(), "improbable": improbable.amax(), **sums}

@@ -170,6 +170,16 @@ SYSTEM = System(
         Note("assumes", "A2C has no ratio and no clipping; each rollout is one update", "not ppo"),
     ),
     facts={"lr_constant": "learning_rate == 'constant' if learning_rate is not None else None"},
+    knobs={
+        "learning_rate": "learning_rate",
+        "gradient_limit": "max_grad_norm",
+        "clip": "clip_range",
+        "passes": "n_epochs",
+        "updates": "batch_size",
+        "early_stop": "target_kl",
+        "entropy_bonus": "ent_coef",
+        "length": "total_timesteps",
+    },
     attaches_by="`model.learn(..., callback=StepAuditSB3Callback())`, or `rlstep run -- <command>`.",
     # 2.7 to 2.9: the module with the loop of PPO and A2C.
     on_import={

@@ -223,6 +223,19 @@ SYSTEM = System(
     deviations="rlstep_hooks.systems.swift.deviations:DEVIATIONS",
     trained_releases=("4.6.0",),
     observed_releases=(".".join(map(str, FIRST)), ".".join(map(str, FIRST_UNSUPPORTED))),
+    knobs={
+        "learning_rate": "learning_rate",
+        "rate_schedule": "lr_scheduler_type",
+        "warmup": "warmup_ratio",
+        "gradient_limit": "max_grad_norm",
+        "kl_coefficient": "beta",
+        "clip": "epsilon_high",
+        "passes": "num_iterations",
+        "updates": "gradient_accumulation_steps",
+        "group": "num_generations",
+        "temperature": "temperature",
+        "length": "num_train_epochs",
+    },
     attaches_by="`rlstep run -- swift rlhf ...`, or `callbacks_map['rlstep'] = lambda args, trainer: StepAuditCallback()` in a file of "
     "--external_plugins, and --callbacks rlstep.",
     # ms-swift 4.4 to 4.6: the module that defines the trainer.

@@ -82,9 +82,9 @@ def plan_settings(
 
 
 def written_settings(config: Any) -> dict[str, Any]:
-    """The settings behind a plan, under TRL's own names, as plain values."""
+    """The settings behind a plan, and those that people turn when a run goes wrong, under TRL's own names, as plain values."""
     written = {}
-    for name in PLAN_SETTINGS:
+    for name in dict.fromkeys((*PLAN_SETTINGS, *SYSTEM.knobs.values())):
         if hasattr(config, name):
             value = getattr(config, name)
             value = getattr(value, "value", value)

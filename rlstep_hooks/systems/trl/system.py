@@ -350,6 +350,21 @@ SYSTEM = System(
     live="rlstep_hooks.systems.trl.plan:plan_live",
     writes="rlstep_hooks.systems.trl.launch:write",
     deviations="rlstep_hooks.systems.trl.deviations:DEVIATIONS",
+    knobs={
+        "learning_rate": "learning_rate",
+        "rate_schedule": "lr_scheduler_type",
+        "warmup": "warmup_steps",
+        "gradient_limit": "max_grad_norm",
+        "kl_coefficient": "beta",
+        "clip": "epsilon_high",
+        "passes": "num_iterations",
+        "updates": "gradient_accumulation_steps",
+        "group": "num_generations",
+        "temperature": "temperature",
+        "entropy_bonus": "entropy_coef",
+        "length": "max_steps",
+        "correction": "vllm_importance_sampling_correction",
+    },
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
     # trl 0.16 to 1.16: the modules that define the trainers.
     on_import={

@@ -171,6 +171,18 @@ SYSTEM = System(
         "save_every": "floor(save_steps) if save_strategy == 'steps' and save_steps >= 1 else None",
     },
     live="rlstep_hooks.systems.trl_async.plan:plan_live",
+    knobs={
+        "learning_rate": "learning_rate",
+        "rate_schedule": "lr_scheduler_type",
+        "warmup": "warmup_steps",
+        "gradient_limit": "max_grad_norm",
+        "clip": "epsilon_high",
+        "updates": "gradient_accumulation_steps",
+        "group": "num_generations",
+        "temperature": "temperature",
+        "length": "max_steps",
+        "age": "max_staleness",
+    },
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
     on_import={
         "trl.experimental.async_grpo.async_grpo_trainer": "rlstep_hooks.systems.trl_async.observe.injection:audit_async",

@@ -313,6 +313,18 @@ SYSTEM: System = System(
     },
     live="rlstep_hooks.systems.trl_ppo.plan:plan_live",
     deviations="rlstep_hooks.systems.trl_ppo.deviations:DEVIATIONS",
+    knobs={
+        "learning_rate": "learning_rate",
+        "rate_schedule": "lr_scheduler_type",
+        "warmup": "warmup_steps",
+        "kl_coefficient": "kl_coef",
+        "clip": "cliprange",
+        "passes": "num_ppo_epochs",
+        "updates": "num_mini_batches",
+        "group": "rloo_k",
+        "temperature": "temperature",
+        "length": "total_episodes",
+    },
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
     on_import={
         "trl.trainer.ppo_trainer": "rlstep_hooks.systems.trl_ppo.observe.injection:audit_ppo",

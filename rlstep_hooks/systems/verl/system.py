@@ -152,6 +152,22 @@ SYSTEM = System(
     live="rlstep_hooks.systems.verl.plan:plan_live",
     writes="rlstep_hooks.systems.verl.launch:write",
     deviations="rlstep_hooks.systems.verl.deviations:DEVIATIONS",
+    knobs={
+        "learning_rate": "actor_rollout_ref.actor.optim.lr",
+        "rate_schedule": "actor_rollout_ref.actor.optim.lr_scheduler_type",
+        "warmup": "actor_rollout_ref.actor.optim.lr_warmup_steps",
+        "gradient_limit": "actor_rollout_ref.actor.grad_clip",
+        "kl_coefficient": "actor_rollout_ref.actor.kl_loss_coef",
+        "clip": "actor_rollout_ref.actor.clip_ratio_high",
+        "passes": "actor_rollout_ref.actor.ppo_epochs",
+        "updates": "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "group": "actor_rollout_ref.rollout.n",
+        "temperature": "actor_rollout_ref.rollout.temperature",
+        "entropy_bonus": "actor_rollout_ref.actor.entropy_coeff",
+        "length": "trainer.total_epochs",
+        "age": "trainer.v1.sampler.max_off_policy_threshold",
+        "correction": "algorithm.rollout_correction.rollout_is",
+    },
     attaches_by="`RLSTEP_DIR=<folder>` in front of the launch command, or `rlstep run -- <command>`.",
     # 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
     on_import={

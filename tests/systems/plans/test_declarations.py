@@ -6,18 +6,22 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from rlstep_hooks.judge.settings import WORDS
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import Check, System
 from rlstep_hooks.systems.entry import named
+from rlstep_hooks.systems.keys import key_list
 from rlstep_hooks.systems.launches import plan_launch
 from rlstep_hooks.systems.quantities import DERIVED
 from rlstep_hooks.systems.reader import with_values
 from rlstep_hooks.systems.swift import system as swift
+from tests.scripted import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +37,28 @@ GIVEN = {"rows", "world_size", "program", "program_kind", "no_program", "version
 def test_the_index_is_what_the_declarations_say() -> None:
     """`python -m rlstep_hooks.systems.index` makes it."""
     assert index.text_of(index.collected()) == index._FILE.read_text()
+
+
+@pytest.mark.parametrize("system", list(index.observed()), ids=lambda system: system.name)
+def test_the_settings_that_people_turn_are_those_of_the_framework(system: System) -> None:
+    """`rlstep why` names them; a loop of one's own has no names."""
+    assert system.knobs.keys() <= WORDS.keys()
+    if system.name == "own_loop":
+        assert not system.knobs
+        return
+    assert {"learning_rate", "updates", "length"} <= system.knobs.keys()
+    if system.keys is not None:
+        listed = key_list(system.keys.file)
+        assert not [name for name in system.knobs.values() if not listed.has(name, system.version)]
+
+
+def test_a_plan_is_spoken_of_in_the_names_of_its_own_trainer() -> None:
+    assert index.knobs_of(None) == {}
+    assert index.knobs_of(make_plan())["kl_coefficient"] == "beta"
+    other = msgspec.structs.replace(make_plan(), framework="nobody's")
+    assert index.knobs_of(other) == {}
+    ppo = msgspec.structs.replace(make_plan(), settings={"num_ppo_epochs": 4, "num_mini_batches": 1})
+    assert index.knobs_of(ppo)["passes"] == "num_ppo_epochs"
 
 
 def expressions(system: System) -> Iterator[tuple[str, str]]:

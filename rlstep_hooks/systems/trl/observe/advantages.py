@@ -128,6 +128,11 @@ class Scored(msgspec.Struct, frozen=True):
         a sample has no reward at all, since releases differ in what they do then."""
         return advantages_off([self], advantages.unsqueeze(0))[0]
 
+    @property
+    def groups(self) -> int:
+        """Groups of one prompt among them."""
+        return int(self.rewards.shape[0]) // self.formula.group
+
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are compared together."""
         of = self.formula
@@ -192,6 +197,17 @@ def advantages_off(scored: list[Scored], advantages: Tensor) -> Tensor:
     rows = slice(scored[0].first, scored[0].first + advantages.shape[1])
     off = ((advantages.double() - documented[:, rows]).abs() / tolerance[:, rows]).amax(1)
     return torch.where(rewards.isnan().all(2).any(1), torch.nan, off).float()
+
+
+def spread(scored: list[Scored]) -> dict[str, Tensor]:
+    """Of several rollouts of one kind: the mean and the standard deviation of their samples' rewards, and how many groups have only
+    equal ones: each (R,)."""
+    weights = torch.stack([of.formula.weights for of in scored]).unsqueeze(1)
+    rewards = torch.stack([of.rewards for of in scored])
+    total = (rewards.float() * weights.to(rewards.device).float()).nansum(2)
+    groups = total.unflatten(1, (-1, scored[0].formula.group))
+    equal = (groups == groups[..., :1]).all(2).sum(1, dtype=torch.float32)
+    return {"reward_mean": total.mean(1), "reward_deviation": total.std(1), "equal_groups": equal}
 
 
 _DIVISORS: dict[Scale, str] = {

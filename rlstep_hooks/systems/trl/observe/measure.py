@@ -17,7 +17,7 @@ from rlstep_hooks.observe.head_gradient import HeadGradient
 from rlstep_hooks.observe.surprise import surprises
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
-from rlstep_hooks.systems.trl.observe.loss import compare_losses
+from rlstep_hooks.systems.trl.observe.loss import compare_losses, kl_estimate
 from rlstep_hooks.systems.trl.observe.loss_gradient import compare_gradients
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings, LossTerms, TokenWeights, joined
 from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource, Scope
@@ -245,6 +245,7 @@ class MicroBatchMeter:
         advantages = stacked_columns([held.advantages for held in group])
         signal = (advantages.detach().float().abs() * mask).amax(2)
         columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal.amax(1)}
+        columns["improbability"] = -(new.float() * mask).sum((1, 2))
         copies = [held.old for held in group if held.old is not None]
         old = torch.stack(copies) if copies else None
         log_ratio: Tensor | None = None
@@ -290,7 +291,9 @@ class MicroBatchMeter:
             columns["replaced"] = torch.stack([sum(count for _, count in held.replaced) for held in group]).float()
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
-            columns |= surprises(new, torch.stack(entropies), mask, self._cap)
+            drawn_from = torch.stack(entropies)
+            columns |= surprises(new, drawn_from, mask, self._cap)
+            columns["entropy"] = (drawn_from.float() * mask).sum((1, 2))
         sampled = [held.sampled for held in group if held.sampled is not None]
         if sampled:
             columns |= _sampling_gaps(new, torch.stack(sampled), mask)
@@ -301,6 +304,9 @@ class MicroBatchMeter:
             return columns, None
         compared = compare_losses(inputs, self._settings)
         columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
+        reference = inputs.joined("reference")
+        if reference is not None:
+            columns["reference_kl"] = (kl_estimate(reference.float(), new.float()) * mask).sum((1, 2))
         gradients = [gradient for held in group if (gradient := held.backward.gradient()) is not None]
         if gradients and gradients[0].shape == new.shape[1:]:
             columns |= compare_gradients(inputs, torch.stack(gradients), self._settings)

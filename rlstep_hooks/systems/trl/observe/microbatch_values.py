@@ -127,6 +127,9 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             surprise=finite(of["surprise"]) if "surprise" in of else None,
             surprise_squares=finite(of["surprise_squares"]) if "surprise" in of else None,
             surprise_largest=finite(of["surprise_largest"]) if "surprise" in of else None,
+            mean_abs_log_prob=finite(of["improbability"] / tokens) if "improbability" in of else None,
+            entropy=finite(of["entropy"] / tokens) if "entropy" in of else None,
+            reference_kl=finite(of["reference_kl"] / tokens) if "reference_kl" in of else None,
             **self._loss(place, of),
             head_gap=self._head_gap(of),
         )

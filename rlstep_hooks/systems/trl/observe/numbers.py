@@ -17,7 +17,7 @@ from rlstep_hooks.observe.gradient_watch import GradientSource
 from rlstep_hooks.observe.optimizer_replay import ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
-from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off
+from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off, spread
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import (
     as_column,
@@ -124,6 +124,7 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         numbers["off"] = advantages_off(scored, advantages.squeeze(2))
+        numbers |= spread(scored)
     return numbers
 
 
@@ -160,6 +161,10 @@ class RolloutSource(msgspec.Struct, frozen=True):
             sampler_gap_mean=finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
             sampler_gap_max=finite(of["largest_gap"]) if "gap" in of else None,
             sampler_gap_fit=self._fit(held, of),
+            reward_mean=finite(of["reward_mean"]) if "reward_mean" in of else None,
+            reward_deviation=finite(of["reward_deviation"]) if "reward_mean" in of else None,
+            groups=held.scored.groups if held.scored is not None and "reward_mean" in of else None,
+            equal_groups=int(of["equal_groups"]) if "reward_mean" in of else None,
         )
 
     def _fit(self, held: HeldRollout, of: dict[str, float]) -> str:
