@@ -198,8 +198,10 @@ SYSTEM = System(
     ),
     links={
         "settings in force": yes(
-            "discount, lambda, coefficients, limits, clips and the optimizer's: at each rollout against those when training began",
-            "another ent_coef, which callbacks lower on purpose, is reported as information",
+            "sizes, discount, lambda, coefficients, limits, clips and the optimizer's: at each rollout against those when training "
+            "began; discount, lambda and a constant rate also against the copies that the buffer and `lr_schedule` keep",
+            "the model's attributes are its configuration; another ent_coef, which callbacks lower on purpose, is reported as "
+            "information",
         ),
         "completions": yes(
             "whether actions are drawn from the policy: those of each rollout's first mini-batch, by its entropies",

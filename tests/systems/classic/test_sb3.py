@@ -16,7 +16,7 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule, set_random_seed
 
 import rlstep_hooks
 from rlstep_hooks import StepAuditError, StepAuditSB3Callback
@@ -24,7 +24,7 @@ from rlstep_hooks.record.events import MicroBatch, RunEnded
 from rlstep_hooks.record.ledger import MemoryLedger
 from tests.record.test_remote import status
 from tests.reports import report_of
-from tests.systems.classic.sb3_faults import FromSecond, nothing
+from tests.systems.classic.sb3_faults import FromSecond, nothing, rising
 from tests.systems.run_command import run_script
 
 if TYPE_CHECKING:
@@ -214,6 +214,44 @@ def test_passes_changed_in_mid_run() -> None:
     first = next(finding for finding in report.findings if finding.code == "RLS201")
     assert (first.where.rollout, first.observed) == (2, "a rollout")
     assert "RLS206" in codes(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reaches"),
+    [
+        # Copied into the rollout buffer and lr_schedule when the model was built: an attribute does not reach them.
+        ("gamma", 0.5, False),
+        ("gae_lambda", 0.5, False),
+        ("learning_rate", 1e-2, False),
+        # Read when they are used: the attribute is the configuration.
+        ("n_epochs", 3, True),
+        ("batch_size", 32, True),
+        ("ent_coef", 0.05, True),
+        ("vf_coef", 0.1, True),
+        ("max_grad_norm", 0.1, True),
+        ("target_kl", 1e6, True),
+        ("normalize_advantage", False, True),
+        ("clip_range", ConstantSchedule(0.05), True),
+    ],
+)
+def test_an_attribute_that_is_set_before_training(name: str, value: Any, reaches: bool) -> None:
+    model = ppo()
+    setattr(model, name, value)
+    report = audited(model, 128).report
+    if reaches:
+        assert (report.verdict, codes(report)) == ("PASS", set()), [str(finding) for finding in report.findings]
+        return
+    assert report.verdict == "FAIL"
+    first = report.findings[0]
+    assert (first.code, first.severity, first.where.rollout) == ("RLS101", "error", 0)
+    assert f"{name} = {value}, as configured" in first.expected
+
+
+def test_a_model_that_was_loaded_computes_with_its_attributes(tmp_path: Path) -> None:
+    ppo(learning_rate=LinearSchedule(1e-3, 1e-5, 1.0), clip_range=rising).save(tmp_path / "model.zip")
+    model = PPO.load(tmp_path / "model.zip", env=make_vec_env("CartPole-v1", 2, seed=1), gamma=0.9, device="cpu")
+    report = audited(model, 128).report
+    assert (report.verdict, codes(report)) == ("PASS", set()), [str(finding) for finding in report.findings]
 
 
 def test_old_log_probs_that_belong_to_other_samples() -> None:

@@ -214,11 +214,12 @@ class ConfigRewritten(Rule):
         Set the named value where the trainer is built: to the value that it got, or to the value that you meant.
 
     Known limits:
-        - TRL's observers compare all of this, Stable-Baselines3's what its rollouts, losses and steps use (gamma, gae_lambda, vf_coef,
-          max_grad_norm, normalize_advantage, target_kl, clips, the optimizer's settings but its rate), with the beginning of
-          training. OpenRLHF's controller and trainers compare their arguments with the beginning of training, and betas, epsilon,
-          decay and the limit of the gradient norm with what is configured; so do verl's trainers with these four. In other systems
-          it is not evaluated.
+        - TRL's observers compare all of this, Stable-Baselines3's what its rollouts, losses and steps use (sizes, gamma, gae_lambda,
+          vf_coef, max_grad_norm, normalize_advantage, target_kl, clips, the optimizer's settings but its rate), with the beginning of
+          training. Its attributes are its configuration; gamma, gae_lambda and a constant learning rate are compared with the copies
+          that its rollout buffer and `lr_schedule` keep. OpenRLHF's controller and trainers compare their arguments with the beginning
+          of training, and betas, epsilon, decay and the limit of the gradient norm with what is configured; so do verl's trainers with
+          these four. In other systems it is not evaluated.
         - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is reported as information.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.

@@ -130,6 +130,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             audit.begin()
             self._attach(session, audit)
             self._audit = audit
+            if session.recorder is not None:
+                self._settings.compare_copies(session.recorder)
 
     def _record_folder(self) -> str | os.PathLike[str] | None:
         """The folder that was asked for, else `rlstep/` beside what Stable-Baselines3 itself writes."""
