@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.judge.effects import Effects
+from rlstep_hooks.judge.effects import DISAGREEMENT, MADE_DIFFERENTLY, Effects
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, SEVERITIES, Finding, Where
 
 if TYPE_CHECKING:
@@ -47,12 +47,22 @@ def fold(found: Sequence[Found]) -> list[Finding]:
 
 
 def regroup(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings of several processes, each of which has been folded: what one explains stands below it; what nothing here explains any
-    more is a headline."""
+    """Findings of several processes, each of which has been folded: what one explains stands below it, what nothing here explains any
+    more is a headline, and a disagreement of the processes stands below what one of them did in that rollout."""
     ordered = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
     heads = {finding.code: at for at, finding in reversed([*enumerate(ordered)]) if not finding.explained_by}
     explained = {at: heads[each.explained_by] for at, each in enumerate(ordered) if each.explained_by in heads}
+    for at, disagreement in enumerate(ordered):
+        if disagreement.code == DISAGREEMENT and disagreement.where.rollout is not None:
+            places = (place for place, each in enumerate(ordered) if _makes_processes_differ(each, disagreement))
+            cause = next(places, None)
+            if cause is not None:
+                explained[at] = explained.get(cause, cause)
     return _grouped(ordered, explained)
+
+
+def _makes_processes_differ(finding: Finding, disagreement: Finding) -> bool:
+    return finding.code in MADE_DIFFERENTLY and disagreement.where.rollout in _rollouts(finding)
 
 
 def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[Finding]]]:

@@ -57,5 +57,11 @@ def of_rollout(*codes: str) -> Effects:
     return Effects(codes, within=True)
 
 
+DISAGREEMENT = "RLS902"
+"""The rule that compares processes with each other."""
+
+MADE_DIFFERENTLY = (*ORDER, *LAG, "RLS205", "RLS206", "RLS210")
+"""The rules that compare the same things, in each process, with the plan: where one of them finds something, processes disagree."""
+
 UPDATES_SHIFTED = (Effects(("RLS602", "RLS605"), last=1), lasting(*LENGTHS, "RLS601", "RLS603"))
 """What follows from more or fewer updates than planned: the next tick of the rate, and where epochs, rate and training end."""

@@ -186,6 +186,14 @@ def test_findings_of_several_processes_are_put_together_in_groups() -> None:
     assert [(f.code, f.explained_by) for f in regroup(others)] == [("more", ""), ("fault", "")]
 
 
+@pytest.mark.parametrize(("rollout", "explained"), [(2, True), (3, False)])
+def test_processes_disagree_where_one_of_them_left_its_plan(rollout: int, explained: bool) -> None:
+    cause = made("RLS101", 2, severity="warning", produces=(lasting("RLS204"),))
+    own = fold([cause, made("RLS204", 2)])
+    found = {each.code: each.explained_by for each in regroup([*own, made("RLS902", rollout, rank=1).finding])}
+    assert found == {"RLS101": "", "RLS204": "RLS101", "RLS902": "RLS101" if explained else ""}
+
+
 def test_rules_declare_codes_of_rules() -> None:
     for code, rule in BY_CODE.items():
         for effects in rule.produces:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.record.events import (
     AnyEvent,
     EpochEnd,
@@ -260,6 +261,19 @@ def test_a_fault_is_first_named_by_its_rule(fault: str) -> None:
     [reported] = [f for f in report.findings if f.code == code and f.where.rollout == named]
     assert reported.why
     assert reported.fix
+
+
+BESIDE = {"samples of an older rollout": ["RLS302"]}
+"""Headlines of their own: the numbers of that micro-batch are those of the one in whose place it came."""
+
+
+@pytest.mark.parametrize("fault", ONE)
+def test_a_fault_has_one_headline_on_all_trainers(fault: str) -> None:
+    rollout, test, change, times, code, _ = ONE[fault]
+    script = scripted_phases(PhaseCase(schedule=PLAN))
+    _, report = judge(spoil(script, places(script, rollout, test)[0], change, times=times))
+    heads = [head.code for head, _ in groups(report.findings) if head.severity != "info"]
+    assert heads == [code, *BESIDE.get(fault, [])]
 
 
 CALLS: dict[str, tuple[str, int]] = {

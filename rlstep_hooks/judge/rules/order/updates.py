@@ -274,7 +274,7 @@ class RoleOutOfTurn(Rule):
     title = "Policy or critic trained at the wrong turn"
     topics = ("order",)
     compares = (Update,)
-    produces = (here("RLS203", "RLS204", "RLS207", "RLS208"), lasting("RLS206", "RLS209"))
+    produces = (here("RLS203", "RLS204", "RLS207", "RLS208", *SAMPLES), lasting("RLS206", "RLS209"))
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim an event of the right kind and the wrong role."""

@@ -56,7 +56,7 @@ class RefreshNotAsPlanned(Rule):
     title = "Old log-probs not refreshed as planned"
     topics = ("versions", "refresh")
     compares = (Rollout, Refresh)
-    produces = (here("RLS302", "RLS304", "RLS305", "RLS307", "RLS310", "RLS312", *OTHER_FORWARD, *LOSS),)
+    produces = (here("RLS302", "RLS304", "RLS305", "RLS307", "RLS310", "RLS312", *OTHER_FORWARD, *SAMPLES, *LOSS),)
 
     def difference(self, difference: Difference) -> Finding | None:
         """Claim a refresh that is missing or surplus, or of another version."""
