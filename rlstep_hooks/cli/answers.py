@@ -209,6 +209,7 @@ def report(folder: Path, run: str | None) -> Answer:
     details = {
         "verdict": found.verdict,
         "counts": msgspec.structs.asdict(found.counts),
+        "counts_explained": found.counts_explained,
         "findings": _folded(found.findings),
         "not_evaluated": found.not_evaluated,
         "health": [_far(line) for line in found.health],

@@ -65,6 +65,17 @@ def _makes_processes_differ(finding: Finding, disagreement: Finding) -> bool:
     return finding.code in MADE_DIFFERENTLY and disagreement.where.rollout in _rollouts(finding)
 
 
+def headed_by(findings: Sequence[Finding], head: int, echoes: Sequence[int]) -> list[Finding]:
+    """Folded findings with some of them, and what those explain, below one of them."""
+    places: list[int] = []
+    for place, finding in enumerate(findings):
+        places.append(places[-1] if finding.explained_by else place)
+    explained = {at: headline for at, headline in enumerate(places) if at != headline}
+    moved = {places[echo] for echo in echoes if not findings[echo].explained_by} - {head}
+    explained |= {at: head for at, headline in enumerate(places) if headline in moved}
+    return _grouped(findings, explained)
+
+
 def groups(findings: Iterable[Finding]) -> list[tuple[Finding, list[Finding]]]:
     """Each headline with the findings that it explains. A finding whose headline was left out is one itself."""
     grouped: list[tuple[Finding, list[Finding]]] = []

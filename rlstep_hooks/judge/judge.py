@@ -21,6 +21,7 @@ from rlstep_hooks.judge.rules import RANK_RULES, RULES
 from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
 from rlstep_hooks.judge.rules.progress import Place, Progress, remember
 from rlstep_hooks.judge.timeline import position_of, start_of
+from rlstep_hooks.judge.whole_numbers import PerRollout, WholeNumber, name_whole_number, whole_number
 from rlstep_hooks.record.events import (
     AdapterUsed,
     AnyEvent,
@@ -74,6 +75,7 @@ class Judge:
         self._lags = Lags()
         self._readings = RunningReadings()
         self._deliveries = Deliveries()
+        self._per_rollout = PerRollout()
         self._ended: RunEnded | None = None
         self._problems = 0
         self.differences: Differences = AS_PLANNED
@@ -141,6 +143,7 @@ class Judge:
         if event.purpose == "training":
             self._counts["rollouts"] += 1
             self._counts["samples"] += event.samples
+            self._per_rollout.rollout(event)
             self.age = _age(event)
             self._readings.add_rollout(event)
         else:
@@ -175,6 +178,7 @@ class Judge:
                 remember(progress.open_of_critic, event.index, (event, progress.place))
             return self._show("critic_microbatch", event, self._match_critic(event))
         self._counts["microbatches"] += 1
+        self._per_rollout.microbatch(event)
         if progress is None:
             return []
         progress.trained = True
@@ -196,6 +200,7 @@ class Judge:
         if not of_policy:
             return self._show("critic_update", event, self._match_critic(event))
         self._readings.add_update(event)
+        self._per_rollout.update(event)
         findings = self._show("update", event, self._matching.update(event))
         progress.count_update(applied=event.applied)
         return findings
@@ -392,11 +397,14 @@ class Judge:
         broken_off = self._broken_off(ending)
         if broken_off:
             not_evaluated["end"] = broken_off
+        findings = fold([found for rule in self._rules for found in rule.findings()])
+        number = self._whole_number() if findings else None
         report = Report(
             run=self._run.run if self._run else "",
             verdict="NOT_EVALUATED" if broken_off and self.verdict == "PASS" else self.verdict,
-            findings=fold([found for rule in self._rules for found in rule.findings()]),
+            findings=findings if number is None else name_whole_number(findings, number),
             counts=self.counts,
+            counts_explained="" if number is None else str(number),
             stopped_by=self._ended.stopped_by if self._ended is not None else "",
             schedule=schedule,
             rules=outcomes,
@@ -422,6 +430,12 @@ class Judge:
                 not_evaluated=not_evaluated | {"counts": f"the record has {unlike}, and no rule found where they part"},
             )
         )
+
+    def _whole_number(self) -> WholeNumber | None:
+        """The number that explains the counts, where the order of events was compared."""
+        if self._run is None or self._run.schedule is None or not self.compares:
+            return None
+        return whole_number(self._per_rollout.each, self._run.schedule, self._run)
 
     def _broken_off(self, ending: Ending) -> str:
         """Why a run that did not reach its end cannot pass; empty if it can.

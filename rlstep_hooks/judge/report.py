@@ -64,6 +64,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
     """The worst first; each headline is followed by the findings that it explains (`Finding.explained_by`)."""
     counts: Counts = Counts()
+    counts_explained: str = ""
+    """The whole number that alone explains the counts of all rollouts, such as "3 passes over each rollout instead of 4 passes over
+    each rollout"; empty if they are as planned or none does."""
     stopped_by: str = ""
     """Code of the finding for which the audit itself ended training; "another process" if the finding was made there; empty if the
     audit did not end training."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-_SINGULAR = {"micro-batches": "micro-batch", "passes": "pass"}
+_SINGULAR = {"micro-batches": "micro-batch", "passes": "pass", "processes": "process"}
 
 
 def number(value: int | Fraction | None, unit: str = "") -> str:

@@ -102,7 +102,7 @@ def verdict_block(report: Report) -> RenderableType:
         table.add_column("observed", justify="right")
         for row in count_rows(report):
             table.add_row(row.name, "" if row.planned is None else number(row.planned), number(row.observed))
-        parts += [table, Text()]
+        parts += [table, *_explained(report), Text()]
     if report.lags:
         table = Table(box=None, padding=(0, 2), header_style="dim")
         clips = any(lag.clipped is not None for lag in report.lags)
@@ -122,6 +122,10 @@ def verdict_block(report: Report) -> RenderableType:
         parts += [finding_lines(finding, explained), Text()]
     parts += _link_lines(report)
     return Group(*parts)
+
+
+def _explained(report: Report) -> list[RenderableType]:
+    return [Text(f"  {report.counts_explained}", style="yellow")] if report.counts_explained else []
 
 
 def _link_lines(report: Report) -> list[RenderableType]:

@@ -101,6 +101,8 @@ def report_markdown(report: Report) -> str:
         lines += ["", f"> ⚠️ {escaped(said)}"]
     planned = [[row.name, _planned(row.planned), number(row.observed)] for row in count_rows(report)]
     lines += ["", *table(["", "planned", "observed"], planned, right=2)]
+    if report.counts_explained:
+        lines += ["", escaped(report.counts_explained)]
     if report.findings:
         lines += ["", "#### Findings"]
         for position, (finding, explained) in enumerate(groups(report.findings)):

@@ -26,7 +26,7 @@ def noise_of(facts: dict[str, Any]) -> Noise | None:
     if dropout:
         return Noise(
             f"the model has {dropout} active dropout modules, and each forward draws its own mask",
-            "set the model's dropout probabilities to 0 (the trainer may have a setting for it, such as disable_dropout)",
+            "set the model's dropout probabilities to 0 (the trainer may have a setting for it)",
         )
     if alpha:
         return Noise(

@@ -42,8 +42,8 @@ class CheckpointNotRestored(Rule):
           observed  other weights
           why       training goes on under the old step counter, and not from where
                     the checkpoint was made
-          fix       look at the path that is loaded, at checkpoint.load_contents,
-                    and at what changes model or optimizer afterwards
+          fix       look at the path that is loaded, at which parts of it are
+                    loaded, and at what changes model or optimizer afterwards
 
     What to do:
         Look at the path that is loaded, at what the configuration loads, and at what happens to model and optimizer
@@ -123,7 +123,7 @@ class CheckpointNotRestored(Rule):
             observed=observed,
             where=Where(),
             why="training goes on under the old step counter, and not from where the checkpoint was made",
-            fix="look at the path that is loaded, at checkpoint.load_contents, and at what changes model or optimizer afterwards",
+            fix="look at the path that is loaded, at which parts of it are loaded, and at what changes model or optimizer afterwards",
             variant=kind_of(expected),
         )
 

@@ -161,7 +161,7 @@ class NoSignal(Rule):
                 observed="all advantages 0",
                 where=self.progress.where_at(place, event),
                 why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
-                fix="look for code that writes into advantages, masks or the sample buffer",
+                fix="look for code that writes into advantages, masks or the samples of a rollout",
                 severity="error",
                 variant="lost",
             )

@@ -147,8 +147,8 @@ class AdvantagesAltered(Rule):
           observed  other values
           why       they were overwritten, replaced, or moved to another sample on
                     the way to the loss
-          fix       look for code that writes into the sample buffer or reorders
-                    part of it
+          fix       look for code that writes into the samples of a rollout or
+                    reorders part of it
 
     What to do:
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
@@ -222,7 +222,7 @@ class AdvantagesAltered(Rule):
             variant="" if what == "advantages" else what,
             where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
-            fix="look for code that writes into the sample buffer or reorders part of it",
+            fix="look for code that writes into the samples of a rollout or reorders part of it",
         )
 
 

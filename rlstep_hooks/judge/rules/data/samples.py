@@ -94,7 +94,8 @@ class SamplesConserved(Rule):
           observed  a sample trained 2 times in 1 pass
           why       samples were generated and scored, and then not used as the
                     configuration says
-          fix       look for code that picks, filters or clears the sample buffer
+          fix       look for code that picks, filters or drops the samples of a
+                    rollout before they are trained
 
     What to do:
         Look for code that picks micro-batches from the sample buffer, or filters them.
@@ -213,7 +214,7 @@ class SamplesConserved(Rule):
             observed=observed,
             where=self.progress.where(rollout=self.progress.rollout_number(rollout), microbatch=microbatch),
             why="samples were generated and scored, and then not used as the configuration says",
-            fix="look for code that picks, filters or clears the sample buffer",
+            fix="look for code that picks, filters or drops the samples of a rollout before they are trained",
         )
 
     def ended(self, event: RunEnded) -> Finding | None:

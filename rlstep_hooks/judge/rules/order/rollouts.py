@@ -40,8 +40,8 @@ class UnexpectedRollout(Rule):
           observed  a rollout
           why       a rollout is planned every 4 micro-batches (2 passes); this one
                     discards samples that were still to be trained
-          fix       look for code that clears the sample buffer or changes the
-                    generation period between micro-batches
+          fix       look for code that drops samples before they are trained, or
+                    changes the generation period between micro-batches
 
     What to do:
         Compare the generation period of the plan with the settings of the trainer. Look for code that resets the
@@ -79,7 +79,7 @@ class UnexpectedRollout(Rule):
             observed="a rollout",
             where=difference.where,
             why=f"a rollout is planned {self._period()}; this one discards samples that were still to be trained",
-            fix="look for code that clears the sample buffer or changes the generation period between micro-batches",
+            fix="look for code that drops samples before they are trained, or changes the generation period between micro-batches",
         )
 
     def _period(self) -> str:

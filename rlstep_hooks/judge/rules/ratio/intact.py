@@ -24,7 +24,7 @@ def _in_the_loss(rule: Rule, intact: bool, name: str, where: Where) -> Finding |
         observed=f"other {name}",
         where=where,
         why="they were overwritten, replaced, or moved to another sample on the way to the loss",
-        fix="look for code that writes into the sample buffer or reorders part of it",
+        fix="look for code that writes into the samples of a rollout or reorders part of it",
     )
 
 
@@ -45,8 +45,8 @@ class OldLogProbsAltered(Rule):
           observed  other old log-probs
           why       they were overwritten, replaced, or moved to another sample on
                     the way to the loss
-          fix       look for code that writes into the sample buffer or reorders
-                    part of it
+          fix       look for code that writes into the samples of a rollout or
+                    reorders part of it
 
     What to do:
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
@@ -141,7 +141,7 @@ class TokensAltered(Rule):
                 observed="other tokens in their prompts",
                 where=self.progress.where_at(place, event),
                 why="the loss takes the probability of an answer to another prompt than it was given to",
-                fix="look for code that writes into the prompts of the sample buffer, truncates or reorders them",
+                fix="look for code that writes into the prompts of a rollout, truncates or reorders them",
                 variant="prompts",
             )
         if values.tokens_intact is None:
@@ -194,8 +194,8 @@ class ReferenceLogProbsAltered(Rule):
           observed  other reference log-probs
           why       they were overwritten, replaced, or moved to another sample on
                     the way to the loss
-          fix       look for code that writes into the sample buffer or reorders
-                    part of it
+          fix       look for code that writes into the samples of a rollout or
+                    reorders part of it
 
     What to do:
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.

@@ -188,8 +188,8 @@ class LagNotAsPlanned(Rule):
           observed  lag 2
           why       these samples are older or newer, counted in updates, than the
                     configuration says
-          fix       look for code that picks micro-batches from the sample buffer,
-                    or refreshes old log-probs
+          fix       look for code that picks micro-batches from the samples of a
+                    rollout, or refreshes old log-probs
 
     What to do:
         Look at the first event that differs; the lag follows from the order of rollouts and updates.
@@ -231,7 +231,7 @@ class LagNotAsPlanned(Rule):
             observed=f"lag {observed_lag(difference.observed)}",
             where=difference.where,
             why="these samples are older or newer, counted in updates, than the configuration says",
-            fix="look for code that picks micro-batches from the sample buffer, or refreshes old log-probs",
+            fix="look for code that picks micro-batches from the samples of a rollout, or refreshes old log-probs",
         )
 
 
