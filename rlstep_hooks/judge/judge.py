@@ -18,7 +18,7 @@ from rlstep_hooks.judge.lags import Lags
 from rlstep_hooks.judge.readings import RunningReadings
 from rlstep_hooks.judge.report import Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
-from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
+from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled, implemented
 from rlstep_hooks.judge.rules.progress import Place, Progress, remember
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.judge.whole_numbers import PerRollout, WholeNumber, name_whole_number, whole_number
@@ -271,14 +271,10 @@ class Judge:
             for what, why in self._unobserved.items():
                 if what in rule.topics:
                     disabled(rule, why)
-        self._handlers = {
-            name: [
-                (rule, getattr(rule, name))
-                for rule in self._rules
-                if not rule.disabled and getattr(type(rule), name) is not getattr(Rule, name)
-            ]
-            for name in HANDLERS
-        }
+        self._handlers = {name: [] for name in HANDLERS}
+        for rule in self._rules:
+            for name in () if rule.disabled else implemented(type(rule)):
+                self._handlers[name].append((rule, getattr(rule, name)))
         self._matching = NOTHING_PLANNED if self.cannot_observe("order") else self._conformance
 
     def _claim(self, differences: Differences) -> list[Finding]:

@@ -7,7 +7,7 @@ The lists are data (`verl/keys.json`, `trl/keys.json`, `openrlhf/keys.json`), ma
 from __future__ import annotations
 
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 
 
-class KeyList(msgspec.Struct, frozen=True):
+class KeyList(msgspec.Struct, frozen=True, dict=True):
     """The settings of each release."""
 
     releases: tuple[str, ...]
@@ -67,7 +67,11 @@ class KeyList(msgspec.Struct, frozen=True):
 
     def is_section(self, name: str) -> bool:
         """Whether the name is that of a whole section, which Hydra may replace."""
-        return any(known.startswith(f"{name}.") for known in self.keys)
+        return name in self._sections
+
+    @cached_property
+    def _sections(self) -> frozenset[str]:
+        return frozenset(section for known in self.keys for section in _parents(known))
 
     def _index(self, release: str) -> int:
         if release in self.releases:

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,15 +70,21 @@ class Inputs(dict[str, Any]):
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Those of the language, and of all systems that are loaded."""
-        systems = [
-            module.SYSTEM
-            for name, module in sys.modules.items()
-            if name.startswith("rlstep_hooks.systems.") and hasattr(module, "SYSTEM")
-        ]
-        return language.FUNCTIONS | {name: each for system in systems for name, each in system.functions.items()}
+        return _functions(len(sys.modules))
 
     def given(self, name: str) -> bool:
         return self[name] is not None
+
+
+@lru_cache(maxsize=1)
+def _functions(modules: int) -> dict[str, Callable[..., Any]]:
+    """The functions of all systems that are loaded, while as many modules are."""
+    systems = [
+        module.SYSTEM
+        for name, module in sys.modules.items()
+        if name.startswith("rlstep_hooks.systems.") and hasattr(module, "SYSTEM")
+    ]
+    return language.FUNCTIONS | {name: each for system in systems for name, each in system.functions.items()}
 
 
 def run(formula: Formula) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -349,3 +350,9 @@ HANDLERS = (
     "update_values",
     "ended",
 )
+
+
+@cache
+def implemented(rule: type[Rule]) -> tuple[str, ...]:
+    """The handlers that a rule has a method of its own for."""
+    return tuple(name for name in HANDLERS if getattr(rule, name) is not getattr(Rule, name))
