@@ -45,3 +45,22 @@ def rate_schedule(scheduler: Any, kind: str) -> dict[str, Any] | None:
         "warmup": int(keywords.get("num_warmup_steps", 0)),
         "least": float(keywords.get("min_lr_rate") or 0.0),
     }
+
+
+class ScheduleWatch:
+    """Follows the schedule of a live scheduler: a callback may rewrite its base rate or its function, or put another in its place.
+
+    Args:
+        kind: The schedule's name in transformers, as configured.
+        scheduler: The live scheduler.
+    """
+
+    def __init__(self, kind: str, scheduler: Any) -> None:
+        self._kind = kind
+        self._latest = rate_schedule(scheduler, kind)
+
+    def changed(self, scheduler: Any) -> tuple[dict[str, Any] | None, dict[str, Any] | None] | None:
+        """The schedule before and now, if it is another one than at the last call; None where its form is not known."""
+        before, now = self._latest, rate_schedule(scheduler, self._kind)
+        self._latest = now
+        return None if now == before else (before, now)

@@ -204,6 +204,10 @@ class Evaluated(Event, frozen=True, kw_only=True, gc=False, tag="evaluated"):
     rollouts: int
 
 
+RATE_SCHEDULE = "the learning-rate schedule"
+"""Name of the setting that is a whole schedule, as the fact `lr_schedule` has it; None where its form is not known."""
+
+
 class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_changed"):
     """A setting that the plan or the arithmetic depends on has changed."""
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlstep_hooks.judge.effects import STANDING_STILL, here, lasting
 from rlstep_hooks.judge.learning_rate import RateSchedule, read_schedule
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
+from rlstep_hooks.record.events import RATE_SCHEDULE
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.record.events import RunEnded, RunStarted, Update
+    from rlstep_hooks.record.events import ConfigChanged, RunEnded, RunStarted, Update
 
 RELATIVE_ROUNDING = 1e-6
 """Difference of a rate, relative to the schedule's base, that rounding explains: both sides compute in double precision, and some
@@ -186,6 +189,8 @@ class RateNotScheduled(Rule):
           with numbers; any other is not. A loop of one's own says which rate it means (`audit(learning_rate=...)`).
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
+        - TRL: a schedule that is changed in mid-run (its base rate, its function, another scheduler) is a warning, and what it gives
+          from then on is expected.
         - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run where
           the resumed one is longer.
 
@@ -204,6 +209,25 @@ class RateNotScheduled(Rule):
         super().__init__(progress)
         self._facts: dict[str, Any] | None = None
         self._schedule: RateSchedule | None = None
+        self._before: RateSchedule | None = None
+        """The schedule until it was changed: the rate of the next update may have been set before that, or after."""
+
+    def config_changed(self, event: ConfigChanged) -> Finding | None:
+        """Report a schedule that was changed in mid-run: legal, and seldom done without a reason."""
+        if event.name != RATE_SCHEDULE:
+            return None
+        before, after = (read_schedule({"lr_schedule": of}) for of in (event.before, event.after))
+        self._before = before
+        what = _changed(before, after)
+        return self.fail(
+            severity="warning",
+            expected=f"{what[0]}, as when training began",
+            observed=what[1],
+            where=self.progress.where(),
+            why=f"{what[2]}, so the rates from here on follow it; they are compared with what it gives now",
+            fix="nothing if a callback does this on purpose; otherwise look for code that changes the scheduler in mid-run",
+            variant="schedule",
+        )
 
     def update(self, event: Update) -> Finding | None:
         """Compare the rate with the schedule's."""
@@ -218,11 +242,15 @@ class RateNotScheduled(Rule):
             return None
         if event.due_rate is not None:
             return self._compare(event, event.due_rate, abs(event.due_rate), "a function of the run's own")
-        return (
-            None
-            if schedule is None or event.lr_tick is None
-            else self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
-        )
+        before, self._before = self._before, None
+        if schedule is None or event.lr_tick is None:
+            return None
+        if (
+            before is not None
+            and abs(event.learning_rate - before.rate(event.lr_tick)) <= RELATIVE_ROUNDING * before.base
+        ):
+            schedule = before
+        return self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
 
     def critic_update(self, event: Update) -> Finding | None:
         """Compare the rate of a critic that has a scheduler of its own."""
@@ -249,6 +277,19 @@ class RateNotScheduled(Rule):
             fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
             variant="" if of_policy else "critic",
         )
+
+
+def _changed(before: RateSchedule | None, after: RateSchedule | None) -> tuple[str, str, str]:
+    """What a schedule was, what it is now, and which of its parts was changed."""
+    if before is None or after is None:
+        was = "a scheduler whose formula is not known" if before is None else f"the configured schedule ({before.kind})"
+        now = "one whose formula is not known" if after is None else f"a schedule of transformers ({after.kind})"
+        return was, now, "the scheduler was replaced, or its function was"
+    if msgspec.structs.replace(before, base=after.base) == after:
+        was, now = f"a base rate of {before.base:.6g}", f"a base rate of {after.base:.6g}"
+        return was, now, "the base rate of the scheduler (base_lrs) was changed"
+    was, now = (f"{of.kind}, {of.horizon:g} ticks with {of.warmup} of warm-up" for of in (before, after))
+    return f"the schedule {was}", f"the schedule {now}", "the scheduler was replaced, or its function was"
 
 
 class RateAtZero(Rule):

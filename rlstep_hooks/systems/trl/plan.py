@@ -130,6 +130,7 @@ def plan_config(
         raise TypeError(f"{type(config).__name__} is neither a GRPOConfig nor an RLOOConfig of TRL 0.16 or later")
     settings = {name: getattr(config, name) for name in _READ if hasattr(config, name)}
     settings["max_steps"] = max(config.max_steps, -1)  # any negative number means none
+    settings["num_train_epochs"] = max(config.num_train_epochs, 0)  # a negative number of passes makes none
     settings["per_device_train_batch_size"] = config.per_device_train_batch_size * max(getattr(config, "n_gpu", 1), 1)
     schedule = plan_settings(
         settings, release, algorithm=algorithm, world_size=world_size or read_world_size(config), rows=rows

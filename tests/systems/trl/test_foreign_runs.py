@@ -188,3 +188,81 @@ def test_what_the_trainer_computes_with_is_compared_with_its_arguments(name: str
     [changed] = [finding for finding in audit.report.findings if finding.code == "RLS101"]
     assert name in changed.observed + changed.expected
     assert audit.report.verdict == "FAIL"
+
+
+class HalvesTheRate(TrainerCallback):  # type: ignore[misc]
+    """Halves the base rate of the schedule after four updates; `at_once` also the rate of the next update."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        self._at_once = at_once
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 4:
+            scheduler = kwargs["lr_scheduler"]
+            scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
+            for group in kwargs["optimizer"].param_groups if self._at_once else ():
+                group["lr"] /= 2
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("kind", ["linear", "constant"])
+def test_a_callback_may_change_the_base_rate(kind: str, at_once: bool, tmp_path: Path) -> None:
+    report = audited(tmp_path, HalvesTheRate(at_once=at_once), lr_scheduler_type=kind, rows=12, learning_rate=1e-3)
+    [found] = [finding for finding in report.findings if finding.severity != "info"]
+    assert (found.code, found.severity, found.where.update, found.occurrences) == ("RLS605", "warning", 4, 1)
+    assert "base_lrs" in found.why
+    assert "0.001" in found.expected
+    assert "0.0005" in found.observed
+    assert report.verdict == "PASS"
+
+
+class ReplacesTheScheduler(TrainerCallback):  # type: ignore[misc]
+    """Puts a scheduler of its own in the place of the trainer's after four updates."""
+
+    trainer: Any = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 4:
+            ticks = self.trainer.lr_scheduler.last_epoch
+            self.trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(kwargs["optimizer"], lambda tick: 0.5)
+            self.trainer.lr_scheduler.last_epoch = ticks
+
+
+def test_a_scheduler_that_is_replaced_is_named(tmp_path: Path) -> None:
+    callback = ReplacesTheScheduler()
+    report = audited(
+        tmp_path, callback, rows=12, learning_rate=1e-3, fault=lambda trainer: setattr(callback, "trainer", trainer)
+    )
+    found = [finding for finding in report.findings if finding.code == "RLS605"]
+    assert [(finding.severity, finding.where.update) for finding in found] == [("warning", 4)], problems(report)
+    assert "replaced" in found[0].why
+
+
+@SINCE_1_16
+@pytest.mark.parametrize(
+    ("settings", "expected", "why"),
+    [
+        (
+            {"rows": 1, "gradient_accumulation_steps": 8, "max_steps": 5},
+            "5 updates, as",
+            "1 row does not fill a rollout of 8 prompts",
+        ),
+        (
+            {"rows": 3, "gradient_accumulation_steps": 4, "max_steps": 7},
+            "7 updates, as",
+            "3 rows do not fill a rollout of 4 prompts",
+        ),
+        ({"rows": 8, "num_train_epochs": -3}, "some updates", "no update"),
+        ({"rows": 8, "num_train_epochs": 0}, "some updates", "no update"),
+    ],
+    ids=["one row", "three rows", "negative passes", "no pass"],
+)
+def test_a_run_of_nothing_is_said_once(settings: dict[str, Any], expected: str, why: str, tmp_path: Path) -> None:
+    report = audited(tmp_path, **settings)
+    [found] = [finding for finding in report.findings if finding.severity != "info"]
+    assert found.code == "RLS209"
+    assert found.expected.startswith(expected)
+    assert why in found.why
+    assert not any(f"-{digit}" in str(finding) for finding in report.findings for digit in range(10))
+    assert report.schedule is not None
+    assert report.schedule.updates == 0

@@ -62,7 +62,9 @@ class RowsDropped(Rule):
         if dropped is None:
             return None
         self.checks += 1
-        if not dropped:
+        if (
+            not dropped or dropped == self.schedule.rows
+        ):  # with all of them dropped nothing is trained, which other rules say
             return None
         reshuffled = self.schedule.rows_reshuffled
         return self.fail(

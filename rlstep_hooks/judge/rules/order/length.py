@@ -137,6 +137,7 @@ class RunLength(Rule):
 
     Known limits:
         - A run that raised, or that was killed, is not a finding of this rule; the report says how far it came.
+        - A run that made no update although the trainer announced some, or that made nothing as planned, is RLS209's.
         - Where the plan does not know the length of a run, only an end within a rollout is reported.
 
     Sources:
@@ -162,6 +163,8 @@ class RunLength(Rule):
         if not (early or late):
             return None
         self.checks += 1
+        if self.schedule.rollouts == 0 and not (self.progress.rollouts or self.progress.updates):
+            return None  # a plan of nothing, and a run that made nothing: that is RLS209's to say
         untrained = early and self.schedule.loop == "phases" and isinstance(difference.expected, ExpectedMicroBatch)
         return self.fail(
             expected=name_of(difference.expected)
@@ -182,7 +185,8 @@ class RunLength(Rule):
         if not isinstance(announced, int) or event.status != "completed" or event.stopped:
             return None
         self.checks += 1
-        if event.updates == announced:
+        nothing_made = not event.updates and not self.progress.updates  # that is RLS209's to say
+        if event.updates == announced or nothing_made:
             return None
         return self.fail(
             expected=f"{announced} updates, as the trainer announced (max_steps)",

@@ -78,12 +78,35 @@ class NoUpdate(Rule):
                 why="the checkpoint is at the end of the plan, so the run ended normally and trained nothing",
                 fix="raise the epochs or the number of steps, or start from an earlier checkpoint",
             )
-        return self.fail(
-            expected=number(self.schedule.updates, "updates") if self.schedule.updates is not None else "some updates",
-            observed="no update",
-            why="the run ended normally and saved weights that were never trained",
-            fix="compare the rows with the prompts of one rollout, and look at how training began (a resume at its end?)",
+        rows, needed = self.schedule.rows, self.schedule.prompts_per_rollout * self.schedule.rollouts_per_cycle
+        why, fix = (
+            "",
+            "compare the rows with the prompts of one rollout, and look at how training began (a resume at its end?)",
         )
+        if rows is not None and rows < needed and not self.progress.rollouts:
+            few = "1 row does" if rows == 1 else f"{number(rows, 'rows')} do"
+            why = f"{few} not fill a rollout of {number(needed, 'prompts')}, so none was made: "
+            fix = f"give at least {number(needed, 'rows')}, or choose rollouts of at most {number(rows, 'prompts')}"
+        elif self.schedule.updates == 0:
+            why, fix = (
+                "the settings ask for no update: ",
+                "look at the number of passes over the rows and at the number of steps",
+            )
+        return self.fail(
+            expected=self._expected(),
+            observed="no update",
+            why=why + "the run ended normally and saved weights that were never trained",
+            fix=fix,
+        )
+
+    def _expected(self) -> str:
+        """How many updates the plan has, or the trainer announced where the plan has none."""
+        if self.schedule.updates:
+            return number(self.schedule.updates, "updates")
+        announced = self.progress.started.facts.get("max_steps")
+        if isinstance(announced, int) and announced > 0:
+            return f"{number(announced, 'updates')}, as the trainer announced (max_steps)"
+        return "some updates"
 
 
 class SkippedUpdate(Rule):

@@ -19,6 +19,7 @@ from rlstep_hooks.judge.effects import (
 )
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.record.events import RATE_SCHEDULE
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
@@ -247,8 +248,8 @@ class ConfigRewritten(Rule):
         return None
 
     def config_changed(self, event: ConfigChanged) -> Finding | None:
-        """Report the changed setting."""
-        if self._follows(event):
+        """Report the changed setting. The schedule of the learning rate is another rule's."""
+        if event.name == RATE_SCHEDULE or self._follows(event):
             return None
         produces = self._effects(event)
         if event.since == "configuration":

@@ -15,7 +15,7 @@ def live_facts(trainer: Any) -> dict[str, Any]:
         "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
         "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
         and any(slot is not None for slot in trainer._buffered_inputs),
-        "max_steps": int(trainer.state.max_steps),
+        "max_steps": max(int(trainer.state.max_steps), 0),  # transformers multiplies a negative number of passes out
         "layers_drop_cache": layers_drop_cache(trainer.model),
     }
 

@@ -12,9 +12,9 @@ from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.patches import Patches, take_off
-from rlstep_hooks.observe.rates import tick_of
+from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
 from rlstep_hooks.observe.weight_probe import WeightProbe
-from rlstep_hooks.record.events import ConfigChanged, FactsRead, Update
+from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
 from rlstep_hooks.systems.trl.observe.optimizer_settings import NEVER_SCHEDULED, OptimizerSettings
 
@@ -60,6 +60,7 @@ class UpdateObserver:
         self._loop_steps = False
         self._rate: float | Tensor | None = None
         self._tick: int | None = None
+        self._schedule: ScheduleWatch | None = None
         self._began = False
         """Whether a micro-batch of this window has begun."""
         self._tensors: list[Any] = []
@@ -105,6 +106,7 @@ class UpdateObserver:
         if not hasattr(inner, "register_step_post_hook"):
             self._cannot(f"{type(inner).__name__} is no torch optimizer with step hooks")
             return
+        self._watch_schedule()
         self._handles.append(inner.register_step_pre_hook(self._before_step))
         self._handles.append(inner.register_step_post_hook(self._after_step))
         with self._facts_guard:
@@ -143,6 +145,22 @@ class UpdateObserver:
                 ConfigChanged(at=self._recorder.now(), name=name, before=before, after=after, since=since)
             )
 
+    def _watch_schedule(self) -> None:
+        with self._facts_guard:
+            kind = self._trainer.args.lr_scheduler_type
+            self._schedule = ScheduleWatch(str(getattr(kind, "value", kind)), self._trainer.lr_scheduler)
+
+    def _follow_schedule(self) -> None:
+        """Say that the schedule of the rate was changed: what it gives from now on is then expected."""
+        changed = None if self._schedule is None else self._schedule.changed(self._trainer.lr_scheduler)
+        if changed is None:
+            return
+        now = self._recorder.now()
+        self._recorder.emit(
+            ConfigChanged(at=now, name=RATE_SCHEDULE, before=changed[0], after=changed[1], since="train_begin")
+        )
+        self._recorder.emit(FactsRead(at=now, facts={"lr_schedule": changed[1]}))
+
     def attach_to_engine(self) -> None:
         """Place the hook on the DeepSpeed engine that makes the steps, for a loop that steps as transformers' Trainer does."""
         self.active = True
@@ -152,6 +170,7 @@ class UpdateObserver:
             return
         for topic in ("weights", "optimizer", "gradient"):
             self._recorder.cannot(topic, "DeepSpeed's engine updates weights of its own, which are not read here")
+        self._watch_schedule()
         self._engine = EngineSteps(engine, self._trainer.lr_scheduler, self._loop_guard)
         self._engine.attach(self._patches)
 
@@ -204,6 +223,7 @@ class UpdateObserver:
             rate = optimizer.param_groups[0]["lr"]
             self._rate = rate if isinstance(rate, float) else _own(rate)
             self._tick = tick_of(self._trainer.lr_scheduler)
+            self._follow_schedule()
             if self.probe is not None:
                 self._written = self._count_written()
                 if self._written or is_probed(cycle):
@@ -307,6 +327,7 @@ class UpdateObserver:
         """The engine's step is part of the backward pass of the window's last micro-batch, and counts after it."""
         made = engine.take()
         self._rate, self._tick = (None, None) if made is None else (made.rate, made.tick)
+        self._follow_schedule()
         applied = made is not None and made.applied
         self.version += applied
         self._emit_update(applied=applied, skip_reason="" if made is None else made.skip_reason)
