@@ -18,7 +18,7 @@ from rlstep_hooks.judge.lags import Lags
 from rlstep_hooks.judge.readings import RunningReadings
 from rlstep_hooks.judge.report import Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
-from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled, implemented
+from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
 from rlstep_hooks.judge.rules.progress import Place, Progress, remember
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.judge.whole_numbers import PerRollout, WholeNumber, name_whole_number, whole_number
@@ -273,7 +273,7 @@ class Judge:
                     disabled(rule, why)
         self._handlers = {name: [] for name in HANDLERS}
         for rule in self._rules:
-            for name in () if rule.disabled else implemented(type(rule)):
+            for name in () if rule.disabled else rule.handled:
                 self._handlers[name].append((rule, getattr(rule, name)))
         self._matching = NOTHING_PLANNED if self.cannot_observe("order") else self._conformance
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -103,6 +102,11 @@ class Rule:
     """Whether its warnings are certain; those of a rule with a tolerance are not."""
     optional: ClassVar[bool] = False
     """Whether a complete observation may hold nothing that this rule looks at."""
+    handled: ClassVar[tuple[str, ...]] = ()
+    """The handlers that it has a method of its own for."""
+
+    def __init_subclass__(cls) -> None:
+        cls.handled = tuple(name for name in HANDLERS if getattr(cls, name) is not getattr(Rule, name))
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -350,9 +354,3 @@ HANDLERS = (
     "update_values",
     "ended",
 )
-
-
-@cache
-def implemented(rule: type[Rule]) -> tuple[str, ...]:
-    """The handlers that a rule has a method of its own for."""
-    return tuple(name for name in HANDLERS if getattr(rule, name) is not getattr(Rule, name))
