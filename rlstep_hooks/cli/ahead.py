@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.planning.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,4 +68,4 @@ def read_ahead(command: list[str], options: Callable[[], Options]) -> Ahead:
 
 
 def _no_plan(reason: str) -> str:
-    return f"rlstep: no plan from the command: {' '.join(reason.split())}"
+    return printable(f"rlstep: no plan from the command: {' '.join(reason.split())}")

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.cli.complain import complain
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -333,7 +335,7 @@ def _run(given: argparse.Namespace) -> int:
     from rlstep_hooks.cli import run
 
     if not given.command:
-        print("rlstep: there is no command; write `rlstep run -- <launch command>`", file=sys.stderr)
+        complain("there is no command; write `rlstep run -- <launch command>`")
         return 2
     return run.run(given.command, lambda: _options(given), folder=given.dir, strict=given.strict, copy_to=given.copy_to)
 
@@ -343,7 +345,7 @@ def _rehearse(given: argparse.Namespace) -> int:
     from rlstep_hooks.rehearse.parts import Asked
 
     if not given.command:
-        print("rlstep: there is no command; write `rlstep rehearse -- <launch command>`", file=sys.stderr)
+        complain("there is no command; write `rlstep rehearse -- <launch command>`")
         return 2
     asked = Asked(
         budget=given.budget,
@@ -380,13 +382,13 @@ def _report(given: argparse.Namespace) -> int:
         from rlstep_hooks.record.remote import RemoteError, fetched
 
         if given.follow:
-            print("rlstep: only a folder of this machine can be followed", file=sys.stderr)
+            complain("only a folder of this machine can be followed")
             return 2
         try:
             with fetched(given.folder, given.run) as folder:
                 return show(folder)
         except RemoteError as error:
-            print(f"rlstep: {error}", file=sys.stderr)
+            complain(error)
             return 2
     if given.follow:
         from rlstep_hooks.cli.follow import follow

@@ -61,11 +61,10 @@ def show(
 
         print(markdown(launches))
     elif launches:
-        from rich.console import Console
-
         from rlstep_hooks.show.checked import text
+        from rlstep_hooks.show.terminal import Terminal
 
-        console = Console(highlight=False)
+        console = Terminal(highlight=False)
         console.print(text(launches, console.width))
     else:
         print(f"none of {len(found)} files is a launch that is known")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.launches import side
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.words import printable
 from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def show(words: list[str], to: str, options: Options) -> int:
     if plan.schedule is None:
         raise LaunchError(f"{plan.title} refuses this launch: {plan.findings[0].observed}")
     conversion = index.system_of(to).write(plan.schedule)
-    print(shlex.join(conversion.arguments))
+    print(printable(shlex.join(conversion.arguments)))
     for lost in conversion.lost:
-        print(f"rlstep: not kept: {lost}", file=sys.stderr)
+        complain(f"not kept: {lost}")
     return 1 if conversion.lost else 0

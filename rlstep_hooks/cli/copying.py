@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.remote import RemoteError, RemoteFolder
 
@@ -79,4 +79,4 @@ class Copying:
     def _tell(self, trouble: str) -> None:
         if trouble != self._told:
             self._told = trouble
-            print(f"rlstep: the records are not copied: {trouble}", file=sys.stderr, flush=True)
+            complain(f"the records are not copied: {trouble}")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.show.console import ConsoleListener, LiveListener
+from rlstep_hooks.show.terminal import Terminal
 
 UPDATES = 60
 
@@ -24,16 +23,16 @@ def show(fault: str | None, log_dir: Path | None) -> int:
         import torch
         import trl  # noqa: F401 - only to say early and clearly what is missing
     except ImportError as error:
-        print(f"rlstep: the demo trains with TRL: {error}. Install rlstep-hooks[trl].", file=sys.stderr)
+        complain(f"the demo trains with TRL: {error}. Install rlstep-hooks[trl].")
         return 2
     from rlstep_hooks.testing.trl_faults import FAULTS
 
     if fault is not None and fault not in FAULTS:
-        print(f"rlstep: there is no fault {fault}; the faults are {', '.join(FAULTS)}", file=sys.stderr)
+        complain(f"there is no fault {fault}; the faults are {', '.join(FAULTS)}")
         return 2
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    console = Console()
+    console = Terminal()
     console.print(
         "A real run of trl.GRPOTrainer on this CPU: a tiny, randomly initialised Qwen2"
         + (f", broken on purpose: [bold]{fault}[/bold]" if fault else ""),
@@ -48,7 +47,7 @@ def show(fault: str | None, log_dir: Path | None) -> int:
     return status
 
 
-def _train(console: Console, scratch: Path, fault: Any, log_dir: Path | None) -> Any:
+def _train(console: Terminal, scratch: Path, fault: Any, log_dir: Path | None) -> Any:
     import logging
 
     from rlstep_hooks import StepAuditCallback

@@ -181,6 +181,6 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print(shown: RenderableType) -> None:
-    from rich.console import Console
+    from rlstep_hooks.show.terminal import Terminal
 
-    Console(highlight=False).print(shown)
+    Terminal(highlight=False).print(shown)

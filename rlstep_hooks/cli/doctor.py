@@ -6,10 +6,10 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from importlib.util import find_spec
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.show.terminal import Terminal
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import System
 from rlstep_hooks.systems.links import NAMES, in_words
@@ -71,7 +71,7 @@ def _other_build(package: str) -> str:
 
 def show() -> int:
     """Print what is here; the exit status: 0 if something can be audited."""
-    console = Console()
+    console = Terminal()
     diagnoses = diagnose()
     packages = Table.grid(padding=(0, 2))
     for package in dict.fromkeys((*BESIDE, *(diagnosis.system.package for diagnosis in diagnoses))):
@@ -82,7 +82,7 @@ def show() -> int:
     return 0 if any(diagnosis.supported for diagnosis in diagnoses) else 2
 
 
-def _print(console: Console, diagnosis: Diagnosis) -> None:
+def _print(console: Terminal, diagnosis: Diagnosis) -> None:
     system = diagnosis.system
     title = f"{system.title} ({system.package} {diagnosis.installed})" if diagnosis.installed else system.title
     if diagnosis.supported:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.systems.fixes import Fix, Offer, applied, fixes_of
 from rlstep_hooks.systems.mending import KEPT
 
@@ -53,7 +53,7 @@ def _write(plan: Plan, source: Source, found: list[Fix], options: Options) -> Pl
         words, texts = applied(source, edits)
         for name, text in texts.items():
             Path(name).write_text(text, encoding="utf-8")
-            print(f"rlstep: wrote {name}", file=sys.stderr)
+            complain(f"wrote {name}")
         if words != source.words:
             print(words[0] if len(words) == 1 else shlex.join(words))
         plan, source, found = fixes_of(words, options)
@@ -61,9 +61,8 @@ def _write(plan: Plan, source: Source, found: list[Fix], options: Options) -> Pl
 
 
 def _print(plan: Plan, found: list[Fix]) -> None:
-    from rich.console import Console
-
     from rlstep_hooks.show.fixes import ShownOffer, fixes
+    from rlstep_hooks.show.terminal import Terminal
 
     shown = [
         (
@@ -81,7 +80,7 @@ def _print(plan: Plan, found: list[Fix]) -> None:
         )
         for fix in found
     ]
-    Console(highlight=False).print(fixes(plan, shown))
+    Terminal(highlight=False).print(fixes(plan, shown))
 
 
 def words_of(change: Change) -> str:

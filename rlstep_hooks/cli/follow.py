@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from rlstep_hooks.judge.following import INTERVAL, FollowedRun
 from rlstep_hooks.judge.ranks import RECORD_WAIT
 from rlstep_hooks.judge.replay import latest_run
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.live import Lines, Redrawn
+from rlstep_hooks.show.terminal import Terminal
 from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
@@ -29,16 +28,16 @@ def follow(folder: Path, name: str | None) -> None:
         folder: The folder of records; it may appear later.
         name: The run; None for the latest, or the first to appear. A named run that is not there is not waited for.
     """
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     try:
         _follow(console, folder, name)
     except OSError as error:
-        console.print(f"rlstep: no longer following: {error}", style="yellow", highlight=False)
+        console.print(f"rlstep: no longer following: {error}", style="yellow", highlight=False, markup=False)
     except KeyboardInterrupt:
         console.print("rlstep: no longer following; this is what was recorded so far", style="yellow")
 
 
-def _follow(console: Console, folder: Path, name: str | None) -> None:
+def _follow(console: Terminal, folder: Path, name: str | None) -> None:
     found = _found(console, folder)
     if name is not None and name not in found:
         return  # the report lists the runs
@@ -49,7 +48,7 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
     if run.over:
         return
     head = f"rlstep: following {run.run} in {folder}; Ctrl-C ends this, not the run"
-    console.print(head, style="dim", highlight=False, soft_wrap=True)
+    console.print(head, style="dim", highlight=False, soft_wrap=True, markup=False)
     view = Redrawn(console) if console.is_terminal else Lines(console)
     try:
         ended_at = None
@@ -68,11 +67,13 @@ def _follow(console: Console, folder: Path, name: str | None) -> None:
         console.print("rlstep: the run's processes stopped without recording an end", style="yellow")
 
 
-def _found(console: Console, folder: Path) -> list[str]:
+def _found(console: Terminal, folder: Path) -> list[str]:
     """The runs of a folder, oldest first; waits until there is one."""
     found = list(records(folder))
     if not found:
-        console.print(f"rlstep: waiting for a run in {folder}", style="dim", highlight=False, soft_wrap=True)
+        console.print(
+            f"rlstep: waiting for a run in {folder}", style="dim", highlight=False, soft_wrap=True, markup=False
+        )
     while not found:
         time.sleep(INTERVAL)
         found = list(records(folder))

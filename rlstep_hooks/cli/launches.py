@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems import index
@@ -85,7 +85,7 @@ def run(verb: Callable[[], int]) -> int:
     except BrokenPipeError:  # `main` handles a closed output
         raise
     except (LaunchError, OSError) as error:
-        print(f"rlstep: {said(error)}", file=sys.stderr)
+        complain(said(error))
         return 2
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.launch.files import confined
 from rlstep_hooks.launch.text import LaunchError
 
@@ -39,7 +39,7 @@ def show(root: Path) -> int:
     try:
         import mcp.server.mcpserver  # noqa: F401
     except ImportError:
-        print("rlstep: the MCP SDK is not here; pip install 'rlstep-hooks[mcp]'", file=sys.stderr)
+        complain("the MCP SDK is not here; pip install 'rlstep-hooks[mcp]'")
         return 2
     server_of(root).run()
     return 0

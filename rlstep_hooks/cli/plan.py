@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.launches import said, side
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.steps import logged_steps
@@ -57,10 +58,7 @@ def show(
         print(text_for(sys.stdout, plan, steps, explain=explain))
     misplaced = [str(setting) for setting in plan.unused if str(setting) in OPTIONS]
     if misplaced:
-        print(
-            f"rlstep: {', '.join(misplaced)} behind the command goes to the command; write it in front of `--`",
-            file=sys.stderr,
-        )
+        complain(f"{', '.join(misplaced)} behind the command goes to the command; write it in front of `--`")
     failing = ("error", "warning") if strict else ("error",)
     return 1 if any(finding.severity in failing for finding in plan.findings) else 0
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.text import Text
 
 from rlstep_hooks.planning.words import number
+from rlstep_hooks.show.terminal import Terminal
 from rlstep_hooks.systems.recipes import available, plan_recipe
 
 
 def show() -> int:
     """Print all recipes with their sources. Returns the exit status."""
-    console = Console()
+    console = Terminal()
     for recipe in available():
         schedule = plan_recipe(recipe.name).schedule
         console.print(Text.assemble((f"recipe:{recipe.name}", "bold"), f"  {recipe.title}"))

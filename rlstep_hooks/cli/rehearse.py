@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.plan import text_for
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.words import printable
 from rlstep_hooks.rehearse.command import runnable
 from rlstep_hooks.rehearse.outcome import NOT_REHEARSED, Line, Outcome, outcome_of
 from rlstep_hooks.rehearse.run import real_refusal, rehearse
@@ -63,7 +65,7 @@ def _plan(words: list[str], options: Options) -> Plan | None:
     try:
         return plan_launch(words, options)
     except LaunchError as error:
-        print(f"rlstep: no plan from the text: {error}; the live settings give it", file=sys.stderr)
+        complain(f"no plan from the text: {error}; the live settings give it")
         return None
 
 
@@ -75,7 +77,7 @@ def _refused(plan: Plan, command: Any, asked: Asked, *, confirm: bool, as_json: 
         return 1
     print(f"{plan.title} would refuse this launch; nothing was rehearsed.")
     if real is not None:
-        print(f"{plan.title} itself, with these sizes: {real or 'it takes them, so the plan is at fault'}")
+        print(printable(f"{plan.title} itself, with these sizes: {real or 'it takes them, so the plan is at fault'}"))
     return 1
 
 
@@ -90,12 +92,12 @@ _STYLES = {"proved": "green", "wrong": "bold red", "doubtful": "yellow", "not pr
 
 
 def _print(outcome: Outcome, plan: Plan | None) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from rlstep_hooks.show.console import plan_table
+    from rlstep_hooks.show.terminal import Terminal
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     if plan is None and outcome.schedule is not None:
         console.print(plan_table(outcome.schedule), "")
     if outcome.replaced:

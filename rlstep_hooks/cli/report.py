@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Literal
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.judge.replay import NoRecordError, other_runs, report_of
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.systems import index
@@ -41,15 +41,15 @@ def show(
         if html is not None and watcher is not None:
             _write_page(report, records(folder)[report.run], watcher, html)
     except (NoRecordError, OSError) as error:
-        print(f"rlstep: {error}", file=sys.stderr)
+        complain(error)
         return 2
     for kind, path in (("trace", trace), ("page", html)):
         if path is not None:
-            print(f"rlstep: wrote the {kind} {path}", file=sys.stderr)
+            complain(f"wrote the {kind} {path}")
     _print(report, form)
     others = other_runs(folder, report.run) if run is None else ""
     if others:
-        print(f"rlstep: {others}", file=sys.stderr)
+        complain(others)
     return report.exit_status(strict=strict)
 
 
@@ -81,11 +81,10 @@ def _print(report: Report, form: Form) -> None:
 
         print(report_markdown(report))
         return
-    from rich.console import Console
-
     from rlstep_hooks.show.console import plan_table, verdict_block
+    from rlstep_hooks.show.terminal import Terminal
 
-    console = Console()
+    console = Terminal()
     if report.schedule is not None:
         console.print(plan_table(report.schedule), "")
     console.print(verdict_block(report))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.judge.rules import BY_CODE, HUNDREDS
 from rlstep_hooks.judge.rules.page import EXAMPLE, page
+from rlstep_hooks.show.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,14 +31,14 @@ def show(asked: str | None) -> int:
     Returns:
         The exit status: 2 if there is no such rule.
     """
-    console = Console()
+    console = Terminal()
     if asked is None:
         console.print(_catalogue(BY_CODE.values()))
         return 0
     rule = BY_CODE.get(asked.upper()) or BY_CODE.get(f"RLS{asked}")
     found = [rule] if rule is not None else about(asked)
     if not found:
-        print(f"rlstep: no rule speaks of {asked!r}; `rlstep rules` lists all rules", file=sys.stderr)
+        complain(f"no rule speaks of {asked!r}; `rlstep rules` lists all rules")
         return 2
     if len(found) == 1:
         _print_page(console, found[0])
@@ -70,7 +70,7 @@ def _catalogue(rules: Iterable[type[Rule]]) -> Table:
     return table
 
 
-def _print_page(console: Console, rule: type[Rule]) -> None:
+def _print_page(console: Terminal, rule: type[Rule]) -> None:
     summary, *sections = page(rule)
     console.print(Text.assemble((f"{rule.code} {rule.title}", "bold"), f" ({rule.severity})\n"))
     for block in summary.blocks:
@@ -80,7 +80,7 @@ def _print_page(console: Console, rule: type[Rule]) -> None:
         _print_section(console, section)
 
 
-def _print_section(console: Console, section: Section) -> None:
+def _print_section(console: Terminal, section: Section) -> None:
     """Print an example as it stands, and paragraphs and list items as wide as the terminal."""
     if section.heading == EXAMPLE:
         console.print(Padding(Text(section.text), (0, 0, 0, INDENT)))

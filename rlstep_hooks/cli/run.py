@@ -12,8 +12,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.ray_job import advice
 from rlstep_hooks.observe.options import on_fail_asked
+from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.suite import suite_files
 from rlstep_hooks.systems import index
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from rlstep_hooks.cli.copying import Copying
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.judge.suite import Suite
     from rlstep_hooks.planning.launched import Options
+    from rlstep_hooks.show.terminal import Terminal
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that are passed on to the command."""
@@ -56,13 +59,13 @@ def run(
     try:
         on_fail_asked()
     except ValueError as error:
-        print(f"rlstep: {error}", file=sys.stderr)
+        complain(error)
         return 2
     try:
         _try_to_write(folder)
         copying = _copying(folder, before, copy_to)
     except OSError as error:
-        print(f"rlstep: {error}", file=sys.stderr)
+        complain(error)
         return 2
     plan = PlanAhead(command, options)
     ahead = plan.wait(LIMIT)
@@ -70,17 +73,17 @@ def run(
         print(ahead.text, end="\n\n", file=sys.stderr, flush=True)
     ray = advice(command, folder, ahead.framework if ahead is not None else "", os.environ)
     if ray:
-        print(ray, end="\n\n", file=sys.stderr, flush=True)
+        print(printable(ray), end="\n\n", file=sys.stderr, flush=True)
     watching = _Watching(folder, before, plan, told=ahead is not None)
     try:
         with copying or nullcontext():
             status = _run(command, environment(folder, os.environ), watching)
     except OSError as error:
-        print(f"rlstep: {command[0]} cannot be started: {error.strerror or error}", file=sys.stderr)
+        complain(f"{command[0]} cannot be started: {error.strerror or error}")
         return 2
     suite, reports = _report(folder, before, status)
     if copying is not None:
-        print(f"rlstep: {copying.told()}", file=sys.stderr)
+        complain(copying.told())
     if status:
         return status
     judged = _judged(suite, reports, strict=strict)
@@ -149,7 +152,7 @@ class _Watching:
         try:
             self._watch()
         except Exception as error:  # noqa: BLE001 - the command goes on, and its report is made from the records
-            print(f"rlstep: the live line stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            complain(f"the live line stopped: {type(error).__name__}: {error}")
 
     def _watch(self) -> None:
         from rlstep_hooks.cli.watch import Watch  # imported while the command starts, so that it does not wait
@@ -224,12 +227,11 @@ def _report(folder: Path, before: set[str], status: int) -> tuple[Suite, list[Re
     Returns:
         The tests, and the reports of all runs that no test made.
     """
-    from rich.console import Console
-
     from rlstep_hooks.judge.suite import recorded_suite
     from rlstep_hooks.show.console import record_lines, verdict_block
+    from rlstep_hooks.show.terminal import Terminal
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     console.print()  # the command's last output may be a progress bar without a newline
     suite, reports = recorded_suite(folder, before, deviations_of=index.deviations_of)
     if suite.tests or suite.others:
@@ -253,7 +255,7 @@ def _report(folder: Path, before: set[str], status: int) -> tuple[Suite, list[Re
     return suite, reports
 
 
-def _print_suite(suite: Suite, console: Console) -> None:
+def _print_suite(suite: Suite, console: Terminal) -> None:
     """Print the table of an audited test suite."""
     from rlstep_hooks.show.suite import suite_table, width
 

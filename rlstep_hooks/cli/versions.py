@@ -10,7 +10,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.planning.launched import Plan
 from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.planning.words import number
+from rlstep_hooks.planning.words import number, printable
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.launch_search import find_launch
 from rlstep_hooks.systems.launches import plan_of
@@ -37,7 +37,7 @@ def show(words: list[str], options: Options, *, as_json: bool = False) -> int:
 
         print(to_json({"releases": list(plans), "differences": differences}, indent=2).decode())
     else:
-        print("\n".join(lines_of(plans, differences)))
+        print(printable("\n".join(lines_of(plans, differences))))
     return 0 if any(plan.schedule is not None for plan in plans.values()) else 1
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from rlstep_hooks.judge.following import FollowedRun
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.show.console import plan_table, rows_table
 from rlstep_hooks.show.live import Lines
 from rlstep_hooks.show.plan import plan_rows
+from rlstep_hooks.show.terminal import Terminal
 from rlstep_hooks.systems import index
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Watch:
         self._folder = folder
         self._before = before
         self._runs: dict[str, FollowedRun] = {}
-        self._lines = Lines(Console(stderr=True))
+        self._lines = Lines(Terminal(stderr=True))
         self._shown = plan_rows(shown) if shown is not None else []
         self._of_tests: set[str] = set()
         """Runs that a test makes: they are told in a table at the end."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.judge.measures import measures_of
 from rlstep_hooks.judge.replay import NoRecordError, report_of
 from rlstep_hooks.judge.settings import RunSettings
 from rlstep_hooks.judge.symptoms import SYMPTOMS, why
-from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.ledger import BELOW
 from rlstep_hooks.systems import index
 
@@ -40,12 +39,12 @@ def show(words: list[str], *, run: str | None, as_json: bool) -> int:
     if not unknown and not here and not folder.is_dir():
         unknown = [f"{words[0]} is no folder and"]
     if unknown:
-        print(f"rlstep: {printable(unknown[0])} is none of the symptoms {', '.join(known)}", file=sys.stderr)
+        complain(f"{unknown[0]} is none of the symptoms {', '.join(known)}")
         return 2
     try:
         report = report_of(folder, run, deviations_of=index.deviations_of)
     except (NoRecordError, OSError) as error:
-        print(f"rlstep: {error}", file=sys.stderr)
+        complain(error)
         return 2
     knobs = index.knobs_of(report.schedule)
     answers = why(report, tuple(names), knobs=knobs)
@@ -57,11 +56,10 @@ def show(words: list[str], *, run: str | None, as_json: bool) -> int:
         found |= {"measured": measures.held, "not_in_the_record": measures.missing, "symptoms": answers}
         print(to_json(found, indent=2).decode())
     else:
-        from rich.console import Console
-
         from rlstep_hooks.show.symptoms import health, symptoms
+        from rlstep_hooks.show.terminal import Terminal
 
-        console = Console(highlight=False)
+        console = Terminal(highlight=False)
         console.print(f"{report.run} · {report.verdict.replace('_', ' ')}", *health(report.health), "", sep="\n")
         shown = answers if names else [answer for answer in answers if answer.shown][:MOST]
         console.print(symptoms(shown, measures))

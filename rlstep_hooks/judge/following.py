@@ -15,6 +15,7 @@ from rlstep_hooks.judge.controlled.live import recorded_phases
 from rlstep_hooks.judge.controlled.run import ControlledRun, at_rank
 from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.replay import judged
 from rlstep_hooks.judge.standing import Standing, Tally
 from rlstep_hooks.planning.finding import Finding, Verdict
 from rlstep_hooks.record.events import Attached, Generated, Phase, Rollout, RunEnded, RunStarted, Unobserved
@@ -188,7 +189,7 @@ class FollowedRun:
         telling = process is self._teller
         if telling and _ends_rollout(event) and self._tally.standing.rollouts:
             self._news.rollout_over = self._tally.standing.since(self._news.rollout_over)
-        findings = process.judge.observe(event)
+        event, findings = judged(process.judge, event)
         if telling:
             for heard in process.judge.take_heard(event):
                 self._tally.hear(heard)

@@ -252,16 +252,17 @@ class Judge:
         return self._show("ended", event, self._matching.seldom(event))
 
     def _observe_start(self, event: RunStarted) -> list[Finding]:
-        self._run = event
         if event.schedule is None:
+            self._run = event
             return []
         schedule = event.schedule
-        self._progress = Progress(schedule, event)
+        # A damaged plan or position may fail here; then no run was begun.
+        progress = Progress(schedule, event)
+        conformance = matcher(schedule, position_of(schedule, start_of(event)))
+        progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
+        rules = [rule(progress) for rule in RULES]
+        self._run, self._progress, self._conformance, self._rules = event, progress, conformance, rules
         self._deviations = self._deviations_of(schedule.framework, schedule.version)
-        start = position_of(schedule, start_of(event))
-        self._conformance = conformance = matcher(schedule, start)
-        self._progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
-        self._rules = [rule(self._progress) for rule in RULES]
         self._subscribe()
         return self._show("started", event)
 

@@ -21,6 +21,7 @@ from rlstep_hooks.judge.report import merge_findings
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted
+from rlstep_hooks.record.files import open_file
 from rlstep_hooks.record.ledger import Record, records
 from rlstep_hooks.record.tail import has_damaged_line
 from rlstep_hooks.record.wire import decode
@@ -151,7 +152,7 @@ class RecordEnd(msgspec.Struct, frozen=True):
 
 def _tail(record: Record) -> RecordEnd:
     """Read a record's last lines from the end of its file."""
-    with record.path.open("rb") as file:
+    with open_file(record.path) as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(file.tell() - TAIL_BYTES, 0))
         lines = file.read().splitlines()

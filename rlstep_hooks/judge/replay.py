@@ -12,6 +12,7 @@ from rlstep_hooks.judge.controlled.run import ControlledRun
 from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.ranks import merge_ranks
+from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted, Unobserved
 from rlstep_hooks.record.ledger import CONTROLLER, Record, read_lines, records
@@ -171,17 +172,25 @@ def _judge_all(judge: Judge | ControlledRun, events: Iterable[AnyEvent], watch: 
     Returns:
         Seconds from the beginning of the record to its last event.
     """
-    observe = judge.observe
     last = 0.0
-    for event in events:
-        try:
-            findings = observe(event)
-        except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
-            why = f"the judge failed on {type(event).__name__} ({describe(error)}): is the record damaged?"
-            event = Unobserved(at=event.at, what="order", why=why)
-            findings = observe(event)
+    for recorded in events:
+        event, findings = judged(judge, recorded)
         if watch is not None:
             watch(event, findings)
         if event.at > last:
             last = event.at
     return last
+
+
+def judged(judge: Judge | ControlledRun, event: AnyEvent) -> tuple[AnyEvent, list[Finding]]:
+    """Have one recorded event judged. One that cannot be judged becomes `Unobserved`: the record is damaged.
+
+    Returns:
+        What was judged, and what was found.
+    """
+    try:
+        return event, judge.observe(event)
+    except Exception as error:  # noqa: BLE001 - whatever such an event leads to, the report must say what it can
+        why = f"the judge failed on {type(event).__name__} ({printable(describe(error))}): is the record damaged?"
+        unobserved = Unobserved(at=event.at, what="order", why=why)
+        return unobserved, judge.observe(unobserved)

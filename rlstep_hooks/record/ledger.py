@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 
+from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted
+from rlstep_hooks.record.files import is_regular, open_file
 from rlstep_hooks.record.wire import decode, encode
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ BELOW = "rlstep"
 
 LONGEST_LINE = 1 << 24
 """A line with more bytes is not an event. The longest real events (rollouts of many thousand samples) have a tenth of this."""
+
+MOST_DAMAGED = 1_000
+"""Lines of a file that are no events before the rest of it is not read."""
 
 _NAME = re.compile(r"(?P<run>.+)\.(?P<process>controller|[a-z]+\d+)\.jsonl")
 
@@ -167,19 +172,28 @@ class Record(msgspec.Struct, frozen=True):
 
     def ends_within_a_line(self) -> bool:
         """Whether the file ends in the middle of a line: its process was killed while writing, or the file was cut."""
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             size = file.seek(0, os.SEEK_END)
             return size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Each line of a file, in constant memory: lines longer than any event come in pieces."""
-    return iter(partial(file.readline, LONGEST_LINE), b"")
+    """Each line of a file, in constant memory. A line that is longer than any event comes in part, and is the last one: what follows
+    may be a hole of any size."""
+    for line in iter(partial(file.readline, LONGEST_LINE), b""):
+        yield line
+        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+            return
 
 
 def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
-    """Each line of a file: an event, or None and what is wrong with the line."""
-    with path.open("rb") as file:
+    """Each line of a file: an event, or None and what is wrong with the line.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    damaged = 0
+    with open_file(path) as file:
         for number, line in enumerate(lines_of(file), 1):
             if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
                 yield None, f"{path.name}: ends within line {number}"
@@ -187,15 +201,25 @@ def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
             try:
                 yield decode(line), ""
             except ValueError as error:
-                yield None, f"{path.name}: line {number} is not an event ({error})"
+                damaged += 1
+                if damaged == MOST_DAMAGED:
+                    yield None, f"{path.name}: {given_up(number)}"
+                    return
+                yield None, f"{path.name}: line {number} is not an event ({printable(str(error))})"
+
+
+def given_up(line: int) -> str:
+    """Why the rest of a file is not read."""
+    return f"{MOST_DAMAGED} of the first {line} lines are no events; the rest is not read"
 
 
 def record_files(folder: Path) -> dict[str, list[Record]]:
-    """The records of a folder by run, without reading them: trainers by rank, then the others. Other files are ignored."""
+    """The records of a folder by run, without reading them: trainers by rank, then the others. Other files are ignored, and so is what
+    is no regular file or has a name that cannot be printed."""
     runs: dict[str, list[Record]] = {}
     for path in folder.glob("*.jsonl"):
-        match = _NAME.fullmatch(path.name)
-        if match:
+        match = _NAME.fullmatch(path.name) if path.name.isprintable() else None
+        if match and is_regular(path):
             record = Record(path, match["run"], match["process"])
             runs.setdefault(record.run, []).append(record)
     for found in runs.values():

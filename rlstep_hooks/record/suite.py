@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.planning.words import printable
+from rlstep_hooks.record.files import is_regular, open_file
 from rlstep_hooks.record.ledger import lines_of
 from rlstep_hooks.record.logger import logger
 from rlstep_hooks.record.variables import OUTER_TEST, PARENT, running_test
@@ -118,14 +120,16 @@ def note(line: Line) -> None:
 
 def suite_files(folder: Path) -> list[Path]:
     """The files of a folder, oldest first."""
-    return sorted(folder.glob(f"*{SUFFIX}"))
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if is_regular(path))
 
 
 def read_suite(path: Path) -> Iterator[Line]:
     """The lines of a file; what is no such line is left out."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in lines_of(file):
             try:
-                yield _decoder.decode(line)
-            except msgspec.DecodeError:  # cut by a kill
+                found = _decoder.decode(line)
+            except ValueError:  # cut by a kill
                 continue
+            texts = {name: printable(getattr(found, name)) for name in found.__struct_fields__}
+            yield msgspec.structs.replace(found, **texts)

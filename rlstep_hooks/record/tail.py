@@ -6,6 +6,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.events import (
     AnyEvent,
     Judged,
@@ -16,7 +17,8 @@ from rlstep_hooks.record.events import (
     Unobserved,
     Update,
 )
-from rlstep_hooks.record.ledger import LONGEST_LINE, lines_of
+from rlstep_hooks.record.files import is_regular, open_file
+from rlstep_hooks.record.ledger import LONGEST_LINE, MOST_DAMAGED, given_up, lines_of
 from rlstep_hooks.record.wire import decode
 
 if TYPE_CHECKING:
@@ -50,12 +52,14 @@ class Tail:
         self._line = 0
         self._before: AnyEvent | None = None
         self._began = self._over = False
+        self._bad = 0
+        """Lines that are no events."""
 
     def read(self) -> Iterator[AnyEvent]:
         """The new events."""
-        if not self.path.exists():
+        if not is_regular(self.path) or self._bad >= MOST_DAMAGED:
             return
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             file.seek(self._offset)
             for line in lines_of(file):
                 size = len(line)
@@ -66,7 +70,11 @@ class Tail:
                 try:
                     event = decode(line)
                 except ValueError as error:
-                    yield from self._damage(f"is not an event ({error})")
+                    self._bad += 1
+                    yield from self._damage(f"is not an event ({printable(str(error))})")
+                    if self._bad >= MOST_DAMAGED:
+                        yield Unobserved(what="recording", why=f"{self.path.name}: {given_up(self._line)}")
+                        return
                     continue
                 out_of_place = self._out_of_place(event)
                 if out_of_place:
@@ -106,7 +114,7 @@ def other_than_recorded(path: Path) -> str:
     same, so that nothing else shows them. Where a single line is damaged, `Tail` names it.
     """
     checksum = 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in lines_of(file):
             if line.startswith(_END):
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from functools import reduce
 from operator import or_
@@ -10,6 +11,7 @@ from typing import Any, cast, get_args
 import msgspec
 
 from rlstep_hooks.planning.schedule import decode_fraction, encode_fraction
+from rlstep_hooks.record.bounds import checked
 from rlstep_hooks.record.columns import Columns
 from rlstep_hooks.record.events import AnyEvent, Event, Measured, MicroBatchValues, RolloutValues, UpdateValues
 
@@ -42,6 +44,8 @@ _MeasuredLine: Any = msgspec.defstruct(
 )
 """`Measured` as it is written: in columns, because the field names would take most of the space in rows."""
 
+_NO_ASCII = re.compile(r"[^\x00-\x7e]")
+
 _encoder = msgspec.json.Encoder(enc_hook=_encode_extension)
 _lines = [_MeasuredLine, *(kind for kind in get_args(AnyEvent) if kind is not Measured)]
 _decoder = msgspec.json.Decoder(reduce(or_, _lines), dec_hook=_decode_extension)
@@ -65,19 +69,30 @@ def encode(*events: Event) -> bytes:
 
 
 def decode(line: bytes) -> AnyEvent:
-    """The inverse of `encode`.
+    """The inverse of `encode`. Whoever wrote the line: its numbers are within bounds, and its texts without control characters.
 
     Raises:
         ValueError: The line is not an event.
     """
     try:
         event = _decoder.decode(line)
+        return checked(_from_line(event) if type(event) is _MeasuredLine else cast("AnyEvent", event), line)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return _from_line(event) if type(event) is _MeasuredLine else cast("AnyEvent", event)
 
 
 def to_json(value: Any, *, indent: int = 0) -> bytes:
-    """Data of this package as JSON: whole fractions as numbers, others as text such as "1/2"."""
+    """Data of this package as JSON: whole fractions as numbers, others as text such as "1/2". Only printable characters and line ends
+    stand in it as themselves."""
     data = _encoder.encode(value)
-    return msgspec.json.format(data, indent=indent) if indent else data
+    data = msgspec.json.format(data, indent=indent) if indent else data
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return _NO_ASCII.sub(_escaped, data.decode()).encode()
+
+
+def _escaped(character: re.Match[str]) -> str:
+    if character.group().isprintable():
+        return character.group()
+    units = character.group().encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

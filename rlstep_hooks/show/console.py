@@ -24,6 +24,7 @@ from rlstep_hooks.show.live import EVERY, live_line
 from rlstep_hooks.show.plan import headline, plan_rows
 from rlstep_hooks.show.summary import ending, in_part, not_evaluated, processes, shown, verdict_words
 from rlstep_hooks.show.symptoms import health
+from rlstep_hooks.show.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ def rows_table(rows: Sequence[Row], head: str) -> RenderableType:
     table.add_column()
     table.add_column()
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return Group(Text(head, style="bold"), Text(), table)
 
 
@@ -168,7 +169,7 @@ class ConsoleListener:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or Terminal(stderr=True)
         self._silent = PARENT in os.environ
 
     def heard(self, event: AnyEvent, judge: Judge | ControlledRun) -> None:

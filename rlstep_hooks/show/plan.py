@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.rules.plan_checks import REFUSED, REPORTS
 from rlstep_hooks.planning.steps import all_readings
-from rlstep_hooks.planning.words import approximate, number
+from rlstep_hooks.planning.words import approximate, number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -317,7 +317,8 @@ class TextPage:
 
     def styled(self, text: str, style: str) -> str:
         """Text in a style."""
-        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._coloured and text else text
+        shown = printable(text)
+        return f"\x1b[{_STYLES[style]}m{shown}\x1b[0m" if self._coloured and shown else shown
 
     def text(self, text: str, *, style: str = "", indent: int = 0) -> None:
         """A paragraph, wrapped; its second line and those after it are indented."""
@@ -326,7 +327,7 @@ class TextPage:
 
     def table(self, rows: Iterable[tuple[str, ...]], *, head: tuple[str, ...] = (), right: bool = False) -> None:
         """Add aligned columns. The first is dim and the last one wraps; with `right`, all but the first are aligned to the right."""
-        everything = [*([head] if head else []), *rows]
+        everything = [tuple(map(printable, row)) for row in (*([head] if head else []), *rows)]
         widths = [max(len(row[column]) for row in everything) for column in range(len(everything[0]))]
         for index, row in enumerate(everything):
             if right:
@@ -347,7 +348,7 @@ class TextPage:
     @staticmethod
     def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
         """The lines of a wrapped paragraph. A number such as 1 024 is not split."""
-        held = _GAP.sub("\u00a0", text)
+        held = _GAP.sub("\u00a0", printable(text))
         lines = textwrap.wrap(
             held, width, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
         )

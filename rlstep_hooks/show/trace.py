@@ -9,8 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.record.events import (
     AnyEvent,
@@ -28,6 +26,7 @@ from rlstep_hooks.record.events import (
     WeightSync,
 )
 from rlstep_hooks.record.ledger import CONTROLLER
+from rlstep_hooks.record.wire import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,13 +50,12 @@ def write_trace(found: Iterable[Record], report: Report, path: Path) -> int:
     Returns:
         Events written.
     """
-    encode = msgspec.json.Encoder().encode
     written = 0
     with path.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
         for event in trace_events(found, report):
             file.write(b",\n" if written else b"\n")
-            file.write(encode(event))
+            file.write(to_json(event))
             written += 1
         file.write(b"\n]}\n")
     return written

@@ -96,16 +96,15 @@ class AuditedSuite:
             return
         from io import StringIO
 
-        from rich.console import Console
-
         from rlstep_hooks.show.suite import suite_table, width
+        from rlstep_hooks.show.terminal import Terminal
 
         file, screen = StringIO(), terminalreporter._tw
         colours: Literal["standard"] | None = "standard" if screen.hasmarkup else None
         columns = width(screen.fullwidth, terminal=screen.hasmarkup)
-        Console(file=file, width=columns, force_terminal=screen.hasmarkup, color_system=colours, highlight=False).print(
-            suite_table(self._suite)
-        )
+        Terminal(
+            file=file, width=columns, force_terminal=screen.hasmarkup, color_system=colours, highlight=False
+        ).print(suite_table(self._suite))
         terminalreporter.section("rlstep audit")
         terminalreporter.write_line("\n".join(line.rstrip() for line in file.getvalue().splitlines()))
         terminalreporter.write_line(f"recorded in {self._folder}")

@@ -114,10 +114,9 @@ def complaint(reports: Sequence[Report], expected: Expectations) -> str:
 
 def _as_text(report: Report) -> str:
     """The verdict and the findings as text without colours."""
-    from rich.console import Console
-
     from rlstep_hooks.show.console import verdict_block
+    from rlstep_hooks.show.terminal import Terminal
 
     file = StringIO()
-    Console(file=file, width=WIDTH, color_system=None, highlight=False).print(verdict_block(report))
+    Terminal(file=file, width=WIDTH, color_system=None, highlight=False).print(verdict_block(report))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())

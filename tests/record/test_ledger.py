@@ -17,11 +17,13 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.record import ledger as ledger_module
 from rlstep_hooks.record.events import (
     AnyEvent,
+    Attached,
     Measured,
     MicroBatch,
     MicroBatchValues,
     Rollout,
     RunEnded,
+    RunStarted,
     SampleRows,
     UpdateValues,
 )
@@ -34,11 +36,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REUSE = make_plan(iterations=2, max_steps=8)
+PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z")), max_size=8)
+"""Other characters are read as their escapes (`test_harmless`)."""
+BOUNDED = {
+    "world_size": st.integers(1, 1 << 16),
+    "local_world_size": st.integers(1, 1 << 16),
+    "rank": st.integers(0, 10**12),
+    "start_updates": st.integers(0, 10**12),
+}
+"""What a header may hold."""
 PLAIN = (
     st.none()
     | st.booleans()
     | st.integers(-(2**53), 2**53)
-    | st.text()
+    | PRINTABLE
     | st.floats(allow_nan=False, allow_infinity=False)
 )
 
@@ -54,7 +65,7 @@ def strategy(kind: Any) -> st.SearchStrategy[Any]:
         case inspect.BoolType():
             return st.booleans()
         case inspect.StrType():
-            return st.text(max_size=8)
+            return PRINTABLE
         case inspect.NoneType():
             return st.none()
         case inspect.AnyType():
@@ -74,7 +85,8 @@ def strategy(kind: Any) -> st.SearchStrategy[Any]:
         case inspect.StructType(cls=cls, fields=fields):
             if cls.__name__ == "Schedule":
                 return st.sampled_from([REUSE, make_plan(rows=None), make_plan(accumulation=8, steps_per_generation=4)])
-            return st.builds(cls, **{field.name: strategy(field.type) for field in fields})
+            bounds = BOUNDED if cls in (RunStarted, Attached) else {}
+            return st.builds(cls, **{field.name: bounds.get(field.name, strategy(field.type)) for field in fields})
     raise NotImplementedError(kind)
 
 

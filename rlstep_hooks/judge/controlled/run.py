@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.watcher import Watcher
     from rlstep_hooks.planning.schedule import Schedule
 
+MOST_TRAINERS = 2048
+"""Trainers that are judged, each by itself, whether or not it has a record."""
 HEARD = 65_536
 """Largest number of events kept for followers of the run, because there may be none to take them."""
 
@@ -139,6 +141,8 @@ class ControlledRun:
             New findings, each with the rank of its trainer.
         """
         if isinstance(event, RunStarted) and not self._trainers:
+            if event.world_size > MOST_TRAINERS:
+                raise ValueError(f"a controller with {event.world_size} trainers; {MOST_TRAINERS} can be judged")
             self._trainers = [
                 _Trainer(rank, self._phases_of(rank), self._deviations_of) for rank in range(event.world_size)
             ]

@@ -19,6 +19,7 @@ from rlstep_hooks.judge.timeline.expected import (
     ExpectedUpdate,
     Outcome,
 )
+from rlstep_hooks.planning.counting import countable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -315,7 +316,7 @@ def padded_minibatches(
         sizes["critic"] = schedule.critic.samples_per_update
     multiple = math.lcm(schedule.world_size, *(size for size in sizes.values() if size))
     size = sizes[role] or multiple
-    return (size,) * (-(-samples // multiple) * multiple // size)
+    return (size,) * countable(-(-samples // multiple) * multiple // size, "updates on one rollout")
 
 
 def _size(outcome: Outcome, planned: int) -> int:

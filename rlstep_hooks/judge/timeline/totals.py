@@ -49,6 +49,9 @@ def planned_totals(schedule: Schedule, start: dict[str, Any]) -> Totals | None:
     """
     if (schedule.rollouts if schedule.loop == "phases" else schedule.updates) is None:
         return None
+    # Each pass over a part of a rollout has an event, or costs time without one.
+    if (schedule.rollouts or 0) * schedule.parts_per_rollout * schedule.reuse_epochs > LONGEST:
+        return None
     position = position_of(schedule, start)
     timelines: list[Iterable[ExpectedEvent]] = [expected_events(schedule, position)]
     if schedule.critic is not None and schedule.critic_order == "free":

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import Rollout
     from rlstep_hooks.show.page.model import Moment
 
+MOST_EXPECTED = 200_000
+"""Events of one planned rollout that are looked at; a plan that was read may have any number."""
 FIRST, LAST = 10, 4
 """How many stretches of a long rollout are kept: of its beginning, and of its end and around its first difference."""
 RAW = 512
@@ -219,8 +221,10 @@ def _expected(schedule: Schedule, position: Position, rollout: Rollout, skipped:
     """
     timeline = expected_events(schedule, position)
     expected: ExpectedEvent | None = next(timeline, None)
+    if expected is None:
+        return
     rollouts = updates = 0
-    while expected is not None:
+    for _ in range(MOST_EXPECTED):
         if isinstance(expected, ExpectedRollout):
             rollouts += 1
             if rollouts > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.effects import here
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     )
 
 
-@lru_cache(maxsize=8)
-def _rows_of(size: int) -> frozenset[int]:
-    """The row numbers of a rollout of this size. The result is kept, because the rollouts of a run have few sizes."""
-    return frozenset(range(size))
-
-
 class _Samples:
     """The samples of one rollout, and how often each was trained.
 
@@ -35,7 +28,6 @@ class _Samples:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._rows = _rows_of(size)
         self.trained = 0
         """Samples trained so far; one that was trained twice counts twice."""
         self._passes = 0
@@ -61,7 +53,8 @@ class _Samples:
         count = len(rows)
         self.trained += count
         own, in_pass = set(rows), self._in_pass
-        if len(own) == count > 0 and own <= self._rows and in_pass.isdisjoint(own) and self._uneven is None:
+        whole = len(own) == count > 0 and min(own) >= 0 and max(own) < self.size
+        if whole and in_pass.isdisjoint(own) and self._uneven is None:
             in_pass |= own
             if len(in_pass) < self.size:
                 return self._passes + 1
