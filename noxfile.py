@@ -506,10 +506,11 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Ten minutes of broken launches and damaged records (`-- --minutes N` for others): nothing may raise or hang. Then the tests of
-    `unit` with 500 random examples of each property."""
+    """Ten minutes of broken launches and damaged records (`-- --minutes N` for others), then 20 000 damaged records, each within 2 GB
+    and 5 s a command: nothing may raise or hang. Then the tests of `unit` with 500 random examples of each property."""
     session.install(*OWN, *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
+    session.run("python", "-m", "tests.fuzz.pool")
     session.run("pytest", *IN_PARALLEL, "tests/fuzz")
     session.run("pytest", *IN_PARALLEL, *FAST, env={"RLSTEP_EXAMPLES": "500"})
 

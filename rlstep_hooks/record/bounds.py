@@ -7,7 +7,6 @@ every record is read. A line beyond the bounds is no event, like any other damag
 from __future__ import annotations
 
 import math
-import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,9 +31,17 @@ LONGEST_TEXT = 20_000
 
 Value = TypeVar("Value")
 
-_OPEN = (RunStarted, Attached, FactsRead, ConfigChanged)
+_OPEN = frozenset({RunStarted, Attached, FactsRead, ConfigChanged})
 """Events with values of any type."""
-_LONG_NUMBER = re.compile(rb"\d{19}")
+_LOOK_AT = b"!"
+_KINDS = bytes(
+    ord("0") if chr(byte).isdigit() and byte < 128
+    else ord(_LOOK_AT) if byte == ord("\\") or byte > 126 or (byte < 32 and byte != ord("\n"))
+    else ord(" ")
+    for byte in range(256)
+)  # fmt: skip
+"""Each byte of a line as a digit, something to be looked at, or anything else."""
+_LONG_NUMBER = b"0" * 19
 _ONE_LINE = frozenset(
     (
         "framework",
@@ -85,7 +92,7 @@ def checked(event: AnyEvent, line: bytes) -> AnyEvent:
         BoundError: A number is beyond its bound, or something lies too deep.
     """
     # Nearly every line is short and plain; the walk would cost more than reading it did.
-    if not isinstance(event, _OPEN) and _is_plain(line):
+    if type(event) not in _OPEN and _is_plain(line):
         return event
     event = _tidied(event, 0)
     if isinstance(event, RunStarted | Attached):
@@ -102,9 +109,10 @@ def checked(event: AnyEvent, line: bytes) -> AnyEvent:
 
 def _is_plain(line: bytes) -> bool:
     """Whether a line has no number and no text that must be looked at."""
-    if len(line) > LONGEST_TEXT or b"\\" in line or not line.isascii():
+    if len(line) > LONGEST_TEXT:
         return False
-    return line.rstrip(b"\n").decode("ascii").isprintable() and _LONG_NUMBER.search(line) is None
+    kinds = line.translate(_KINDS)
+    return _LOOK_AT not in kinds and _LONG_NUMBER not in kinds
 
 
 def _tidied(value: Value, depth: int, name: str = "") -> Value:

@@ -137,6 +137,13 @@ def run(seeds: range, *, workers: int, most: int) -> list[Outcome]:
                 if found is None:
                     continue
                 outcomes.append(found)
+                if found.failure:
+                    print(
+                        f"seed {found.seed}: {found.what[:200]}\n  {found.failure.strip().splitlines()[-1][:200]}",
+                        flush=True,
+                    )
+                elif len(outcomes) % 1000 == 0:
+                    print(f"{len(outcomes)} records", flush=True)
                 if not worker.process.is_alive() or time.monotonic() - worker.since > PATIENCE:
                     worker.end()
                     active[number] = worker = _Worker(places[number], most)
