@@ -40,18 +40,21 @@ def measures_of(report: Report, settings: RunSettings) -> Measures:
 
 def _all(report: Report, settings: RunSettings) -> Iterator[tuple[str, str]]:
     readings = report.readings
+    of_text = report.schedule is None or report.schedule.has_data_epochs
     yield "|log ratio|", _log_ratio(report.lags)
     yield "clipped", _clipped(report)
     yield "learning rate", _rate(report, settings)
     yield "gradient norm", _norm(report, settings)
-    yield "KL to reference", _kl(report, settings)
+    if of_text:
+        yield "KL to reference", _kl(report, settings)
     if readings.divergence is not None:
         yield "KL to old policy", course(readings.divergence)
     yield "entropy", _entropy(report)
     yield "reward", _reward(report)
-    yield "group signal", _groups(report)
-    yield "tokens a sample", course(readings.tokens)
-    yield "age of samples", _age(report)
+    if of_text:
+        yield "group signal", _groups(report)
+        yield "tokens a sample", course(readings.tokens)
+        yield "age of samples", _age(report)
     if readings.engine_gap is not None:
         yield "gap to the engine", f"{course(readings.engine_gap)} nats a token"
 

@@ -5,8 +5,8 @@ A verdict says whether the machinery is right. These say how the run went, which
 
 from __future__ import annotations
 
-import math
 from collections import deque
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -105,20 +105,22 @@ class _Running:
         self._sum = 0.0
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=ENDS)
-        self._smallest = math.inf
-        self._largest = -math.inf
+        self._smallest = inf
+        self._largest = -inf
 
-    def add(self, value: float | None) -> None:
-        """Add a number; None and what is not finite are left out."""
-        if value is None or not math.isfinite(value):
+    def add(self, value: float) -> None:
+        """Add a number; what is not finite is left out. Written to be quick: it is called at each micro-batch."""
+        if not isfinite(value):
             return
         self._count += 1
         self._sum += value
-        if len(self._first) < ENDS:
-            self._first.append(value)
         self._last.append(value)
-        self._smallest = min(self._smallest, value)
-        self._largest = max(self._largest, value)
+        if self._count <= ENDS:
+            self._first.append(value)
+        if value < self._smallest:
+            self._smallest = value
+        if value > self._largest:
+            self._largest = value
 
     def result(self) -> Series | None:
         """The series; None without any number."""
@@ -152,10 +154,14 @@ class RunningReadings:
         self._equal_groups = 0
         self._of_sequences = False
 
+    def _add(self, name: str, value: float | None) -> None:
+        if value is not None:
+            self._series[name].add(value)
+
     def add_update(self, event: Update) -> None:
         """Add an update of the policy."""
         if event.applied:
-            self._series["learning_rate"].add(event.learning_rate)
+            self._add("learning_rate", event.learning_rate)
 
     def add_rollout(self, event: Rollout) -> None:
         """Add a rollout of training."""
@@ -168,20 +174,20 @@ class RunningReadings:
 
     def add_rollout_values(self, values: RolloutValues) -> None:
         """Add the numbers of a rollout."""
-        self._series["advantage"].add(values.max_abs_advantage)
-        self._series["engine_gap"].add(values.sampler_gap_mean)
+        self._add("advantage", values.max_abs_advantage)
+        self._add("engine_gap", values.sampler_gap_mean)
         self._add_rewards(values)
 
     def _add_rewards(self, values: RolloutValues | Rewarded) -> None:
-        self._series["reward_mean"].add(values.reward_mean)
-        self._series["reward_deviation"].add(values.reward_deviation)
+        self._add("reward_mean", values.reward_mean)
+        self._add("reward_deviation", values.reward_deviation)
         if values.equal_groups is not None:
             self._groups += values.groups or 0
             self._equal_groups += values.equal_groups
 
     def add_update_values(self, values: UpdateValues) -> None:
         """Add the numbers of an update of the policy."""
-        self._series["gradient_norm"].add(values.gradient_norm)
+        self._add("gradient_norm", values.gradient_norm)
         norm, factor, limit = values.gradient_norm, values.gradient_factor, values.gradient_limit
         self._limit = limit if limit is not None else self._limit
         if norm is not None and factor:
@@ -190,11 +196,12 @@ class RunningReadings:
 
     def add_microbatch(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Add the numbers of a micro-batch of the policy."""
-        self._series["probability"].add(values.mean_abs_log_prob)
-        self._series["entropy"].add(values.entropy)
-        self._series["reference_kl"].add(values.reference_kl)
-        self._series["divergence"].add(values.divergence)
-        self._of_sequences = self._of_sequences or values.scope == "sequence"
+        self._add("probability", values.mean_abs_log_prob)
+        self._add("entropy", values.entropy)
+        self._add("reference_kl", values.reference_kl)
+        self._add("divergence", values.divergence)
+        if values.scope == "sequence":
+            self._of_sequences = True
         if values.tokens and event.samples:
             self._series["tokens"].add(values.tokens / event.samples)
 

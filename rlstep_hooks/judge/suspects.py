@@ -121,7 +121,8 @@ def step_size(report: Report, settings: RunSettings) -> Left | None:
 def many_updates(report: Report, settings: RunSettings) -> Left | None:
     """Many updates on one rollout, which drift away from what was sampled."""
     schedule = report.schedule
-    if schedule is not None and schedule.lags == (0,):
+    far = max((lag.mean_abs_log_ratio for lag in report.lags), default=None)
+    if (schedule is not None and schedule.lags == (0,)) or (far is not None and far < LARGE_MOVE):
         return None
     first, last = moved(report), report.lags[-1] if report.lags else None
     change = f"lower {settings.name('passes')}, or make fewer and larger updates by {settings.name('updates')}"
@@ -145,7 +146,7 @@ def many_updates(report: Report, settings: RunSettings) -> Left | None:
 def no_reference(report: Report, settings: RunSettings) -> Left | None:
     """Nothing holds the policy to a reference."""
     schedule = report.schedule
-    if schedule is None:
+    if schedule is None or not schedule.has_data_epochs:  # who samples from an environment has no reference
         return None
     if schedule.reference_source == "none":
         named = _set(settings, "kl_coefficient")
@@ -175,7 +176,7 @@ def kl_is_off(report: Report, settings: RunSettings) -> Left | None:
     )
     return Left(
         words=f"{said}: this run has no reference model and computes no KL, so it reads 0 or is not logged",
-        change=f"set {settings.name('kl_coefficient')} above 0 if you want one",
+        change=f"set {settings.name('kl_coefficient')} above 0 if you want one" if schedule.has_data_epochs else "",
         weight=SHOWN,
         design=True,
     )

@@ -263,6 +263,8 @@ class SymptomAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Possible faults, what was found first."""
     right: tuple[str, ...]
     """The links of the run that were checked for it and are right."""
+    right_in_part: dict[str, str]
+    """Those that are right where they were checked, with the share that was."""
     left: tuple[Left, ...]
     """What else explains it, the likeliest first."""
 
@@ -313,11 +315,6 @@ def _answer(symptom: Symptom, report: Report, settings: RunSettings) -> SymptomA
     codes = {code for cause in symptom.causes for code in cause.codes}
     checked = [rule for rule in report.rules if rule.code in codes]
     links = links_of(checked, report.findings)
-    right = tuple(
-        link.name + (f" (in part, {link.share})" if link.state == "in part" else "")
-        for link in links
-        if link.state in ("right", "in part")
-    )
     found = any(cause.state == "found" for cause in causes)
     left = left_of(report, settings, symptom.suspects, sure=found)
     return SymptomAnswer(
@@ -326,7 +323,8 @@ def _answer(symptom: Symptom, report: Report, settings: RunSettings) -> SymptomA
         sign=symptom.sign(report),
         conclusion=_conclusion(causes, left, found=found),
         causes=tuple(causes),
-        right=right,
+        right=tuple(link.name for link in links if link.state == "right"),
+        right_in_part={link.name: link.share for link in links if link.state == "in part"},
         left=left,
     )
 
@@ -343,7 +341,7 @@ def _conclusion(causes: list[CauseAnswer], left: tuple[Left, ...], *, found: boo
     so_far = "no fault was found" if looked else "nothing that could be a fault was observed"
     if not left:
         return f"{so_far}, and the numbers show nothing else"
-    likely = ("it may be that", "most likely", "the numbers show that")[left[0].weight]
+    likely = ("not excluded", "most likely", "the numbers show that")[left[0].weight]
     return f"{so_far}; {likely}: {left[0].words}".replace("that:", "that")
 
 
@@ -369,7 +367,9 @@ def _cause(cause: Cause, report: Report) -> CauseAnswer:
     if unknown and not passed and all(outcome.idle for outcome in unknown):
         never = unknown[0].reason
         return CauseAnswer(words=cause.words, state="not in this run", evidence=never, codes=cause.codes)
-    reasons = dict.fromkeys(f"{outcome.code}: {outcome.reason}" for outcome in unknown) or {"no rule looked": None}
+    # What the run never did is no reason beside one for which something could not be seen.
+    lacking = [outcome for outcome in unknown if not outcome.idle] or unknown
+    reasons = dict.fromkeys(f"{outcome.code}: {outcome.reason}" for outcome in lacking) or {"no rule looked": None}
     looked = f"; {', '.join(outcome.code for outcome in passed)} passed" if passed else ""
     return CauseAnswer(words=cause.words, state="not observed", evidence="; ".join(reasons) + looked, codes=cause.codes)
 

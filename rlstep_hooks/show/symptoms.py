@@ -78,7 +78,8 @@ def _said(cause: CauseAnswer) -> str:
 
 
 def _right(answer: SymptomAnswer) -> list[tuple[Text, str]]:
-    return [(Text("  right", style="green"), ", ".join(answer.right))] if answer.right else []
+    names = {"  right": answer.right, "  right in part": tuple(answer.right_in_part)}
+    return [(Text(name, style="green"), ", ".join(links)) for name, links in names.items() if links]
 
 
 def _measured(measures: Measures) -> RenderableType:

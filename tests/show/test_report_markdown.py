@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from rlstep_hooks.judge.health import health_of
+from rlstep_hooks.judge.readings import LagValues, Readings
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.planning.words import printable
@@ -138,3 +140,16 @@ def test_hostile_findings_and_settings_are_text(text: str) -> None:
     assert seen.count(as_read(text)) >= 8
     rows = re.findall("<tr>(.*?)</tr>", html, re.DOTALL)
     assert all(row.count("<td") + row.count("<th") in (2, 3) for row in rows)
+
+
+def test_a_pass_far_from_published_runs_does_not_look_calm() -> None:
+    lags = [LagValues(lag=1, microbatches=8, max_abs_log_ratio=25.0, mean_abs_log_ratio=1.9, clipped=0.35)]
+    plan = make_plan(iterations=2)
+    calm = Report(verdict="PASS", ending="completed", schedule=plan, lags=lags)
+    far = msgspec.structs.replace(calm, health=health_of(lags, Readings(), plan))
+    assert report_markdown(calm).startswith("### ✅ PASS")
+    text = report_markdown(far)
+    assert text.startswith("### ⚠️ PASS")
+    assert r"Far from published runs: \|log ratio\| up to 25" in text
+    assert "core\\_algos.py:1255" in text
+    assert "35 % clipped" in text

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from rlstep_hooks.systems.verl.observe.rewards import Groups, Sample, compare_groups, last_of_sessions
+from rlstep_hooks.systems.verl.observe.rewards import (
+    Groups,
+    Sample,
+    Spread,
+    compare_groups,
+    last_of_sessions,
+    spread_of,
+)
 from rlstep_hooks.systems.verl.observe.rollouts import counted, samples_due
 from rlstep_hooks.systems.verl.observe.rows import FIELDS, Rows, countable, text
 
@@ -46,6 +53,14 @@ def test_what_an_estimator_does_not_promise_is_not_asked_for() -> None:
     shifted = group("a", [0.0, 1.0], [0.7, 1.4])
     assert compare_groups(shifted, "opo") == Groups(1)
     assert compare_groups(group("a", [0.0, 1.0], [0.7, -0.7]), "gae") == Groups(1)
+
+
+def test_the_spread_of_rewards() -> None:
+    spread = spread_of(group("a", [1.0, 1.0], [0.0, 0.0]) + group("b", [0.0, 2.0], [-0.7, 0.7]), "grpo")
+    assert (spread.reward_mean, spread.equal_groups) == (1.0, 1)
+    assert spread.reward_deviation == pytest.approx((2 / 3) ** 0.5)
+    assert spread_of(HEALTHY, "gae").equal_groups is None, "GAE compares no groups"
+    assert spread_of([], "grpo") == Spread(equal_groups=0)
 
 
 def test_the_last_sample_of_a_session_stands_for_it() -> None:

@@ -12,7 +12,7 @@ from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
 from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
 from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch
-from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of
+from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of, spread_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
 from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
@@ -123,8 +123,14 @@ class RewardHooks:
             chosen["advantages"],
             chosen["response_mask"],
         )
-        found = compare_groups(samples, str(self._trainer.config.algorithm.adv_estimator))
-        event = Rewarded(at=self._recorder.now(), rollout=self._rollouts.trained, **msgspec.structs.asdict(found))
+        estimator = str(self._trainer.config.algorithm.adv_estimator)
+        found, spread = compare_groups(samples, estimator), spread_of(samples, estimator)
+        event = Rewarded(
+            at=self._recorder.now(),
+            rollout=self._rollouts.trained,
+            **msgspec.structs.asdict(found),
+            **msgspec.structs.asdict(spread),
+        )
         with self._compared:
             # A loop of one's own on V0 makes the masks too.
             follows = not self._rollouts.several_turns and (self._v1 or not self._rollouts.own_fit)

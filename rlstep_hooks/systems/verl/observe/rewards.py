@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,12 +53,42 @@ class Groups(msgspec.Struct, frozen=True):
     """Groups whose advantages do not sum to 0."""
 
 
-def compare_groups(samples: Iterable[Sample], estimator: str) -> Groups:
-    """Look at each group of a rollout."""
+class Spread(msgspec.Struct, frozen=True):
+    """How the rewards of one rollout differ; fields as in `Rewarded`."""
+
+    reward_mean: float | None = None
+    """With a KL penalty in the rewards, it is part of them."""
+    reward_deviation: float | None = None
+    equal_groups: int | None = None
+    """None where the estimator does not compare the samples of a prompt."""
+
+
+def spread_of(samples: Sequence[Sample], estimator: str) -> Spread:
+    """Mean and deviation of the rewards, and how many groups have only equal ones."""
+    rewards = [sample.reward for sample in samples]
+    return Spread(
+        reward_mean=fmean(rewards) if rewards else None,
+        reward_deviation=stdev(rewards) if len(rewards) > 1 else None,
+        equal_groups=sum(map(_equal, _groups(samples))) if estimator in ORDERED else None,
+    )
+
+
+def _equal(group: Sequence[Sample]) -> bool:
+    rewards = [sample.reward for sample in group]
+    return max(rewards) - min(rewards) <= SAME * max(1.0, max(map(abs, rewards)))
+
+
+def _groups(samples: Iterable[Sample]) -> list[list[Sample]]:
+    """The groups of two samples or more."""
     by_prompt: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_prompt[sample.prompt].append(sample)
-    groups = [group for group in by_prompt.values() if len(group) > 1]
+    return [group for group in by_prompt.values() if len(group) > 1]
+
+
+def compare_groups(samples: Iterable[Sample], estimator: str) -> Groups:
+    """Look at each group of a rollout."""
+    groups = _groups(samples)
     return Groups(
         groups=len(groups),
         mixed=sum(len({sample.tokens for sample in group}) > 1 for group in groups),
