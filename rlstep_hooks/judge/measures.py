@@ -41,7 +41,7 @@ def measures_of(report: Report, settings: RunSettings) -> Measures:
 def _all(report: Report, settings: RunSettings) -> Iterator[tuple[str, str]]:
     readings = report.readings
     of_text = report.schedule is None or report.schedule.has_data_epochs
-    yield "|log ratio|", _log_ratio(report.lags)
+    yield "|log ratio|", _log_ratio(report.lags, "of sequences, " if readings.of_sequences else "")
     yield "clipped", _clipped(report)
     yield "learning rate", _rate(report, settings)
     yield "gradient norm", _norm(report, settings)
@@ -69,10 +69,10 @@ def course(series: Series | None) -> str:
     return f"{path}from {series.smallest:.3g} to {series.largest:.3g}"
 
 
-def _log_ratio(lags: list[LagValues]) -> str:
+def _log_ratio(lags: list[LagValues], of: str) -> str:
     shown = lags if len(lags) <= 4 else [lags[0], lags[1], lags[len(lags) // 2], lags[-1]]
     each = [f"lag {lag.lag}: {lag.mean_abs_log_ratio:.2g} (max {lag.max_abs_log_ratio:.3g})" for lag in shown]
-    return "mean " + ", ".join(each) if each else ""
+    return f"{of}mean " + ", ".join(each) if each else ""
 
 
 def _clipped(report: Report) -> str:
@@ -90,8 +90,8 @@ def _rate(report: Report, settings: RunSettings) -> str:
     rate = report.readings.learning_rate
     if rate is None:
         return ""
-    schedule, horizon = settings.value("rate_schedule"), report.schedule.lr_horizon if report.schedule else None
-    more = [str(schedule)] if schedule else []
+    schedule, horizon = settings.text("rate_schedule"), report.schedule.lr_horizon if report.schedule else None
+    more = [schedule] if schedule else []
     more += [f"over {number(horizon)} ticks"] if horizon and rate.smallest != rate.largest else []
     return course(rate) + (f" ({', '.join(more)})" if more else "")
 
@@ -114,8 +114,7 @@ def _norm(report: Report, settings: RunSettings) -> str:
 
 def _kl(report: Report, settings: RunSettings) -> str:
     schedule, kl = report.schedule, report.readings.reference_kl
-    coefficient = settings.value("kl_coefficient")
-    weight = f"; {settings.name('kl_coefficient')} = {coefficient:g}" if isinstance(coefficient, int | float) else ""
+    weight = settings.written("kl_coefficient")
     if kl is not None:
         return f"{course(kl)} a token{weight}"
     if schedule is not None and schedule.reference_source == "none":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ Knob = Literal[
     "correction",
 ]
 """What people turn when a run goes wrong."""
+
+MOST = 40
+"""Letters of a setting that are shown."""
 
 WORDS: dict[Knob, str] = {
     "learning_rate": "the learning rate",
@@ -68,6 +72,25 @@ class RunSettings:
         """What the setting is called in the framework, or what it is."""
         return self._knobs.get(knob, WORDS[knob])
 
-    def value(self, knob: Knob) -> Any:
-        """The value that the user wrote; None where the record does not hold it."""
+    def text(self, knob: Knob) -> str:
+        """The word that the user wrote; empty where the record does not hold one."""
+        value = self._value(knob)
+        return value[:MOST] if isinstance(value, str) else ""
+
+    def number(self, knob: Knob) -> float | None:
+        """The number that the user wrote; None where the record holds no finite one: it may hold anything."""
+        value = self._value(knob)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            return float(value) if isfinite(value) else None
+        except OverflowError:  # a whole number beyond all floats
+            return None
+
+    def _value(self, knob: Knob) -> Any:
         return self._written.get(self._knobs.get(knob, ""))
+
+    def written(self, knob: Knob) -> str:
+        """The setting with its number: " (beta = 0.04)"; empty where the record does not hold it."""
+        value = self.number(knob)
+        return "" if value is None else f" ({self.name(knob)} = {value:g})"

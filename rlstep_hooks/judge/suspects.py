@@ -149,7 +149,7 @@ def no_reference(report: Report, settings: RunSettings) -> Left | None:
     if schedule is None or not schedule.has_data_epochs:  # who samples from an environment has no reference
         return None
     if schedule.reference_source == "none":
-        named = _set(settings, "kl_coefficient")
+        named = settings.written("kl_coefficient")
         words = f"nothing holds the policy to its beginning: the loss has no KL term{named}"
         return Left(words=words, change=f"set {settings.name('kl_coefficient')} above 0", weight=POSSIBLE)
     kl = report.readings.reference_kl
@@ -159,7 +159,7 @@ def no_reference(report: Report, settings: RunSettings) -> Left | None:
             change=f"raise {settings.name('kl_coefficient')}",
             weight=UNKNOWN,
         )
-    words = f"the KL term is too weak to hold the policy: {course(kl)} a token{_set(settings, 'kl_coefficient')}"
+    words = f"the KL term is too weak to hold the policy: {course(kl)} a token{settings.written('kl_coefficient')}"
     grown = kl.last > 2 * kl.first or kl.largest > FAR * max(kl.first, USUAL_KL)
     change = f"raise {settings.name('kl_coefficient')}"
     return Left(words=words, change=change, weight=POSSIBLE) if grown else None
@@ -170,10 +170,8 @@ def kl_is_off(report: Report, settings: RunSettings) -> Left | None:
     schedule = report.schedule
     if schedule is None or schedule.reference_source != "none":
         return None
-    coefficient = settings.value("kl_coefficient")
-    said = (
-        f"{settings.name('kl_coefficient')} = {coefficient:g}" if isinstance(coefficient, int | float) else "no KL term"
-    )
+    coefficient = settings.number("kl_coefficient")
+    said = "no KL term" if coefficient is None else f"{settings.name('kl_coefficient')} = {coefficient:g}"
     return Left(
         words=f"{said}: this run has no reference model and computes no KL, so it reads 0 or is not logged",
         change=f"set {settings.name('kl_coefficient')} above 0 if you want one" if schedule.has_data_epochs else "",
@@ -269,10 +267,10 @@ def few_updates(report: Report, settings: RunSettings) -> Left | None:
 
 def no_entropy_bonus(report: Report, settings: RunSettings) -> Left | None:
     """Nothing in the loss holds the entropy up."""
-    value = settings.value("entropy_bonus")
-    if isinstance(value, int | float) and value > 0:
+    value = settings.number("entropy_bonus")
+    if value is not None and value > 0:
         return None
-    if isinstance(value, int | float):
+    if value is not None:
         words, weight = f"nothing holds the entropy up: {settings.name('entropy_bonus')} = {value:g}", POSSIBLE
     else:
         words, weight = "an entropy bonus may be missing: the record does not hold its coefficient", UNKNOWN
@@ -352,20 +350,15 @@ def as_planned(report: Report, settings: RunSettings) -> Left | None:
 def rate_ends(report: Report, settings: RunSettings) -> Left | None:
     """A schedule that falls to 0 does so at its end."""
     rate, schedule = report.readings.learning_rate, report.schedule
-    kind = settings.value("rate_schedule")
+    kind = settings.text("rate_schedule")
     if rate is None or schedule is None or rate.largest <= 0:
         return None
     if rate.smallest > 0:
         return Left(words=f"the rate is not 0 in any update: {course(rate)}", change="", weight=SHOWN)
-    if isinstance(kind, str) and ("linear" in kind or "cosine" in kind):
+    if "linear" in kind or "cosine" in kind:
         words = f"{settings.name('rate_schedule')} = {kind} begins or ends at 0: that is how it is configured"
         return Left(words=words, change=f"another {settings.name('rate_schedule')}", weight=SHOWN, design=True)
     return Left(words=f"the rate reaches 0: {course(rate)}", change=settings.name("rate_schedule"), weight=POSSIBLE)
-
-
-def _set(settings: RunSettings, knob: str) -> str:
-    value = settings.value(knob)  # type: ignore[arg-type]
-    return f" ({settings.name(knob)} = {value:g})" if isinstance(value, int | float) else ""  # type: ignore[arg-type]
 
 
 def not_resumed(report: Report, settings: RunSettings) -> Left | None:

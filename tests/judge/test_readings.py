@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from rlstep_hooks.judge.measures import measures_of
@@ -69,3 +70,13 @@ def test_what_a_record_lacks_is_said() -> None:
 def test_a_run_without_a_reference_has_no_kl() -> None:
     measures = measures_of(Report(verdict="PASS", schedule=make_plan(beta=0.0)), RunSettings(None, {}))
     assert [each.words for each in measures.held] == ["not computed: this run has no reference"]
+
+
+@pytest.mark.parametrize("value", [10**400, math.nan, math.inf, True, "0.1", None, [1]])
+def test_a_setting_may_be_anything(value: object) -> None:
+    plan = msgspec.structs.replace(make_plan(beta=0.0), settings={"beta": value, "kind": value})
+    settings = RunSettings(plan, {"kl_coefficient": "beta", "rate_schedule": "kind"})
+    assert settings.number("kl_coefficient") is None
+    assert settings.written("kl_coefficient") == ""
+    assert isinstance(settings.text("rate_schedule"), str)
+    assert measures_of(Report(verdict="PASS", schedule=plan), settings).held

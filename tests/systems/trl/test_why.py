@@ -50,7 +50,7 @@ def test_a_kl_that_explodes_is_the_learning_rates(build: Any) -> None:
     assert found.left[0].change.startswith("lower learning_rate: try 0.03, a tenth")
     assert any("num_iterations" in left.change for left in found.left)
     held = measured(report)
-    assert re.search(r"; beta = 0\.04$", held["KL to reference"])
+    assert re.search(r" \(beta = 0\.04\)$", held["KL to reference"])
     assert report.readings.reference_kl is not None
     assert report.readings.reference_kl.largest > 10
     assert "limit 1" in held["gradient norm"]
