@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.show.junit import fails, junit
 from rlstep_hooks.systems.checking import changed_since, check, may_be_launches, with_folders_opened
+from rlstep_hooks.systems.path_options import path_options
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
@@ -38,7 +39,7 @@ def show(
         1 if a launch has an error (with `strict`, a warning too), else 0.
 
     Raises:
-        LaunchError: Nothing is named, a path does not exist, or the base is no revision.
+        LaunchError: Nothing is named, a path does not exist, the base is no revision, or a table of options cannot be read.
         OSError: A file cannot be written.
     """
     if not paths and base is None:
@@ -47,7 +48,10 @@ def show(
     if missing:
         raise LaunchError(f"{', '.join(missing)}: no such file or folder")
     changed, before = changed_since(base, Path()) if base is not None else ([], None)
-    found = check(with_folders_opened(paths) or may_be_launches(changed), options, before=before)
+    of_paths = path_options(Path())
+    found = check(
+        with_folders_opened(paths) or may_be_launches(changed), lambda path: of_paths.over(path, options), before=before
+    )
     launches = [one for one in found if one.is_launch]
     if sarif_file is not None:
         from rlstep_hooks.record.wire import to_json

@@ -162,16 +162,26 @@ def read_toml(path: str | Path) -> dict[str, Setting]:
         LaunchError: It is not TOML, or this Python is older than 3.11 and cannot read TOML.
         OSError: It cannot be read.
     """
+    text = read_text(path)
+    data = parse_toml(text, str(path))
+    return {name: Setting(name, value, _toml_place(text, name, str(path)), name) for name, value in _items(data, "")}
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Raises:
+        LaunchError: It is not TOML, or this Python is older than 3.11 and cannot read TOML.
+    """
     try:
         import tomllib
     except ImportError:
-        raise LaunchError("TOML needs Python 3.11 or later", Place(str(path))) from None
-    text = read_text(path)
+        raise LaunchError("TOML needs Python 3.11 or later", Place(source)) from None
     try:
-        data = tomllib.loads(text)
+        data: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise LaunchError(f"not TOML: {error}", Place(str(path))) from None
-    return {name: Setting(name, value, _toml_place(text, name, str(path)), name) for name, value in _items(data, "")}
+        raise LaunchError(f"not TOML: {error}", Place(source)) from None
+    return data
 
 
 def _items(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -30,10 +30,34 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Placed, ...] = ()
     before: Plan | None = None
     """The plan of the file as it was; None if it had none, or nothing is compared."""
+    reason_before: str = ""
+    """Why the file as it was could not be planned, or was no launch; empty if it could, or nothing is compared."""
     differences: tuple[QuantityDifference, ...] = ()
     """What differs from the plan before."""
+
+    @property
+    def was(self) -> str:
+        """What the launch was: accepted, refused or not planned, with the reason; empty where nothing is compared."""
+        compared = self.before is not None or self.reason_before
+        return _outcome(self.before, self.reason_before) if compared else ""
+
+    @property
+    def now(self) -> str:
+        """The same of what it is now."""
+        return _outcome(self.plan, self.reason)
 
     @property
     def is_launch(self) -> bool:
         """Whether it is a launch of a known system."""
         return self.plan is not None or bool(self.reason)
+
+
+def _outcome(plan: Plan | None, reason: str) -> str:
+    if plan is None:
+        return f"not planned ({reason})"
+    refusal = next((each for each in plan.findings if each.code == REFUSED and each.severity == "error"), None)
+    return "accepted" if refusal is None else f"refused ({refusal.observed})"
+
+
+REFUSED = "RLS110"
+"""The finding of what the framework itself refuses."""

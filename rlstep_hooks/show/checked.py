@@ -89,9 +89,7 @@ def _reason(one: Checked) -> list[str]:
 
 
 def _changes(one: Checked) -> list[str]:
-    if one.before is not None and one.plan is not None and (one.before.schedule is None) != (one.plan.schedule is None):
-        return ["refused before" if one.before.schedule is None else "accepted before"]
-    found = []
+    found = [f"before: {one.was}"] if one.was and one.was != one.now else []
     for each in one.differences:
         causes = f" ({', '.join(each.causes)})" if each.causes else ""
         found.append(f"{each.quantity}: {shown(each.a.value)} -> {shown(each.b.value)}{causes}")

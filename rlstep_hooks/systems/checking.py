@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.launch.files import edited
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place
 from rlstep_hooks.planning.checked import Checked, Placed
@@ -15,8 +17,9 @@ from rlstep_hooks.systems.launch_settings import CONFIGS
 from rlstep_hooks.systems.launches import plan_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from rlstep_hooks.planning.comparison import QuantityDifference
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.launched import Options, Plan
     from rlstep_hooks.systems.launch_search import Launch
@@ -25,18 +28,21 @@ SUFFIXES = (*SCRIPTS, *CONFIGS, ".py")
 """Ends of the names of files that may hold a launch."""
 
 
-def check(paths: Iterable[str], options: Options, *, before: Mapping[str, str] | None = None) -> list[Checked]:
+def check(
+    paths: Iterable[str], options_of: Callable[[str], Options], *, before: Mapping[str, str] | None = None
+) -> list[Checked]:
     """What some files mean as launches.
 
     Args:
         paths: The files.
-        options: What completes each launch.
+        options_of: What completes the launch of a file.
         before: The texts of changed files as they were, to compare with; None to compare nothing.
     """
-    return [_checked(path, options, before) for path in paths]
+    return [_checked(path, options_of(path), before) for path in paths]
 
 
 def _checked(path: str, options: Options, before: Mapping[str, str] | None) -> Checked:
+    earlier, reason_before = _earlier(path, options, before) if before is not None else (None, "")
     try:
         launch = find_launch([path], options)
         plan = plan_of(launch, options)
@@ -44,20 +50,28 @@ def _checked(path: str, options: Options, before: Mapping[str, str] | None) -> C
         return Checked(path=path)
     except (LaunchError, OSError) as error:
         place = error.place if isinstance(error, LaunchError) else None
-        return Checked(path=path, reason=str(error), place=place)
+        return Checked(path=path, reason=str(error), place=place, before=earlier, reason_before=reason_before)
     findings = tuple(Placed(finding=finding, place=_place(finding, launch, path)) for finding in plan.findings)
-    earlier = _earlier(path, options, before) if before is not None else None
-    both = earlier is not None and earlier.schedule is not None and plan.schedule is not None
-    differences = tuple(compare(earlier, plan)) if earlier is not None and both else ()
-    return Checked(path=path, plan=plan, findings=findings, before=earlier, differences=differences)
+    differences: tuple[QuantityDifference, ...] = ()
+    if earlier is not None and earlier.shown is not None and plan.shown is not None:
+        differences = tuple(compare(_as_meant(earlier), _as_meant(plan)))
+    return Checked(
+        path=path, plan=plan, findings=findings, before=earlier, reason_before=reason_before, differences=differences
+    )
 
 
-def _earlier(path: str, options: Options, before: Mapping[str, str]) -> Plan | None:
+def _as_meant(plan: Plan) -> Plan:
+    """A plan with the schedule of its sizes, also where the framework refuses them."""
+    return msgspec.structs.replace(plan, schedule=plan.shown)
+
+
+def _earlier(path: str, options: Options, before: Mapping[str, str]) -> tuple[Plan | None, str]:
+    """The plan of a file as it was, or why it had none."""
     try:
         with edited(before):
-            return plan_of(find_launch([path], options), options)
-    except (LaunchError, OSError):
-        return None
+            return plan_of(find_launch([path], options), options), ""
+    except (LaunchError, OSError) as error:
+        return None, str(error)
 
 
 def _place(finding: Finding, launch: Launch, path: str) -> Place:

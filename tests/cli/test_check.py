@@ -182,3 +182,73 @@ def test_the_commit_hook_is_a_verb_that_takes_files() -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert hook["id"] == "rlstep-plan"
     assert hook["entry"].split() == ["rlstep", "check"]
+
+
+REFUSED = SCRIPT.replace("size=256", "size=2048")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said", "absent"),
+    [
+        (SCRIPT, REFUSED, ["before: accepted", "samples_per_update: 2 048 -> 16 384"], []),
+        (REFUSED, SCRIPT, ["before: refused (ValueError: train_batch_size (1024) must be >=", "samples_per_update"], []),
+        (MISSPELT, SCRIPT, ["before: refused (Could not override"], []),
+        (REFUSED, REFUSED.replace("size=2048", "size=4096"), ["before: refused (ValueError", "(2048)", "(4096)"], []),
+        (REFUSED, REFUSED + "\n", ["train_batch_size (1024) must be >="], ["before:"]),
+        ("pip install verl\n", SCRIPT, ["before: not planned (", "known trainer"], []),
+        (SCRIPT, SCRIPT.replace("=8\n", "=$N\n"), ["not planned: ", "before: accepted"], []),
+    ],
+)  # fmt: skip
+def test_what_changed_in_a_launch_that_is_refused(
+    was: str, now: str, said: list[str], absent: list[str], repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "run.sh").write_text(was)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "second")
+    (repository / "run.sh").write_text(now)
+    _, output = rlstep(["check", "--rows", "8192", "--base", "HEAD", "run.sh"], capsys)
+    output = " ".join(output.split())
+    assert all(words in output for words in said), output
+    assert not any(words in output for words in absent), output
+
+
+def example() -> str:
+    """The tables that docs/ci.md shows."""
+    return (ROOT / "docs" / "ci.md").read_text().partition("```toml\n")[2].partition("```")[0]
+
+
+needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+
+
+@needs_toml
+def test_sizes_and_releases_of_each_path(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "pyproject.toml").write_text(example())
+    for folder, text in (
+        ("verl", SCRIPT.replace(" trainer.n_gpus_per_node=8", " trainer.n_gpus_per_node=$GPUS")),
+        ("trl", "trl grpo --num_generations 8 --per_device_train_batch_size 8\n"),
+        ("trl/old", "trl grpo --num_generations 8 --per_device_train_batch_size 8\n"),
+    ):
+        (repository / "launches" / folder).mkdir(parents=True, exist_ok=True)
+        (repository / "launches" / folder / "run.sh").write_text(text)
+    status, output = rlstep(["check", "launches"], capsys)
+    assert status == 0, output
+    lines = {line.split()[0]: line for line in output.splitlines() if ".sh" in line}
+    assert "TRL 1.16.0" in lines["launches/trl/run.sh"]
+    assert "64 samples" in lines["launches/trl/run.sh"]
+    assert "TRL 0.24.0" in lines["launches/trl/old/run.sh"]
+    assert "verl 0.9.1" in lines["launches/verl/run.sh"]
+    assert "not planned" not in output
+    _, output = rlstep(["check", "--world-size", "2", "launches/trl"], capsys)
+    assert "16 samples" in output, "the command line goes before the table"
+
+
+@needs_toml
+@pytest.mark.parametrize("line", ["row = 3", "rows = '3'", "world-size = 0"])
+def test_a_table_that_cannot_be_read_is_named(line: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "pyproject.toml").write_text(f'[tool.rlstep.check."launches/*"]\n{line}\n')
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "run.sh"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert '[tool.rlstep.check."launches/*"]' in said
+    assert line.partition(" ")[0] in said
