@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 
 import msgspec
@@ -12,6 +12,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.show.terminal import Terminal
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.declaration import System
+from rlstep_hooks.systems.installed import release_here
 from rlstep_hooks.systems.links import NAMES, in_words
 from rlstep_hooks.systems.request import release_of
 
@@ -46,14 +47,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
 def diagnose() -> list[Diagnosis]:
     """All systems that can be observed, installed or not."""
     return [Diagnosis(system, release_here(system.package)) for system in index.observed()]
-
-
-def release_here(package: str) -> str:
-    """The installed release of a package; empty where it is not installed."""
-    try:
-        return version(package) if package else ""
-    except PackageNotFoundError:
-        return ""
 
 
 def _other_build(package: str) -> str:

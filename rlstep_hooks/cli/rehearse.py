@@ -16,6 +16,7 @@ from rlstep_hooks.planning.words import printable
 from rlstep_hooks.rehearse.command import runnable
 from rlstep_hooks.rehearse.outcome import NOT_REHEARSED, Line, Outcome, outcome_of
 from rlstep_hooks.rehearse.run import real_refusal, rehearse
+from rlstep_hooks.systems.installed import runs_here
 from rlstep_hooks.systems.launches import plan_launch
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def show(words: list[str], options: Options, asked: Asked, *, confirm: bool, as_
     own = {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
     options = msgspec.structs.replace(options, variables={**own, **options.variables})
     command = runnable(words, options)
-    plan = _plan(words, options)
+    plan = _plan(words, msgspec.structs.replace(options, here=runs_here(command.arguments)))
     if plan is not None:
         print(text_for(stream, plan), end="\n\n", file=stream, flush=True)
         if plan.schedule is None:

@@ -11,6 +11,8 @@ import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
 from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.ray_job import advice
@@ -20,6 +22,7 @@ from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.suite import suite_files
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.injection import environment
+from rlstep_hooks.systems.installed import runs_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +70,7 @@ def run(
     except OSError as error:
         complain(error)
         return 2
-    plan = PlanAhead(command, options)
+    plan = PlanAhead(command, lambda: msgspec.structs.replace(options(), here=runs_here(command)))
     ahead = plan.wait(LIMIT)
     if ahead is not None:
         print(ahead.text, end="\n\n", file=sys.stderr, flush=True)

@@ -15,6 +15,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     framework: str | None = None
     version: str | None = None
+    here: bool = False
+    """Whether the launch is about to run in this environment: it is then planned for the release that is installed."""
     rows: int | None = None
     world_size: int | None = None
     variables: dict[str, str] = {}

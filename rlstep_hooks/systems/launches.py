@@ -19,7 +19,7 @@ from rlstep_hooks.systems.launch_search import find_launch, refuse_missing
 from rlstep_hooks.systems.observed_live import not_observed
 from rlstep_hooks.systems.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.reader import read
-from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for
+from rlstep_hooks.systems.release import accepted_by_others, looked_at, release_for, release_installed
 from rlstep_hooks.systems.request import Request
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def plan_of(launch: Launch, options: Options) -> Plan:
 
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
+    if options.here and options.version is None and not release.foreign:
+        release = release_installed(system, launch.command, launch.given, release, keywords=launch.keywords)
     request = request_of(launch, system, release.version, options)
     settings = request.settings
     plan = Plan(

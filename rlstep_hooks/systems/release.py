@@ -19,6 +19,7 @@ from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.abbreviations import is_flag, meant_by
 from rlstep_hooks.systems.entry import named
+from rlstep_hooks.systems.installed import planned_here
 from rlstep_hooks.systems.keys import KeyList, key_list, runs_of
 from rlstep_hooks.systems.parts import Said
 from rlstep_hooks.systems.request import release_of
@@ -84,6 +85,23 @@ def release_for(
             refused = _names_of(subject, unknown)
             return Release(version=version, notes=notes, findings=(between,), refused=refused)
     return _judged(Release(version=version, notes=notes, foreign=foreign), system, known, command, subject, unknown)
+
+
+def release_installed(
+    system: System,
+    command: Command,
+    given: Mapping[str, Setting],
+    otherwise: Release,
+    *,
+    keywords: frozenset[str] = frozenset(),
+) -> Release:
+    """The release that is installed here, for a launch that is about to run here; another one where its formulas are not known."""
+    version = planned_here(system)
+    if not version or (system.keys is not None and version not in planned_releases(system)):
+        return otherwise
+    release = release_for(system, command, given, version, keywords=keywords)
+    installed = Note("assumes", f"{system.title} {version}, the release that is installed here")
+    return msgspec.structs.replace(release, notes=(installed, *release.notes))
 
 
 def _between_releases(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 import pytest
 
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems import index
+from rlstep_hooks.systems.installed import runs_here
 from rlstep_hooks.systems.keys import key_list, runs_of
 from rlstep_hooks.systems.launches import plan_launch
 from rlstep_hooks.systems.release import planned_releases
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=512 "
@@ -44,6 +43,46 @@ def test_the_newest_release_is_assumed_and_said(command: str, release: str) -> N
     plan = planned(command)
     assert f"{release}, the newest release that is known" in said(plan)
     assert "the newest release" not in said(planned(command, plan.version))
+
+
+@pytest.mark.parametrize(
+    ("installed", "planned_for", "text"),
+    [
+        ("0.11.2", "0.11.2", "OpenRLHF 0.11.2, the release that is installed here"),
+        ("0.11.0", "0.11.0", "OpenRLHF 0.11.0, the release that is installed here"),
+        ("99.0", "0.11.2", "OpenRLHF 0.11.2, the newest release that is known"),
+        ("", "0.11.2", "OpenRLHF 0.11.2, the newest release that is known"),
+    ],
+)
+def test_a_launch_that_is_about_to_run_here_is_planned_for_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch, installed: str, planned_for: str, text: str
+) -> None:
+    monkeypatch.setattr("rlstep_hooks.systems.installed.release_here", lambda package: installed)
+    words = shlex.split(OPENRLHF)
+    plan = plan_launch(words, Options(rows=10_000, here=True))
+    assert plan.version == planned_for
+    assert text in said(plan)
+    assert plan_launch(words, Options(rows=10_000)).version == "0.11.2", "a plan of a text depends on the text alone"
+    assert plan_launch(words, Options(rows=10_000, here=True, version="0.11.2")).version == "0.11.2"
+
+
+def test_a_command_runs_here_if_its_python_is_that_of_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = Path(sys.executable).parent, tmp_path / "bin"
+    other.mkdir()
+    for name in ("python", "torchrun"):
+        (other / name).write_text("#!/bin/sh\n")
+        (other / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own}:{other}:/usr/bin:/bin")
+    assert runs_here(["python", "train.py"])
+    assert runs_here(["bash", "train.sh"])
+    assert runs_here([sys.executable, "-m", "verl.trainer.main_ppo"])
+    assert not runs_here([str(other / "python"), "train.py"])
+    assert not runs_here(["torchrun", "train.py"]), "the other environment's"
+    monkeypatch.setenv("PATH", f"{other}:/usr/bin:/bin")
+    assert not runs_here(["bash", "train.sh"])
+    assert not runs_here([])
 
 
 @pytest.mark.parametrize(
