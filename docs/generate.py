@@ -253,7 +253,7 @@ def links_page() -> str:
         "# From the reward to the weight\n",
         "Each number of an update is computed again from what went into it, and compared: in the first eight cycles of rollouts,",
         "and in every 41st later (82nd, where all gradients of a model are read). The report says which of these links a run",
-        "showed. `rlstep doctor` prints them for what is installed.\n",
+        "showed. `rlstep doctor trl` prints those of TRL.\n",
     ]
     for name in links.NAMES:
         codes = ", ".join(f"[{code}](../rules/{code}.md)" for code in links.RULES[name])

@@ -68,7 +68,12 @@ def parser() -> argparse.ArgumentParser:
     _add(verbs, "recipes", _recipes, "Published runs, with their sources.")
     rules = _add(verbs, "rules", _rules, "The catalogue of rules, the rules about something, or one rule's page.")
     rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code (RLS302, 302), or a word such as ratio")
-    _add(verbs, "doctor", _doctor, "Which frameworks are here, which releases are supported, and what can be observed.")
+    doctor = _add(
+        verbs, "doctor", _doctor, "Which frameworks are here, which releases are supported, and what can be observed."
+    )
+    doctor.add_argument(
+        "framework", nargs="?", metavar="FRAMEWORK", help="all that is known of one of them, such as trl"
+    )
     mcp = _add(
         verbs,
         "mcp",
@@ -447,9 +452,9 @@ def _rules(given: argparse.Namespace) -> int:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    from rlstep_hooks.cli import doctor
+    from rlstep_hooks.cli import doctor, launches
 
-    return doctor.show()
+    return launches.run(lambda: doctor.show(given.framework))
 
 
 def _mcp(given: argparse.Namespace) -> int:

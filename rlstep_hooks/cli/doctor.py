@@ -34,14 +34,15 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return bool(self.installed) and (bounds is None or _within(self.installed, bounds))
 
     @property
+    def observed(self) -> str:
+        """The releases that are observed, in words."""
+        return _in_words(self.system.observed_releases or self.system.releases)
+
+    @property
     def releases(self) -> str:
         """The releases that are observed, and those that are planned where these are others, in words."""
-        system = self.system
-        observed, planned = (
-            f"{bounds[0]} to before {bounds[1]}" if bounds else "all"
-            for bounds in (system.observed_releases or system.releases, system.releases)
-        )
-        return observed if observed == planned or not system.releases else f"{observed} (plans: {planned})"
+        observed, planned = self.observed, _in_words(self.system.releases)
+        return observed if observed == planned or not self.system.releases else f"{observed} (plans: {planned})"
 
 
 def diagnose() -> list[Diagnosis]:
@@ -62,40 +63,99 @@ def _other_build(package: str) -> str:
     return f"{version(names[0])} ({names[0]})" if names else "installed, of no known release"
 
 
-def show() -> int:
-    """Print what is here; the exit status: 0 if something can be audited."""
+def show(name: str | None = None) -> int:
+    """Print what is here on a screen, or all that is known of one system.
+
+    Args:
+        name: A system; None for all that are here.
+
+    Returns:
+        The exit status: 0 if something, or this system, can be audited here; else 2.
+
+    Raises:
+        LaunchError: There is no system of that name.
+    """
     console = Terminal()
+    if name is not None:
+        return _show_one(console, name)
     diagnoses = diagnose()
-    packages = Table.grid(padding=(0, 2))
-    for package in dict.fromkeys((*BESIDE, *(diagnosis.system.package for diagnosis in diagnoses))):
-        packages.add_row(package, release_here(package) or _other_build(package) or "[dim]not installed[/dim]")
-    console.print(packages, "")
-    for diagnosis in diagnoses:
-        _print(console, diagnosis)
+    _print_packages(console, diagnoses)
+    table = Table.grid(padding=(0, 2))
+    for diagnosis in (each for each in diagnoses if each.installed):
+        package = f"{diagnosis.system.package} {diagnosis.installed}"
+        table.add_row(
+            f"[bold]{diagnosis.system.title}[/bold]", package, _proved(diagnosis), f"[dim]{diagnosis.system.name}[/dim]"
+        )
+    if table.row_count:
+        console.print(table, "", highlight=False)
+    missing = [f"{each.system.title} ({_needs(each)})" for each in diagnoses if not each.installed]
+    if missing:
+        console.print(f"Not here: {', '.join(missing)}", highlight=False)
+    names = ", ".join(sorted(each.system.name for each in diagnoses))
+    console.print(
+        f"`rlstep doctor NAME` says how to attach, and link by link what is compared: {names}", highlight=False
+    )
     return 0 if any(diagnosis.supported for diagnosis in diagnoses) else 2
 
 
-def _print(console: Terminal, diagnosis: Diagnosis) -> None:
-    system = diagnosis.system
+def _print_packages(console: Terminal, diagnoses: list[Diagnosis]) -> None:
+    """In one line the packages that are here, those of the systems aside, and in one those that are not."""
+    own = {diagnosis.system.package for diagnosis in diagnoses if diagnosis.system.package not in BESIDE}
+    here = {package: release_here(package) or _other_build(package) for package in BESIDE if package not in own}
+    console.print(" · ".join(f"{package} {release}" for package, release in here.items() if release), highlight=False)
+    if not all(here.values()):
+        console.print(
+            f"[dim]without {', '.join(package for package in here if not here[package])}[/dim]", highlight=False
+        )
+    console.print()
+
+
+def _proved(diagnosis: Diagnosis) -> str:
+    """What a report of a run of the installed release proves, in short."""
+    if not diagnosis.supported:
+        return f"[red]not observed in this release[/red]; {diagnosis.observed} are"
+    links = diagnosis.system.links.values()
+    there, compared = sum(link.exists for link in links), [link for link in links if link.compared]
+    parts = sum(bool(link.not_compared) for link in compared)
+    return f"[green]observed[/green], {len(compared)} of {there} links compared" + (
+        f", {parts} of them in part" if parts else ""
+    )
+
+
+def _needs(diagnosis: Diagnosis) -> str:
+    package = diagnosis.system.package
+    return diagnosis.observed if package == diagnosis.system.title.lower() else f"{package} {diagnosis.observed}"
+
+
+def _show_one(console: Terminal, name: str) -> int:
+    """Print all that is known of one system."""
+    system = index.system_of(name)
+    if not system.attaches_by:
+        console.print(f"{system.title}: launches are planned; runs are not observed", highlight=False)
+        return 2
+    diagnosis = Diagnosis(system, release_here(system.package))
     title = f"{system.title} ({system.package} {diagnosis.installed})" if diagnosis.installed else system.title
     if diagnosis.supported:
         state = "[green]supported[/green]"
     elif diagnosis.installed:
         state = f"[red]not supported[/red]; supported are {diagnosis.releases}"
     else:
-        state = f"not installed; supported are {diagnosis.releases}"
+        state = f"{system.package} is not installed; supported are {diagnosis.releases}"
     console.print(f"{title}: {state}", highlight=False, soft_wrap=True)
-    if not diagnosis.supported:
-        return
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_row("  attach", system.attaches_by.replace("`", ""))
     table.add_row("  observed", ", ".join(system.observes))
     table.add_row("  not observed", "; ".join(system.does_not_observe))
-    for name in NAMES:
-        if name in system.links:
-            table.add_row(f"  {name}", in_words(system.links[name]))
+    for link in NAMES:
+        if link in system.links:
+            table.add_row(f"  {link}", in_words(system.links[link]))
     console.print(table, highlight=False, markup=False)
+    return 0 if diagnosis.supported else 2
+
+
+def _in_words(bounds: tuple[str, str] | None) -> str:
+    return f"{bounds[0]} to before {bounds[1]}" if bounds else "all"
 
 
 def _within(release: str, bounds: tuple[str, str]) -> bool:

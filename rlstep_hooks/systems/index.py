@@ -11,6 +11,7 @@ Packages of others add systems by an entry point of the group `rlstep_hooks.syst
 from __future__ import annotations
 
 from contextlib import suppress
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import import_module
@@ -67,7 +68,9 @@ def system_of(name: str) -> System:
         system: System = home_of(name).SYSTEM
         return system
     if name not in _others():
-        raise LaunchError(f"there is no framework {name!r}; there are {', '.join(names())}")
+        near = get_close_matches(name.lower(), names(), n=1)
+        meant = f"did you mean {near[0]}? There are" if near else "there are"
+        raise LaunchError(f"there is no framework {name!r}; {meant} {', '.join(sorted(names()))}")
     return _loaded(_others()[name])
 
 

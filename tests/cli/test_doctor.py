@@ -6,6 +6,7 @@ import pytest
 
 from rlstep_hooks.cli import doctor
 from rlstep_hooks.judge.rules import BY_CODE
+from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.links import NAMES, RULES, in_words
 
@@ -23,14 +24,20 @@ def test_without_a_framework_nothing_can_be_audited(
 ) -> None:
     assert doctor.show() == 2
     printed = capsys.readouterr().out
-    assert all(f"{name}: not installed" in printed for name in ("TRL", "verl", "OpenRLHF", "Stable-Baselines3"))
+    (missing,) = " ".join(printed.split()).split("Not here: ")[1:]
+    assert all(f"{name} (" in missing for name in ("TRL", "verl", "OpenRLHF", "Stable-Baselines3"))
+    assert "a loop of your own (torch 2.2 to before 3)" in missing
 
 
 def test_a_release_that_was_not_read_is_not_supported(
-    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     installed["stable-baselines3"] = "2.10.0"
     assert doctor.show() == 2
+    printed = capsys.readouterr().out
+    assert "not observed in this release; 2.7 to before 2.10 are" in " ".join(printed.split())
+    assert doctor.show("sb3") == 2
     printed = capsys.readouterr().out
     assert "Stable-Baselines3 (stable-baselines3 2.10.0): not supported; supported are 2.7 to before 2.10" in printed
 
@@ -39,8 +46,8 @@ def test_releases_of_which_only_launches_are_planned_are_told_apart(
     installed: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed["verl"] = "0.8.0"
-    assert doctor.show() == 2
-    assert "supported are 0.9 to before 0.10 (plans: 0.2 to before 0.10)" in capsys.readouterr().out
+    assert doctor.show("verl") == 2
+    assert "supported are 0.9 to before 0.10 (plans: 0.2 to before 0.10)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_torch_alone_is_enough_for_a_loop_of_ones_own(installed: dict[str, str]) -> None:
@@ -53,7 +60,7 @@ def test_what_is_said_of_a_system_that_is_here_is_its_declaration(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     installed["trl"] = "1.16.0"
-    assert doctor.show() == 0
+    assert doctor.show("trl") == 0
     printed = capsys.readouterr().out
     (system,) = (system for system in index.observed() if system.name == "trl")
     assert "TRL (trl 1.16.0): supported" in printed
@@ -79,3 +86,27 @@ def test_each_observed_system_says_what_is_observed_and_how_to_attach() -> None:
 def test_each_link_has_its_rules() -> None:
     assert tuple(RULES) == NAMES
     assert {code for codes in RULES.values() for code in codes} <= set(BY_CODE)
+
+
+def test_all_that_is_here_is_one_screen(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    installed |= {"trl": "1.16.0", "torch": "2.13.0", "transformers": "5.23.0", "verl": "0.9.1", "openrlhf": "0.11.2"}
+    assert doctor.show() == 0
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) <= 24
+    lines = [line for line in printed.splitlines() if line.startswith("TRL ") and line.rstrip().endswith(" trl")]
+    (system,) = (system for system in index.observed() if system.name == "trl")
+    compared = sum(bool(link.compared) for link in system.links.values())
+    there = sum(link.exists for link in system.links.values())
+    assert len(lines) == 1
+    assert f"observed, {compared} of {there} links compared" in lines[0]
+    assert "torch 2.13.0 · transformers 5.23.0" in printed
+
+
+def test_a_system_that_is_planned_only_and_one_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.show("slime") == 2
+    assert "launches are planned; runs are not observed" in capsys.readouterr().out
+    with pytest.raises(LaunchError, match=r"did you mean trlx\? There are areal, baselines, cleanrl, "):
+        doctor.show("trlx2")
