@@ -302,7 +302,7 @@ _NAMES = {
 }
 
 INTERRUPTED = "KeyboardInterrupt"
-"""Name of the exception that a user's interrupt raises."""
+"""With this the error of a run begins that somebody ended: the name of the exception that Ctrl-C raises."""
 
 NOT_FINITE = "gradient not finite"
 """Why the framework skipped an update."""

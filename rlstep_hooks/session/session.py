@@ -20,7 +20,7 @@ from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_trai
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, OnFail, on_fail_asked
 from rlstep_hooks.record import suite
-from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.describe import describe, describe_end
 from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER, open_ledger, rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
@@ -296,7 +296,7 @@ class Session:
         ended = RunEnded(
             status="completed" if error is None else "raised",
             updates=run.start_updates + recorder.judge.counts.updates if updates is None else updates,
-            error="" if error is None else describe(error),
+            error="" if error is None else describe_end(error),
             stopped=stopped or bool(stopped_by),
             stopped_by=stopped_by,
         )

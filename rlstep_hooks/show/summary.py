@@ -98,7 +98,7 @@ def ending(report: Report) -> str:
         "completed": "",
         "": f"training goes on: {came} so far",
         "stopped": f"training was stopped early, after {came}",
-        "interrupted": f"training was interrupted by the user, after {came}",
+        "interrupted": f"training was interrupted, after {came}",
         "raised": f"training did not come to its end: it raised {report.error} after {came}",
         "cut": f"training did not come to its end: the record ends after {came}",
     }[report.ending]

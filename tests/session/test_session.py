@@ -167,3 +167,26 @@ def test_a_handler_of_the_users_own_gets_the_lines(caplog: pytest.LogCaptureFixt
     finally:
         logger.removeHandler(caplog.handler)
     assert caplog.messages == ["not evaluated: no reason. Training goes on without an audit."]
+
+
+def sent_by_ray(message: str) -> SystemExit:
+    """What Ray's handler of SIGTERM raises (`ray._raylet.raise_sys_exit_with_custom_error_message`)."""
+    error = SystemExit(1)
+    error.ray_terminate_msg = message  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "recorded"),
+    [
+        (sent_by_ray("The process receives a SIGTERM."), "KeyboardInterrupt: the process was told to end (SIGTERM)"),
+        (sent_by_ray("exit_actor() is called."), "SystemExit: 1"),
+        (SystemExit(1), "SystemExit: 1"),
+    ],
+)
+def test_a_process_of_ray_that_is_told_to_end_was_interrupted(error: SystemExit, recorded: str) -> None:
+    audit = session()
+    audit.end(error)
+    *_, ended, _ = events(audit)
+    assert isinstance(ended, RunEnded)
+    assert ended.error == recorded

@@ -1,0 +1,28 @@
+"""Ctrl-C reaches verl's driver; Ray then ends the processes that train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.record.events import RunEnded
+from rlstep_hooks.show.summary import ending
+from tests.systems.verl.audited import audited, problems
+from tests.systems.verl.interrupting import MODULE, UPDATES
+from tests.systems.verl.launch import grpo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.systems.verl.launch import Assets
+
+
+def test_a_run_that_is_interrupted_is_judged_up_to_there(assets: Assets, tmp_path: Path) -> None:
+    many = grpo(assets) | {"trainer.total_epochs": 50}
+    run = audited(many, tmp_path / "run", modules=[MODULE], environment={UPDATES: "4"}, grace=20)
+    assert run.outcome.status != 0
+    ended = [event for event in run.record("controller") if isinstance(event, RunEnded)]
+    assert [event.error.partition(":")[0] for event in ended] == ["KeyboardInterrupt"]
+    assert problems(run.report) == []
+    assert (run.report.verdict, run.report.ending) == ("PASS", "interrupted")
+    assert "interrupted" in ending(run.report)
+    assert run.report.counts.updates >= 4
