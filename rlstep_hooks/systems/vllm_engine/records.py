@@ -1,4 +1,6 @@
-"""The records of vLLM's worker processes, as the controller of their run reads them, or a trainer that uses a server."""
+"""The records of engine processes, as the controller of their run reads them, or a trainer that uses a server of vLLM's.
+
+vLLM's workers write them, and the engine that stands in for one in a rehearsal."""
 
 from __future__ import annotations
 

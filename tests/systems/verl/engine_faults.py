@@ -1,11 +1,12 @@
-"""Faults of the engine's log-probs, where it is asked for them; of most of them the finding names the cause."""
+"""Faults of the engine: its log-probs, where it is asked for them (of most the finding names the cause), and what it loads."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
-from tests.systems.verl.faults import fault
+from tests.systems.verl.faults import fault, wrap_in_controller
 from tests.systems.verl.number_faults import REQUESTS, on_requests, with_sampling
 
 
@@ -71,3 +72,15 @@ def log_probs_of_other_requests(at: int) -> None:
         return output
 
     on_requests(at, act)
+
+
+@fault(report="verl#7495", code="RLS415", variant="the sync changed nothing", shows_after=1)
+def push_not_loaded(at: int) -> None:
+    """The push after a rollout arrives, and the engine's loader drops it without a word."""
+    pushes = itertools.count()
+
+    def load_state_dict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
+        # The first push comes before the first rollout. Nothing else loads a state dict in the engine's process.
+        return ((), ()) if next(pushes) == at + 1 else wrapped(*args, **kwargs)
+
+    wrap_in_controller("torch.nn.modules.module", "Module", "load_state_dict", load_state_dict)

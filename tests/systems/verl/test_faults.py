@@ -52,9 +52,10 @@ LAUNCHES = {
             "weights_lost": 7,
             "old_log_probs_of_other_samples": 9,
             "gradient_not_finite": 10,
+            "push_not_loaded": 12,
         },
         settings=TWO_PASSES,
-        rows=96,
+        rows=120,
     ),
     "critic": Launch(
         faults={

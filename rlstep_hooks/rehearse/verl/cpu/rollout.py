@@ -20,6 +20,7 @@ from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
+from rlstep_hooks.rehearse.verl.cpu.held import held_by
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -82,6 +83,7 @@ class HfCpuServer:
         torch.set_num_threads(1)
         model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="eager")
         self._model = model.eval().requires_grad_(False)
+        self._held = held_by(model)
         self._tied = bool(model.config.tie_word_embeddings)
         self._prompt_length = prompt_length
         self._response_length = response_length
@@ -99,6 +101,8 @@ class HfCpuServer:
 
     async def load_weights(self, weights: dict[str, torch.Tensor], global_steps: int | None) -> None:
         """Take new weights. As with vLLM, the version only changes where one is given."""
+        if self._held is not None:
+            self._held.arrive(weights)
         missing, unknown = self._model.load_state_dict(weights, strict=False)
         tied = set(getattr(self._model, "_tied_weights_keys", None) or ()) if self._tied else set()
         if unknown or set(missing) - tied:
@@ -107,6 +111,8 @@ class HfCpuServer:
             self._model.tie_weights()
         if global_steps is not None:
             self._global_steps = global_steps
+        if self._held is not None:
+            self._held.loaded(self._global_steps)
 
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_unused: Any
@@ -131,6 +137,8 @@ class HfCpuServer:
                 token_ids=[], log_probs=[], stop_reason="aborted", extra_fields={"global_steps": self._global_steps}
             )
         await self._admitted.wait()
+        if self._held is not None:
+            self._held.generates(self._global_steps)
         self._requests += 1
         try:
             async with self._slots:

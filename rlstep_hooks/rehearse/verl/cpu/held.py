@@ -1,0 +1,97 @@
+"""What the engine of a rehearsal holds after each sync, told to the run that it belongs to, as vLLM's workers tell it.
+
+The engine's own label says which weights it was promised. A push that is not loaded has the label of one that is, so the engine looks
+into its own model.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.delivery import HeldWatch, same_names
+from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.events import Attached
+from rlstep_hooks.record.ledger import FolderLedger
+from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.record.writer import EventWriter
+from rlstep_hooks.systems.vllm_engine.environment import place
+from rlstep_hooks.systems.vllm_engine.records import engine_name, process_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.systems.vllm_engine.environment import Place
+
+
+def held_by(model: Any) -> HeldWeights | None:
+    """What follows the weights of an engine's model; None where no run is recorded."""
+    try:
+        where = place()
+        return None if where is None or where.served else HeldWeights(model, where)
+    except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
+        not_evaluated(f"the engine's weights cannot be followed: {error!r}")
+        return None
+
+
+class HeldWeights:
+    """The weights of one engine.
+
+    Args:
+        model: The engine's, whose tensors have the policy's names.
+        where: Where the engine records.
+    """
+
+    def __init__(self, model: Any, where: Place) -> None:
+        process = process_name()
+        self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
+        self._writer.emit(
+            Attached(
+                run=where.run,
+                process=process,
+                host=os.uname().nodename,
+                pid=os.getpid(),
+                started=time.time(),
+                versions=versions_of("torch", "transformers"),
+            )
+        )
+        self._guard = Contained(self._writer, ("delivery",))
+        self._watch = HeldWatch(engine_name(process), same_names(model))
+        self._label: int | None = None
+
+    def arrive(self, weights: Mapping[str, Any]) -> None:
+        """A push arrives and is not loaded yet."""
+        with self._guard:
+            self._watch.begin()
+            for name, tensor in weights.items():
+                self._watch.see(name, tensor)
+
+    def loaded(self, label: int | None) -> None:
+        """The push is over.
+
+        Args:
+            label: What the engine's version is from now on.
+        """
+        with self._guard:
+            self._label = label
+            self._tell()
+
+    def generates(self, label: int | None) -> None:
+        """The engine draws tokens. With a label of which no push told, it was given a version and no weights.
+
+        Args:
+            label: The engine's version.
+        """
+        if label == self._label:
+            return
+        with self._guard:
+            self._label = label
+            self._watch.begin()
+            self._tell()
+
+    def _tell(self) -> None:
+        self._watch.end()
+        self._writer.emit(*self._watch.ready(self._writer.now(), wait=True))
