@@ -749,6 +749,25 @@ def before_training(at: int, act: Callable[[Any], None]) -> None:
     wrap(POLICY, "ActorPPOTrainer.ppo_train", training)
 
 
+@fault(
+    report="a setting that the trainer computes with is written to",
+    code="RLS101",
+    cause="policy trainer clip_eps_high = 0.5",
+)
+def clip_range_written_before_training(at: int) -> None:
+    """The trainer's copy of the clip range is another one while one rollout is trained."""
+
+    def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        before = trainer.actor_loss_fn.clip_eps_high
+        trainer.actor_loss_fn.clip_eps_high = 0.5 if Now.training == at - 1 else before
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            trainer.actor_loss_fn.clip_eps_high = before
+
+    wrap(POLICY, "ActorPPOTrainer.ppo_train", training)
+
+
 @fault(report="an optimizer offloaded and made anew", code="RLS807", cause="others among those")
 def moments_cleared(at: int) -> None:
     """The moments are set to 0 before a rollout is trained."""

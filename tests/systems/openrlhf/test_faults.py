@@ -118,8 +118,9 @@ LAUNCHES = {
             "sync_in_eight_bits": 39,
             "coefficient_of_another_run": 42,
             "layer_frozen": 44,
+            "clip_range_written_before_training": 46,
         },
-        rollouts=46,
+        rollouts=48,
         settings={
             "algo.advantage.estimator": "reinforce_baseline",
             "algo.kl.use_loss": True,

@@ -386,6 +386,23 @@ def optimizer_holds_copies(at: int) -> None:
     wrap_in_trainer(ENGINE, "FSDPEngine", "_build_optimizer", build_optimizer)
 
 
+@fault(
+    report="a setting that the trainer computes with is written to before training",
+    code="RLS101",
+    variant="clip_ratio_high = 0.5",
+    whole_run=True,
+)
+def clip_of_the_loss_widened(at: int) -> None:
+    """The loss gets another clip range than the launch gives, before the first rollout."""
+
+    def init_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        object.__setattr__(worker.actor.loss_fn.keywords["config"], "clip_ratio_high", 0.5)
+        return result
+
+    wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "init_model", init_model)
+
+
 @fault(report="verl 0.9.1, layers frozen by accident", code="RLS408", whole_run=True)
 def layers_frozen(at: int) -> None:
     """A helper for adapters freezes the first layer of a model that is trained whole."""

@@ -159,7 +159,7 @@ LAUNCHES = {
         rows=104,
         critic=True,
     ),
-    "copies": Launch(faults={"optimizer_holds_copies": 0}, settings=TWO_PASSES, rows=32),
+    "copies": Launch(faults={"optimizer_holds_copies": 0, "clip_of_the_loss_widened": 0}, settings=TWO_PASSES, rows=32),
     "reference": Launch(faults={"reference_follows_policy": 1, "layers_frozen": 0}, settings=reference(), rows=32),
     "loss": Launch(
         faults={

@@ -32,6 +32,7 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
+from rlstep_hooks.systems.openrlhf.observe.copied_settings import of_trainer
 from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
@@ -98,9 +99,12 @@ class OpenRlhfTrainer:
         self._syncs = Contained(self._record.writer, ("sampler",))
         self._settings_guard = Contained(self._record.writer, ("settings",))
         self._arguments = SettingsInForce(lambda: settings_of(args))
-        self._optimizer: SettingsInForce | None = None
+        self._compared: dict[str, SettingsInForce] = {}
+        """What is compared with the arguments before each step, by what stands before its names."""
         with self._settings_guard:
-            self._optimizer = of_optimizer(engine, args.actor if role == "policy" else args.critic)
+            self._compared[f"{role} trainer"] = of_trainer(trainer, role)
+            of_adam = of_optimizer(engine, args.actor if role == "policy" else args.critic)
+            self._compared |= {f"{role} optimizer": of_adam} if of_adam is not None else {}
         self._model = ModelWeights(engine.module.parameters())
         self._weights = SyncedWeights(trainer, engine, self._syncs)
         with self._record.order:
@@ -449,8 +453,8 @@ class OpenRlhfTrainer:
                 self._norms.append(norm)
 
     def _settings_in_force(self) -> None:
-        if self._optimizer is not None:
-            changes = [(f"{self.role} optimizer {name}", *values) for name, *values in self._optimizer.changes()]
+        for whose, settings in self._compared.items():
+            changes = [(f"{whose} {name}", *values) for name, *values in settings.changes()]
             self._record.changed(changes, since="configuration")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -20,7 +20,7 @@ from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.shards import LocalShard, local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
-from rlstep_hooks.record.events import NOT_FINITE, Attached, ConfigChanged, FactsRead, RolloutValues
+from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import drawn
@@ -31,6 +31,7 @@ from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
+from rlstep_hooks.systems.verl.observe.loss_settings import LossSettings
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights, plain_name
@@ -96,6 +97,8 @@ class VerlTrainer:
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
         self._settings: dict[Role, SettingsInForce] = {}
+        self._loss_settings: LossSettings | None = None
+        self._settings_guard = Contained(self._record.writer, ("settings",))
         self._formula = Contained(self._record.writer, ("formula",))
         self._drawn = Contained(self._record.writer, ("drawn",))
         self._cap: float | None = None
@@ -190,6 +193,12 @@ class VerlTrainer:
                     exact=weights.dtype == torch.float32,
                 )
             self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
+
+    def compares_loss_settings(self, worker: Any) -> None:
+        """Compare what the loss computes with, before the first rollout and after each."""
+        with self._settings_guard:
+            self._loss_settings = self._loss_settings or LossSettings(worker)
+            self._record.changed(self._loss_settings.changes(), since="configuration")
 
     def sees_reference(self, worker: Any) -> None:
         """The reference model has computed log-probs."""
@@ -426,9 +435,7 @@ class VerlTrainer:
         with self._replay_guard:
             settings = self._settings[role]
             limit = settings.limit
-            for name, before, now in settings.changes():
-                writer = self._record.writer
-                writer.emit(ConfigChanged(at=writer.now(), name=name, before=before, after=now, since="configuration"))
+            self._record.changed(settings.changes(), since="configuration")
             if limit > 0 and self._losses.looks_at_all:
                 # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).
                 norm = norm_of_gradients(self._engines[role][0].module.parameters())

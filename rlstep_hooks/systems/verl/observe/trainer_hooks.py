@@ -143,6 +143,8 @@ async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if trainer is None:
         return await wrapped(*args, **kwargs)
     trainer.begins()
+    if hasattr(instance, "actor"):
+        trainer.compares_loss_settings(instance)
     trainer.begin("sync")
     trainer.send_numbers()
     trainer.syncing = True
