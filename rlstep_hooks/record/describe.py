@@ -1,13 +1,23 @@
-"""An exception in words, for a record."""
+"""Exceptions in words, for a record."""
 
 from __future__ import annotations
 
+import re
+
 from rlstep_hooks.record.events import INTERRUPTED
+
+_FRAMES = re.compile(r'\s*(Traceback \(most recent call last\):|Original Traceback|File ".*", line \d+)')
+"""A line with which a traceback begins inside the text of an exception."""
 
 
 def describe(error: BaseException) -> str:
-    """An exception's type and text."""
-    return f"{type(error).__name__}: {error}"
+    """An exception's type and text.
+
+    An exception that only carries another one from a worker process (its `cause`) is described as that one, and of a traceback inside
+    its text the last line is left: the program itself prints the whole.
+    """
+    error = _carried(error)
+    return f"{type(error).__name__}: {_without_traceback(str(error))}"
 
 
 def describe_end(error: BaseException) -> str:
@@ -19,3 +29,19 @@ def describe_end(error: BaseException) -> str:
     if isinstance(error, SystemExit) and "SIGTERM" in str(getattr(error, "ray_terminate_msg", "")):
         return f"{INTERRUPTED}: the process was told to end (SIGTERM)"
     return describe(error)
+
+
+def _carried(error: BaseException) -> BaseException:
+    carriers = [error]
+    while isinstance(cause := getattr(carriers[-1], "cause", None), BaseException) and cause not in carriers:
+        carriers.append(cause)
+    return carriers[-1]
+
+
+def _without_traceback(text: str) -> str:
+    lines = text.splitlines()
+    begins = next((at for at, line in enumerate(lines) if _FRAMES.match(line)), None)
+    if begins is None:
+        return text
+    said = [line.strip() for line in (*lines[:begins], lines[-1]) if line.strip()]
+    return " ".join(dict.fromkeys(said))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from rlstep_hooks.cli import ahead, run
 from rlstep_hooks.cli.ahead import Ahead, PlanAhead, read_ahead
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.injection import PARENT, SITE, environment
+from rlstep_hooks.systems.injection.frames import leave_out_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,8 +172,54 @@ def test_a_program_without_a_framework_imports_nothing_more_than_the_hooks(tmp_p
         "rlstep_hooks.record.variables",
         "rlstep_hooks.systems",
         "rlstep_hooks.systems.injection",
+        "rlstep_hooks.systems.injection.frames",
         "rlstep_hooks.systems.injection.hooks",
     ]
+
+
+HOOKED = """
+import sys
+from rlstep_hooks.observe.patches import Patches
+class Trainer:
+    def train(self):
+        try:
+            {}["mine"]
+        except KeyError as error:
+            raise ValueError("my reward is broken") from error
+def hook(wrapped, instance, args, kwargs):
+    return wrapped(*args, **kwargs)
+Patches().wrap(Trainer, "train", hook)
+Trainer().train()
+"""
+
+
+def test_a_traceback_is_printed_once_and_without_our_frames(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HOOKED)
+    plain = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert "patches.py" in plain.stderr, "without `rlstep run` nothing is changed"
+    audited = subprocess.run(
+        rlstep(tmp_path, sys.executable, "train.py"),
+        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert audited.returncode == plain.returncode == 1
+    assert "patches.py" not in audited.stderr
+    assert audited.stderr.count("ValueError: my reward is broken") == 1
+    assert [line for line in audited.stderr.splitlines() if "in train" in line] == [
+        line for line in plain.stderr.splitlines() if "in train" in line
+    ]
+
+
+def test_a_fault_of_our_own_is_printed_whole() -> None:
+    def ours() -> None:
+        exec(compile("raise KeyError(1)", str(SITE.parents[2] / "observe" / "made_up.py"), "exec"))
+
+    with pytest.raises(KeyError) as raised:
+        ours()
+    before = len(traceback.extract_tb(raised.value.__traceback__))
+    leave_out_own(raised.value)
+    assert len(traceback.extract_tb(raised.value.__traceback__)) == before
 
 
 def test_wrappers_and_children_without_a_framework_write_nothing(tmp_path: Path) -> None:

@@ -22,10 +22,12 @@ def _run_shadowed() -> None:
 def _register() -> None:
     """Register the hooks if this package and wrapt can be imported; another environment of the command may have neither."""
     try:
+        from rlstep_hooks.systems.injection.frames import install
         from rlstep_hooks.systems.injection.hooks import register
     except ImportError:
         return
     register()
+    install()
 
 
 _register()
