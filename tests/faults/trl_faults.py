@@ -78,6 +78,8 @@ class Fault:
     """The rule of the headline, where another one sees the cause itself; empty where it is `code`."""
     beside: str = ""
     """A rule that sees the same mistake in other rollouts, in which the headline's rule does not."""
+    doubtful: bool = False
+    """Whether it may also be meant, or be noise of a kernel, so that it is a warning and the run passes."""
     settings: Settings = field(default_factory=lambda: REUSED)
     prepare: Apply = unchanged
     """What the run without the fault needs as well."""
@@ -187,7 +189,7 @@ def accumulation_lowered_in_mid_run(trainer: Any) -> None:
     after_update(trainer, 4, lambda: setattr(trainer.args, "gradient_accumulation_steps", 1))
 
 
-@fault(report="trl#2672", code="RLS101", where=Where(update=4))
+@fault(report="trl#2672", code="RLS101", where=Where(update=4), doubtful=True)
 def group_halved_in_mid_run(trainer: Any) -> None:
     """A curriculum lowers the trainer's group size; the sampler still repeats each prompt as often as before."""
     after_update(trainer, 4, lambda: setattr(trainer, "num_generations", trainer.num_generations // 2))
@@ -463,7 +465,19 @@ def head_for_old_log_probs_without_temperature(trainer: Any) -> None:
     replace_method(trainer, "_generate_and_score_completions", generate)
 
 
-@fault(report="verl#2305", code="RLS301", where=Where(update=0, microbatch=0))
+@fault(
+    report="trl PR#3029 in bfloat16",
+    code="RLS301",
+    where=Where(update=4, microbatch=8),
+    settings={**REUSED, "temperature": 0.6, "bf16": True},
+    since="1.16",
+)
+def temperature_left_out_in_bfloat16(trainer: Any) -> None:
+    """The same in bfloat16, whose rounding is 500 times as coarse."""
+    head_for_old_log_probs_without_temperature(trainer)
+
+
+@fault(report="verl#2305", code="RLS301", where=Where(update=0, microbatch=0), doubtful=True)
 def old_log_probs_in_another_precision(trainer: Any) -> None:
     """Old log-probs are computed under bfloat16 autocast, the new ones in float32."""
 
@@ -474,7 +488,7 @@ def old_log_probs_in_another_precision(trainer: Any) -> None:
     replace_method(trainer, log_prob_method(trainer), forward)
 
 
-@fault(report="trl PR#3234", code="RLS301", where=Where(rollout=0, update=0, microbatch=0))
+@fault(report="trl PR#3234", code="RLS301", where=Where(rollout=0, update=0, microbatch=0), doubtful=True)
 def dropout_left_on(trainer: Any) -> None:
     """Attention dropout is active in both forwards, each with a mask of its own."""
     for layer in trainer.model.model.layers:
@@ -605,7 +619,7 @@ def optimizer_with_tensors_of_another_model(trainer: Any) -> None:
     optimizer_of_copied_weights(trainer)
 
 
-@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0))
+@fault(report="OpenRLHF#1297", code="RLS407", where=Where(update=0), doubtful=True)
 def layer_left_out_of_the_optimizer(trainer: Any) -> None:
     """Parameters are picked by name, and a layer that costs gradients is in no group."""
     picked = [value for name, value in trainer.model.named_parameters() if "layers.1" not in name]
@@ -823,6 +837,7 @@ def reference_log_probs_moved_on_the_way(trainer: Any) -> None:
     where_016=Where(rollout=6, update=6),
     settings=WITH_REFERENCE,
     cause="have their values again",
+    doubtful=True,
 )
 def reference_swapped_and_put_back(trainer: Any) -> None:
     """After update 5 other weights are loaded into the reference, and its own again."""
@@ -939,7 +954,9 @@ def weights_not_synced(trainer: Any) -> None:
     after_update(trainer, 4, synced)
 
 
-@fault(report="trl#5312", code="RLS403", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0")
+@fault(
+    report="trl#5312", code="RLS403", where=Where(rollout=2, update=4), prepare=with_engine, since="1.0", doubtful=True
+)
 def synced_weights_dropped_by_the_engine(trainer: Any) -> None:
     """The engine accepts the sync and wakes up with its old weights."""
     after_update(trainer, 4, lambda: replace_method(trainer.vllm_generation, "load", lambda original, weights: None))
@@ -1073,7 +1090,7 @@ def constant_reward(completions: list[Any], **kwargs: Any) -> list[float]:
     return [0.0] * len(completions)
 
 
-@fault(report="trl#3857", code="RLS505", where=WHOLE_RUN)
+@fault(report="trl#3857", code="RLS505", where=WHOLE_RUN, doubtful=True)
 def answer_never_parsed(trainer: Any) -> None:
     """The reward is 0 for every completion."""
     trainer.reward_funcs = [constant_reward]
@@ -1103,7 +1120,7 @@ def rate_at_zero_in_mid_run(trainer: Any) -> None:
     built_for(trainer, 1 / 2)
 
 
-@fault(report="maxtext PR#4225", code="RLS604", where=WHOLE_RUN, settings=WARMED_UP)
+@fault(report="maxtext PR#4225", code="RLS604", where=WHOLE_RUN, settings=WARMED_UP, doubtful=True)
 def warmup_in_another_unit(trainer: Any) -> None:
     """The warm-up is given in samples, so the run ends before it does."""
     trainer.args.warmup_steps = 96
@@ -1541,6 +1558,32 @@ def kl_left_out_of_the_loss(trainer: Any) -> None:
 
 
 @fault(
+    report="TRL, KL left out at the usual coefficient",
+    code="RLS801",
+    where=Where(rollout=2, update=4, microbatch=8),
+    settings=WITH_REFERENCE,
+    since="1.0",
+    cause="without its KL term",
+)
+def small_kl_left_out_of_the_loss(trainer: Any) -> None:
+    """The loss is computed with beta 0 for 0.04: 1 % of it, in every micro-batch."""
+    in_losses(trainer, first=4, beta=0.0)
+
+
+@fault(
+    report="GSPO, ratios of tokens",
+    code="RLS801",
+    where=Where(rollout=2, update=5),
+    settings={**REUSED, "importance_sampling_level": "sequence"},
+    since="1.0",
+    cause="that of ratios of each token",
+)
+def ratios_of_tokens_for_those_of_sequences(trainer: Any) -> None:
+    """The loss takes the ratio of each token for that of its sequence."""
+    in_losses(trainer, first=4, importance_sampling_level="token")
+
+
+@fault(
     report="CISPO, its constant",
     code="RLS801",
     where=Where(rollout=2, update=5),
@@ -1610,7 +1653,7 @@ def one_update_zeroed_by_a_guard(trainer: Any) -> None:
     on(trainer, "on_pre_optimizer_step", zero)
 
 
-@fault(report="an average swapped in for an evaluation", code="RLS404", where=Where(update=6))
+@fault(report="an average swapped in for an evaluation", code="RLS404", where=Where(update=6), doubtful=True)
 def weights_swapped_and_put_back(trainer: Any) -> None:
     """After update 5 the first weights are swapped in, and out again before anybody looks."""
     first = [p.detach().clone() for p in trainer.model.parameters()]
@@ -2079,7 +2122,7 @@ def in_training_forwards(trainer: Any, module: Any, alter: Callable[[Any, Any], 
     module.register_forward_hook(altered)
 
 
-@fault(report="autocast around the loss alone", **AS_SAMPLED)
+@fault(report="autocast around the loss alone", **AS_SAMPLED, doubtful=True)
 def loss_under_autocast(trainer: Any) -> None:
     """The forward of the loss runs in bfloat16, and generation does not."""
 
@@ -2090,7 +2133,7 @@ def loss_under_autocast(trainer: Any) -> None:
     replace_method(trainer, "compute_loss", loss)
 
 
-@fault(report="NEFTune left on", **AS_SAMPLED)
+@fault(report="NEFTune left on", **AS_SAMPLED, doubtful=True)
 def noise_on_embeddings_in_training(trainer: Any) -> None:
     """Embeddings get noise where a gradient is taken."""
     generator = torch.Generator().manual_seed(0)
@@ -2111,7 +2154,7 @@ def layer_skipped_in_training(trainer: Any) -> None:
     in_training_forwards(trainer, trainer.model.model.layers[-1], skipped)
 
 
-@fault(report="a fused kernel's norm with another epsilon", **AS_SAMPLED)
+@fault(report="a fused kernel's norm with another epsilon", **AS_SAMPLED, doubtful=True)
 def norm_of_another_epsilon_in_training(trainer: Any) -> None:
     """The last norm divides by a little more."""
     in_training_forwards(trainer, trainer.model.model.norm, lambda _, output: output * 0.99)

@@ -1,8 +1,12 @@
-"""Values so far off that no rounding explains them: a warning in one or two micro-batches, an error in several, and an error at once
-where the value is of a whole rollout or update, or where a known mistake gives it to rounding."""
+"""Values so far off that nothing but a fault explains them.
+
+A value beyond its tolerance is a warning. It is an error where no doubt is left: far beyond the tolerance in several micro-batches of
+many tokens, or given to rounding by the same known mistake in several, or at once where a value stands for a whole rollout or update.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -10,6 +14,8 @@ import msgspec
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.planning.finding import Finding, Severity
 
@@ -19,44 +25,84 @@ BEYOND_ROUNDING = 100
 SEVERAL = 3
 """Micro-batches with such a value that make it certain."""
 
+ENOUGH_TOKENS = 64
+"""Tokens that such micro-batches must have together: a few tokens may be far off in any kernel."""
+
+NAMED = 2
+"""Times the tolerance, after which a known mistake that gives the value to rounding is no chance, if several micro-batches show it."""
+
 _CERTAIN = "certain"
 
 
 class ValueRule(Rule):
     """A rule about a value with a tolerance. Its findings are warnings until they are certain."""
 
-    severity = "warning"
     exact = False
+    severity: ClassVar[Severity] = "warning"
     several: ClassVar[int] = SEVERAL
     """Values that make it certain. 1 where a value is of a whole rollout or update, so that it stands for many numbers."""
+    beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": BEYOND_ROUNDING}
+    """Times the tolerance, after which nothing but a fault explains a value, by the class of the compute dtype."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
         self._certain = 0
         """Values that no rounding explains."""
+        self._tokens = 0
+        """Tokens of the micro-batches that showed them."""
+        self._named: Counter[str] = Counter()
+        """Values that a known mistake gives, by its name."""
 
-    def fail_by(self, distance: float, *, degree: str = "", known: bool = False, **fields: Any) -> Finding | None:
+    def fail_by(
+        self,
+        distance: float,
+        *,
+        known: str = "",
+        exact: bool = False,
+        tokens: int | None = None,
+        degree: str = "",
+        beyond: float | None = None,
+        **fields: Any,
+    ) -> Finding | None:
         """Report a value.
 
         Args:
             distance: From what was expected, in tolerances.
-            known: Whether a known mistake gives this value to rounding. That beside such a distance is certain in one micro-batch.
+            known: The known mistake that gives this value to rounding; empty if none does.
+            exact: Whether the numbers were compared in float64: a known mistake beside a certain distance is then certain at once.
+            tokens: Tokens that the value is of; None if it is not a mean over tokens.
             degree: As in `fail`, of values that are not certain.
+            beyond: In the place of the rule's own `beyond`, where it compares several kinds of values.
             fields: Those of `fail`.
 
         Returns:
             The finding, if it is the first of its kind, or if it was a warning and is an error now.
         """
-        certain = distance > BEYOND_ROUNDING
-        self._certain += certain
-        severity: Severity = "error" if self._certain >= self.several or (certain and known) else "warning"
+        certain = distance > (self.beyond[self.progress.precision] if beyond is None else beyond)
+        variant = fields.get("variant", "")
+        if certain:
+            self._certain += 1
+            self._tokens += ENOUGH_TOKENS if tokens is None else tokens
+        if known and distance > NAMED:
+            self._named[known] += 1
+        beyond_doubt = self._certain >= self.several and self._tokens >= ENOUGH_TOKENS
+        named = bool(known) and self._named[known] >= SEVERAL
+        doubtless = named or (certain and (beyond_doubt or (exact and bool(known))))
+        severity: Severity = "error" if doubtless else "warning"
         found = self.fail(severity=severity, degree=_CERTAIN if certain else degree, **fields)
-        return found or (self._make_certain() if self._certain == self.several else None)
+        if beyond_doubt:
+            found = self._raise(lambda of, how: how == _CERTAIN) or found
+        return (self._raise(lambda of, how: of == variant) or found) if named else found
 
-    def _make_certain(self) -> Finding | None:
-        """What was a warning, because one or two micro-batches showed it, is an error."""
+    def _raise(self, concerns: Callable[[str, str], bool]) -> Finding | None:
+        """What was a warning, because one or two micro-batches showed it, is an error.
+
+        Args:
+            concerns: Whether a variant and a degree are those of such findings.
+        """
         raised = None
-        for (_, degree, *_), reported in self._reported.items():
-            if degree == _CERTAIN and reported.finding.severity == "warning" and not reported.finding.deviation:
+        for (variant, degree, *_), reported in self._reported.items():
+            warned = reported.finding.severity == "warning" and not reported.finding.deviation
+            if warned and concerns(variant, degree):
                 raised = reported.finding = msgspec.structs.replace(reported.finding, severity="error")
         return raised

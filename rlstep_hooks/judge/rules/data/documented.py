@@ -118,6 +118,7 @@ class AdvantagesNotDocumented(ValueRule):
         return self.fail_by(
             off,
             degree=how_far(off, 1.0),
+            known=fit,
             expected="the advantages of the documented formula for these rewards",
             observed=fit or f"others, up to {off:.3g} times as far from them as rounding explains",
             where=where,

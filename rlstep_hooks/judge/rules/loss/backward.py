@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE, ROUNDINGS
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ CERTAIN_BELOW = 0.25
 """Distance that no rounding explains."""
 
 
-class BackwardScale(Rule):
+class BackwardScale(ValueRule):
     """What the loss teaches is not its gradient: it was multiplied on its way to the backward pass, or a token gets another one.
 
     What it checks:
@@ -65,6 +64,8 @@ class BackwardScale(Rule):
 
     code = "RLS805"
     title = "Gradient is not that of the loss"
+    severity = "error"
+    several = 1
     topics = ("loss", "log_ratio")
     nothing_seen = "no loss was followed into its backward pass"
     optional = True
@@ -97,8 +98,8 @@ class BackwardScale(Rule):
         if gap is None or gap <= ROUNDINGS:
             return self._compare_below(values, event, place)
         of = "log-probs" if event.role == "policy" else "values of the critic"
-        return self.fail(
-            severity="warning" if gap <= BEYOND_ROUNDING * ROUNDINGS else "error",
+        return self.fail_by(
+            gap / ROUNDINGS,
             expected=f"the gradient of the documented loss at the {of}",
             observed=f"another at some token, {gap / ROUNDINGS:.3g} times as far as rounding explains",
             where=self.progress.where_at(place, event),
@@ -111,8 +112,10 @@ class BackwardScale(Rule):
         gap = values.head_gap
         if gap is None or gap <= BELOW_LOG_PROBS[self.progress.precision]:
             return None
-        return self.fail(
-            severity="warning" if gap <= CERTAIN_BELOW else "error",
+        tolerance = BELOW_LOG_PROBS[self.progress.precision]
+        return self.fail_by(
+            gap / tolerance,
+            beyond=CERTAIN_BELOW / tolerance,
             expected="the gradient of the log-probs at the output of the model's layers",
             observed=f"another for some token, {gap:.2g} of its size away",
             where=self.progress.where_at(place, event),

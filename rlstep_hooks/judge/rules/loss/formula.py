@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlstep_hooks.judge.effects import LOSS, here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
-from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING, ValueRule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Carried, Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
@@ -37,8 +39,9 @@ class LossScale(ValueRule):
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
         importance weights. In OpenRLHF and verl the critic's loss too, with its clip of values. In Stable-Baselines3 it is the
         gradients that the loss sends to log-probs, values and entropies; in TRL's PPOTrainer those that it sends to logits and values.
-        Beyond what rounding explains it is a warning. 100 times as far in three micro-batches is an error; so it is in one where the
-        comparison is in float64 (verl) and a known mistake gives this loss to rounding.
+        Beyond what rounding explains it is a warning. It is an error in three micro-batches if it is 100 times as far (10 times in
+        reduced precision), or twice as far and the same known mistake gives this loss to rounding; and in one where the comparison is
+        in float64 (verl), it is 100 times as far, and a known mistake gives it.
 
     Why it matters:
         A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and
@@ -76,6 +79,8 @@ class LossScale(ValueRule):
     topics = ("formula", "loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
     produces = (here("RLS801", "RLS805"),)
+    # Terms that cancel to a hundredth of their sizes make a relative distance of 0.4 of the rounding of bf16; ten tolerances are 0.5.
+    beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": 10}
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the loss with its formula."""
@@ -99,7 +104,8 @@ class LossScale(ValueRule):
             fix="compare the loss function, its normaliser and what goes into it with the documented ones",
             variant=f"critic {like}" if event.role == "critic" else like,
             degree="near",
-            known=values.loss_gap is not None and bool(values.loss_like),
+            known=like,
+            exact=values.loss_gap is not None and bool(values.loss_like),
         )
 
     critic_microbatch_values = microbatch_values

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING, ValueRule
+from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class StepNotDocumented(ValueRule):
         )
 
 
-class MomentsLost(Rule):
+class MomentsLost(ValueRule):
     """The optimizer's moments are not those that its last step left, or not those of its formula.
 
     What it checks:
@@ -116,7 +116,9 @@ class MomentsLost(Rule):
 
     code = "RLS807"
     title = "Optimizer lost its moments"
+    severity = "error"
     topics = ("weights", "optimizer")
+    several = 1
     nothing_seen = "the optimizer keeps no moments, or no replayed step was followed by another"
     optional = True
     produces = (here("RLS806"),)
@@ -125,10 +127,10 @@ class MomentsLost(Rule):
         """Look at the moments before and after a step."""
         if values.moments_off is not None and values.moments_off > 1:
             self.checks += 1
-            return self.fail(
+            return self.fail_by(
+                values.moments_off,
                 expected="after the step the moments of the optimizer's formula",
                 observed=f"others, up to {values.moments_off:.3g} times as far from them as rounding explains",
-                severity="warning" if values.moments_off <= BEYOND_ROUNDING else "error",
                 where=self.progress.where_at(place, event),
                 why="the step itself was right, and the next ones begin with other moments",
                 fix="look for hooks of the optimizer's step, and for code that writes into its state",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, ClassVar
 
 from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.certain import ValueRule
+from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING, SEVERAL, ValueRule
 from rlstep_hooks.judge.rules.noise import noise_of
 from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.rules.progress import (
@@ -22,6 +23,8 @@ from rlstep_hooks.judge.rules.progress import (
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues, RunEnded, Update
 
@@ -47,6 +50,8 @@ VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 MANY_TOKENS = 64
 """With fewer tokens the change must be larger in proportion: each may round to the log-prob that it had. A step clipped to 1e-6
 left both tokens of a micro-batch where they were."""
+FAR_MORE = 100
+"""Times that change, which moves some token in reduced precision too, whatever the model."""
 FEWEST_TOKENS = 8
 """With fewer tokens a ratio of exactly 1 proves nothing: a change that moves each log-prob with a probability of a half leaves this
 many where they were once in 256 times."""
@@ -58,8 +63,9 @@ class RatioAtLagZero(ValueRule):
     What it checks:
         On every micro-batch at lag 0 whose old log-probs were computed separately: the mean |log ratio| over real tokens is
         within the tolerance of the compute dtype. The tolerance is 0.0001 in float32 and 0.05 in reduced precision
-        (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`). 100 times as far in three micro-batches is an error,
-        unless dropout or NEFTune is active. A2C of Stable-Baselines3 has no ratio: there the log-probs of its loss are
+        (`rlstep_hooks.judge.rules.ratio.values.MEAN_TOLERANCE`). In three micro-batches of 64 tokens together, 100
+        times as far is an error, and 2.5 times in reduced precision, unless dropout or NEFTune is active.
+        A2C of Stable-Baselines3 has no ratio: there the log-probs of its loss are
         compared with those of the sampling.
 
     Why it matters:
@@ -108,6 +114,8 @@ class RatioAtLagZero(ValueRule):
     )
     cannot_see = "which version computed the old log-probs of a micro-batch, or their ratio, was not observed"
     produces = (here("RLS313"),)
+    # A mean of 0.125 makes the average token 13 % more or less probable, in two forwards of one program with the same weights.
+    beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": 2.5}
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
@@ -131,6 +139,7 @@ class RatioAtLagZero(ValueRule):
         )
         return self.fail_by(
             mean / tolerance if noise is None else 1.0,  # noise is no fault of the formulas, however far it goes
+            tokens=values.tokens or 0,
             expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
             observed=f"mean {mean:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
             where=self.progress.where_at(place, event),
@@ -144,7 +153,7 @@ class RatioAtLagZero(ValueRule):
         )
 
 
-class RatioStuckAtOne(Rule):
+class RatioStuckAtOne(ValueRule):
     """The ratio is exactly 1 on every token although the weights have changed.
 
     What it checks:
@@ -152,7 +161,8 @@ class RatioStuckAtOne(Rule):
         every real token. Updates whose log-probs got no gradient do not count, where that is observed: they change a
         critic that shares the optimizer, and not the policy. The test is exact, because rounding moves some token of a
         micro-batch once weights differ visibly. In reduced precision a tiny model can round to the same logits, so
-        there the rule only warns.
+        there the rule warns; three such micro-batches of 64 tokens together are an error if the ratio of others moved in this run, or
+        if a weight changed by 0.01.
 
     Why it matters:
         Old log-probs that always equal the new ones are recomputed with the current weights, or are the same tensor.
@@ -188,6 +198,7 @@ class RatioStuckAtOne(Rule):
 
     code = "RLS302"
     title = "Ratio stuck at 1"
+    severity = "error"
     topics = ("versions", "log_ratio", "weights")
     nothing_seen = "no micro-batch had a lag above 0 after an update that visibly changed weights"
     cannot_see = "which version sampled a micro-batch, or its ratio, was not observed"
@@ -197,6 +208,8 @@ class RatioStuckAtOne(Rule):
         super().__init__(progress)
         self._taught: dict[int, bool] = {}
         """Whether a gradient arrived at the log-probs of some micro-batch, by the policy version that computed them."""
+        self._moved = 0
+        """Micro-batches whose ratio showed such a change."""
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Look for an exact 0 on every token."""
@@ -211,17 +224,22 @@ class RatioStuckAtOne(Rule):
             return None
         if event.old_version is not None and event.old_version >= event.policy_version:
             return None
+        visible = VISIBLE_CHANGE[self.progress.precision]
+        change = self._change(event.sampled_version, event.policy_version)
         few = max(1.0, MANY_TOKENS / values.tokens)
-        if (
-            values.tokens < FEWEST_TOKENS
-            or is_certain(values)
-            or not self._visibly_changed(event.sampled_version, event.policy_version, few)
-        ):
+        if values.tokens < FEWEST_TOKENS or is_certain(values) or change < few * visible:
             return None
         self.checks += 1
         if values.max_abs_log_ratio != 0.0:
+            self._moved += 1
             return None
-        return self.fail(
+        exact = self.progress.precision == "float32"
+        shows = exact or self._moved >= SEVERAL or change >= FAR_MORE * visible
+        return self.fail_by(
+            math.inf if shows else 1.0,
+            known="the current log-probs" if exact else "",
+            exact=exact,
+            tokens=values.tokens,
             expected=(
                 f"a ratio other than 1 on some of {values.tokens} tokens, "
                 f"{number(event.policy_version - event.sampled_version, 'updates')} after they were sampled"
@@ -230,22 +248,14 @@ class RatioStuckAtOne(Rule):
             where=self.progress.where_at(place, event),
             why="the old log-probs are those of the current weights: recomputed, or the same tensor",
             fix="find the code that computes old log-probs again, or passes the current ones in their place",
-            severity="error" if self.progress.precision == "float32" else "warning",
         )
 
-    def _visibly_changed(self, since: int, version: int, few: float) -> bool:
-        """Whether an update between two versions changed some weight so much that a ratio must show it.
-
-        Args:
-            since: The earlier version.
-            version: The later one.
-            few: By how much the change must be larger because there are few tokens.
-        """
-        visible, made = few * VISIBLE_CHANGE[self.progress.precision], self.progress.update_values
-        for later in range(max(since, version - RECENT_UPDATES) + 1, version + 1):
-            if later in made and (made[later].max_change or 0.0) >= visible and self._taught.get(later - 1, True):
-                return True
-        return False
+    def _change(self, since: int, version: int) -> float:
+        """The largest change of a weight in an update between two versions that taught the policy."""
+        made = self.progress.update_values
+        between = range(max(since, version - RECENT_UPDATES) + 1, version + 1)
+        taught = (later for later in between if later in made and self._taught.get(later - 1, True))
+        return max((made[later].max_change or 0.0 for later in taught), default=0.0)
 
 
 UNMOVED_ROLLOUTS = 3

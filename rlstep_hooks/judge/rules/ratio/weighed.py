@@ -77,6 +77,7 @@ class WeightsNotDocumented(ValueRule):
         return self.fail_by(
             off,
             degree=how_far(off, 1.0),
+            known=event.weights_like,
             expected="the weights of the documented formula for these log-probs",
             observed=event.weights_like or f"others, up to {off:.3g} times as far from them as rounding explains",
             where=self.progress.where(rollout=self.progress.rollout_number(event.rollout)),
