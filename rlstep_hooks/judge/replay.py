@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
 
     _Watch = Callable[[AnyEvent, list[Finding]], None]
+
+ROOM_FOR_A_LINE = 4096
+"""Bytes that a disk must have free to take another line of a record."""
 
 MOST_NAMED = 20
 """Largest number of damaged files that a report names."""
@@ -144,11 +148,20 @@ def report_of_records(
         # The process was killed or still trains, so the rest of its plan was not observed.
         verdict: Verdict = "FAIL" if report.verdict == "FAIL" else "NOT_EVALUATED"
         report = msgspec.structs.replace(report, ending="cut", verdict=verdict)
+        if _is_full(folder):
+            full = {"recording": f"the disk that holds {folder} is full, so that nothing more could be written"}
+            report = msgspec.structs.replace(report, not_evaluated=report.not_evaluated | full)
     if problems:
         report = msgspec.structs.replace(
             report, not_evaluated=report.not_evaluated | {"record": "; ".join(problems[:MOST_NAMED])}
         )
     return report
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether the disk of a folder has no room for another line."""
+    disk = os.statvfs(folder)
+    return disk.f_frsize * disk.f_bavail < ROOM_FOR_A_LINE
 
 
 def _without_beginning(record: Record) -> str:

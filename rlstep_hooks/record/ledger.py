@@ -97,6 +97,8 @@ class FolderLedger:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{run}.{process}.jsonl"
         self.checksum = 0
+        self._torn = False
+        """Whether the file may end within a line."""
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
     def write(self, *events: AnyEvent) -> None:
@@ -113,9 +115,13 @@ class FolderLedger:
         Raises:
             OSError: The disk is full or the file is gone.
         """
+        if self._torn:  # the line that the disk took a part of stays one damaged line
+            lines = b"\n" + lines
         written = os.write(self._file, lines)
+        self._torn = self._torn or 0 < written < len(lines)
         if written != len(lines):
             raise OSError("the disk took only part of a line")
+        self._torn = False
         self.checksum = zlib.crc32(lines, self.checksum)
 
     def close(self) -> None:

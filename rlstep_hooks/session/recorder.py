@@ -21,6 +21,7 @@ from rlstep_hooks.record.events import (
     Unobserved,
     Update,
 )
+from rlstep_hooks.record.tail import unknown_from_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,8 @@ class Recorder:
         self._listeners = list(listeners)
         self._began = time.perf_counter()
         self._told: set[str] = set()
-        self._writing = True
+        self._lost = ""
+        """Why nothing is written any more; empty while it is."""
 
     @property
     def judge(self) -> Judge | ControlledRun:
@@ -115,14 +117,14 @@ class Recorder:
     def write(self) -> None:
         """Write what waits to be written."""
         events, self._unwritten = self._unwritten, []
-        if not events or not self._writing:
+        if not events or self._lost:
             return
         self._written = time.perf_counter()
         try:
             self.ledger.write(*events)
         except Exception as error:  # noqa: BLE001 - a ledger of any kind must not end training
-            self._writing = False
-            self.cannot("recording", f"recording stopped: {describe(error)}")
+            self._lost = f"recording stopped: {describe(error)}"
+            self.cannot("recording", self._lost)
 
     def _take(self, events: tuple[AnyEvent, ...]) -> None:
         if self._joined:
@@ -186,6 +188,7 @@ class Recorder:
             ended: The run's end; time and counts are filled in here.
         """
         counts = msgspec.structs.asdict(self.judge.counts)
+        self._say_what_is_lost()
         written = self.ledger.checksum  # everything before is written by now, because the judge was asked for
         self.emit(msgspec.structs.replace(ended, at=self.now(), counts=counts, written=written))
         report = self.judge.report()
@@ -193,6 +196,18 @@ class Recorder:
         self.emit(Judged(at=self.now(), verdict=report.verdict, findings=findings))
         self.ledger.close()
         return report
+
+    def _say_what_is_lost(self) -> None:
+        """Where recording stopped, try once more at the end: a full disk may have room by now for the reason and the end."""
+        if not self._lost:
+            return
+        try:
+            self.ledger.write(
+                Unobserved(at=self.now(), what="recording", why=self._lost), *unknown_from_here(self._lost)
+            )
+        except Exception:  # noqa: BLE001 - the record stays as it is, and its reader sees that it has no end
+            return
+        self._lost = ""
 
     def take_findings(self) -> list[Finding]:
         """Findings since the last call."""

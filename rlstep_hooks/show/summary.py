@@ -100,8 +100,16 @@ def ending(report: Report) -> str:
         "stopped": f"training was stopped early, after {came}",
         "interrupted": f"training was interrupted, after {came}",
         "raised": f"training did not come to its end: it raised {report.error} after {came}",
-        "cut": f"training did not come to its end: the record ends after {came}",
+        "cut": _cut(report, came),
     }[report.ending]
+
+
+def _cut(report: Report, came: str) -> str:
+    """What a record without an end tells of the end of training: nothing, where the disk took no more of it."""
+    lost = report.not_evaluated.get("recording")
+    if lost:
+        return f"the record ends after {came}: {lost}"
+    return f"training did not come to its end, or could not be recorded to it: the record ends after {came}"
 
 
 def how_far(report: Report) -> str:

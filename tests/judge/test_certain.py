@@ -64,7 +64,9 @@ def test_three_micro_batches_that_three_mistakes_explain_are_a_warning() -> None
     (0.2, 64, {"dropout_modules": 4}, "warning"),
     (3.0, 64, {"embedding_noise": 5.0}, "warning"),
 ])  # fmt: skip
-def test_a_ratio_far_from_1_at_lag_0_in_bfloat16(mean: float, tokens: int, facts: dict[str, Any], expected: str) -> None:
+def test_a_ratio_far_from_1_at_lag_0_in_bfloat16(
+    mean: float, tokens: int, facts: dict[str, Any], expected: str
+) -> None:
     numbers = {
         4 * rollout + first: {"mean_abs_log_ratio": mean, "max_abs_log_ratio": 2 * mean, "tokens": tokens}
         for rollout in range(1, 4)
@@ -86,7 +88,8 @@ def test_a_ratio_stuck_at_1_in_bfloat16_is_certain_where_others_moved(healthy: i
             event = msgspec.structs.replace(event, facts=event.facts | {"compute_dtype": "bfloat16"})
         if isinstance(event, Measured):
             values = tuple(
-                msgspec.structs.replace(one, **({"tokens": 64} | numbers.get(one.index, {}))) for one in event.microbatches
+                msgspec.structs.replace(one, **({"tokens": 64} | numbers.get(one.index, {})))
+                for one in event.microbatches
             )
             updates = tuple(msgspec.structs.replace(one, max_change=0.005) for one in event.updates)
             event = msgspec.structs.replace(event, microbatches=values, updates=updates)

@@ -24,6 +24,7 @@ from rlstep_hooks.record.events import AnyEvent, MicroBatch, RunEnded, Update
 from rlstep_hooks.record.ledger import LONGEST_LINE, FolderLedger, MemoryLedger, rank_process, read_lines, records
 from rlstep_hooks.record.wire import encode
 from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.show.summary import sentence
 from tests.scripted import make_plan, scripted_run, started
 
 if TYPE_CHECKING:
@@ -335,3 +336,32 @@ def test_the_last_line_may_be_cut_anywhere(tmp_path: Path) -> None:
         report = report_of(tmp_path)
         assert (report.verdict, report.complete) == ("NOT_EVALUATED", False)
         assert report.not_evaluated["record"].startswith("run.rank0.jsonl ends within its last line")
+
+
+def test_a_disk_that_was_full_for_a_while_is_named_as_the_reason(tmp_path: Path) -> None:
+    """The end of training finds room again: the record says why it has a gap, and that training came to its end."""
+
+    def record() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, resource.RLIM_INFINITY))
+        recorder = Recorder(FolderLedger(tmp_path, "run", "rank0"), Judge())
+        for event in EVENTS[:-1]:
+            recorder.emit(event)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        recorder.finish(EVENTS[-1])  # type: ignore[arg-type]
+
+    in_child(record)
+    report = report_of(tmp_path)
+    assert (report.verdict, report.ending, report.findings) == ("NOT_EVALUATED", "completed", [])
+    assert "recording stopped: OSError" in report.not_evaluated["recording"]
+    assert "did not come to its end" not in sentence(report)
+
+
+def test_a_record_on_a_full_disk_does_not_say_that_training_broke_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, EVENTS[:20])
+    assert "raining did not come to its end, or could not be recorded" in sentence(report_of(tmp_path))
+    full = os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 255))
+    monkeypatch.setattr("os.statvfs", lambda folder: full)
+    assert "is full, so that nothing more could be written" in sentence(report_of(tmp_path))
+    assert "did not come to its end" not in sentence(report_of(tmp_path))

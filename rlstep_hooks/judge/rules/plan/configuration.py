@@ -207,7 +207,7 @@ class ConfigRewritten(Rule):
           expected  per_device_train_batch_size = 8, as when the trainer was built
           observed  per_device_train_batch_size = 16
           why       something other than the configuration you wrote sets this
-                    value, so what runs is not what you planned
+                    value; the plan above has the new one
           fix       set per_device_train_batch_size explicitly where the
                     configuration is built, and look for the code that changes it
 
@@ -276,7 +276,8 @@ class ConfigRewritten(Rule):
         return self.fail(
             expected=f"{event.name} = {event.before}, as when {since}",
             observed=f"{event.name} = {event.after}",
-            why="something other than the configuration you wrote sets this value, so what runs is not what you planned",
+            why="something other than the configuration you wrote sets this value; the plan above has "
+            + ("the new one" if event.since == "construction" else "that of the beginning"),
             fix=f"set {event.name} explicitly where the configuration is built, and look for the code that changes it",
             variant=event.name,
             produces=produces,
