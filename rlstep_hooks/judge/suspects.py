@@ -79,7 +79,7 @@ def large_steps(report: Report, settings: RunSettings) -> Left | None:
         change += f"; begin with {settings.name('warmup')}"
     if lag is None:
         return Left(
-            words=f"updates may be too large{at}: how far one goes is not measured, since every lag is 0",
+            words=f"updates may be too large{at}: {_not_measured(report)}",
             change=change,
             weight=UNKNOWN,
         )
@@ -91,6 +91,12 @@ def large_steps(report: Report, settings: RunSettings) -> Left | None:
     return Left(words=words, change=change, weight=SHOWN if far else POSSIBLE)
 
 
+def _not_measured(report: Report) -> str:
+    """Why the size of an update is not known."""
+    why = "every lag is 0" if report.lags else "the record holds no log ratios"
+    return f"how far an update goes is not measured, since {why}"
+
+
 def small_steps(report: Report, settings: RunSettings) -> Left | None:
     """The learning rate is so low that updates hardly move the policy."""
     rate, lag = report.readings.learning_rate, moved(report)
@@ -100,7 +106,7 @@ def small_steps(report: Report, settings: RunSettings) -> Left | None:
     change = f"raise {settings.name('learning_rate')}"
     if lag is None:
         return Left(
-            words=f"updates may be too small{at}: how far one goes is not measured, since every lag is 0",
+            words=f"updates may be too small{at}: {_not_measured(report)}",
             change=change,
             weight=UNKNOWN,
         )
@@ -114,7 +120,7 @@ def step_size(report: Report, settings: RunSettings) -> Left | None:
         return small_steps(report, settings) or large_steps(report, settings)
     rate = report.readings.learning_rate
     at = f" of {rate.mean:g} on average" if rate is not None else ""
-    words = f"the learning rate{at} may be too low or too high: how far an update goes is not measured, since every lag is 0"
+    words = f"the learning rate{at} may be too low or too high: {_not_measured(report)}"
     return Left(words=words, change=f"try {settings.name('learning_rate')} ten times lower and higher", weight=UNKNOWN)
 
 
@@ -363,7 +369,7 @@ def rate_ends(report: Report, settings: RunSettings) -> Left | None:
 
 def not_resumed(report: Report, settings: RunSettings) -> Left | None:
     """The run was not resumed at all."""
-    if report.updates_before:
+    if report.updates_before or report.schedule is None:
         return None
     return Left(
         words="this record is of a run that began at update 0: nothing was resumed in it",

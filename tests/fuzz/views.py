@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.cli import answers
 from rlstep_hooks.cli.app import main
 from rlstep_hooks.cli.watch import Watch
+from rlstep_hooks.judge.symptoms import SYMPTOMS
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.record.wire import to_json
 
@@ -26,7 +27,7 @@ VERBS: Arguments = {
     "trace": ("report", "{record}", "--trace", "{out}"),
     "a run that is not there": ("report", "{record}", "--run", "nosuch"),
     "why": ("why", "{record}"),
-    "why one symptom": ("why", "{record}", "ratio-one"),
+    "why, every symptom": ("why", "{record}", *(symptom.name for symptom in SYMPTOMS)),
     "why as JSON": ("why", "{record}", "--json"),
     "diff": ("diff", "{record}", "{whole}"),
     "diff, the other way": ("diff", "{whole}", "{record}"),
@@ -39,6 +40,7 @@ ANSWERS: dict[str, Callable[[Path], answers.Answer]] = {
     "answer of report": lambda folder: answers.report(folder, None),
     "answer of findings": lambda folder: answers.findings(folder, None, None),
     "answer of why": lambda folder: answers.causes(folder, None, "ratio-one"),
+    "answer of why without a symptom": lambda folder: answers.causes(folder, None, None),
     "answer of follow": lambda folder: answers.follow(folder, None),
 }
 
