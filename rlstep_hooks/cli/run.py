@@ -19,6 +19,7 @@ from rlstep_hooks.cli.ray_job import advice
 from rlstep_hooks.observe.options import on_fail_asked
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.ledger import record_files
+from rlstep_hooks.record.refusals import refusal_files, refusals
 from rlstep_hooks.record.suite import suite_files
 from rlstep_hooks.systems import index
 from rlstep_hooks.systems.injection import environment
@@ -58,7 +59,7 @@ def run(
         be recorded or copied; in place of 0, 1 where the audit ended training (RLSTEP_ON_FAIL), and 2 where the copy is not complete;
         see also `strict`.
     """
-    before = {*record_files(folder), *(path.name for path in suite_files(folder))}
+    before = {*record_files(folder), *(path.name for path in suite_files(folder)), *refusal_files(folder)}
     try:
         on_fail_asked()
     except ValueError as error:
@@ -240,12 +241,15 @@ def _report(folder: Path, before: set[str], status: int) -> tuple[Suite, list[Re
     if suite.tests or suite.others:
         _print_suite(suite, console)
     elif not reports:
+        reasons = refusals(folder, before)
         ask = ". Is rlstep-hooks installed where the command runs, and is its framework one of those that `rlstep doctor` lists?"
-        failed_early = f" before the command ended with status {status}."
+        ask = f": {'; '.join(reasons)}." if reasons else ask
+        failed_early = f" before the command ended with status {status}" + (ask if reasons else ".")
         console.print(
             f"rlstep: NOT EVALUATED: no process recorded anything{failed_early if status else ask}",
             style="yellow",
             highlight=False,
+            markup=False,
         )
         return suite, []
     for number, report in enumerate(reports, 1):

@@ -24,6 +24,7 @@ from rlstep_hooks.record.describe import describe, describe_end
 from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER, open_ledger, rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
+from rlstep_hooks.record.refusals import refused
 from rlstep_hooks.session.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Session:
         """Say why there is no audit. Only the first reason counts."""
         if not self.refused:
             self.refused = reason
-            suite.refused(reason)
+            refused(reason)
             not_evaluated(f"{reason}. Training goes on without an audit.")
 
     @contextmanager

@@ -370,6 +370,7 @@ SYSTEM = System(
     on_import={
         "trl.trainer.grpo_trainer": "rlstep_hooks.systems.trl.observe.injection:audit_grpo",
         "trl.trainer.rloo_trainer": "rlstep_hooks.systems.trl.observe.injection:audit_rloo",
+        "transformers.trainer": "rlstep_hooks.systems.trl.observe.injection:name_others",
     },
     trained_releases=("0.16.1", "0.17.0", "0.18.2", "0.24.0", "1.0.0", "1.16.0"),
     observes=(

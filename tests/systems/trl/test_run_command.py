@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trl
+from packaging.version import Version
+from transformers import Trainer
 
 from rlstep_hooks.record.events import RunStarted
 from rlstep_hooks.record.ledger import records
+from rlstep_hooks.systems.trl.observe.others import is_other, why_not
 from tests.reports import report_of
 from tests.systems.run_command import LIMIT, rlstep, run_script
+from tests.systems.trl.conftest import RELEASE
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 SCRIPT = """
 from pathlib import Path
@@ -129,3 +137,73 @@ def test_a_wish_that_is_not_known_is_refused_before_training(tmp_path: Path, mon
     done = run(tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == 'rlstep: RLSTEP_ON_FAIL is "warn", "stop" or "raise", not \'explode\'\n'
+
+
+OTHERS = """
+import importlib
+from datasets import Dataset
+from rlstep_hooks.testing.tiny_trl import quiet_settings, tiny_model, tiny_reward, tiny_tokenizer
+
+CASES = {
+    "SFTTrainer": ("trl", "SFTConfig", {"text": ["add two and three"] * 4}, {}),
+    "OnlineDPOTrainer": ("trl.experimental.online_dpo", "OnlineDPOConfig", {"prompt": ["add two"] * 4}, {"reward_funcs": tiny_reward}),
+    "SDPOTrainer": (
+        "trl.experimental.sdpo", "SDPOConfig", {"prompt": ["add two"] * 4, "privileged_context": ["five"] * 4},
+        {"reward_funcs": tiny_reward},
+    ),
+    "SDFTTrainer": ("trl.experimental.sdft", "SDFTConfig", {"prompt": ["add two"] * 4, "privileged_context": ["five"] * 4}, {}),
+    "A2POTrainer": ("trl.experimental.a2po", "A2POConfig", {"prompt": ["add two"] * 4}, {"reward_funcs": tiny_reward}),
+}
+for name, (package, config, rows, more) in CASES.items():
+    module, tokenizer = importlib.import_module(package), tiny_tokenizer()
+    kind = getattr(module, config)
+    wanted = quiet_settings("out") | {"max_steps": 1, "num_generations": 2, "max_completion_length": 4}
+    settings = {key: value for key, value in wanted.items() if key in kind.__dataclass_fields__}
+    try:
+        trainer = getattr(module, name)(
+            model=tiny_model(tokenizer), args=kind(**settings), processing_class=tokenizer,
+            train_dataset=Dataset.from_dict(rows), **more,
+        )
+        trainer.train()
+    except Exception as error:  # trained or not: it is named
+        print(name, type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(Version("1.16") > RELEASE, reason="some of these trainers came with a later release")
+def test_trainers_that_are_not_audited_are_refused_by_name(tmp_path: Path) -> None:
+    done = run_script(tmp_path, OTHERS)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr[done.stderr.index("no process recorded anything") :].split())
+    assert "Is rlstep-hooks installed" not in said
+    for name in ("OnlineDPOTrainer", "SDPOTrainer", "SDFTTrainer", "A2POTrainer"):
+        assert f"{name} is not audited: it " in said, done.stdout + done.stderr
+        assert f"not evaluated: {name} is not audited" in done.stderr, "the process says it when the trainer is built"
+    assert "SFTTrainer makes no rollouts, so there is nothing to audit" in said
+    again = run_script(tmp_path, "print('nothing')")
+    assert "Is rlstep-hooks installed" in " ".join(again.stderr.split()), (
+        "what an earlier command noted is not said again"
+    )
+
+
+def test_every_trainer_of_this_release_is_audited_or_named() -> None:
+    kinds = {
+        kind
+        for found in pkgutil.walk_packages(trl.__path__, "trl.")
+        for kind in vars(module_of(found.name)).values()
+        if isinstance(kind, type) and issubclass(kind, Trainer) and kind.__module__.startswith("trl.")
+    }
+    unknown = [kind.__name__ for kind in kinds if is_other(kind) and "is not known" in why_not(kind)]
+    assert set(unknown) <= {"_BaseTrainer"}
+    assert {kind.__name__ for kind in kinds} >= {"GRPOTrainer", "SFTTrainer"}
+    assert not any(
+        is_other(kind) for kind in kinds if kind.__name__ in ("GRPOTrainer", "AsyncGRPOTrainer", "GMPOTrainer")
+    )
+
+
+def module_of(name: str) -> Any:
+    """A module of TRL; an empty one where it needs a package that is not here."""
+    try:
+        return importlib.import_module(name)
+    except Exception:  # noqa: BLE001 - whatever a package that is not here makes it raise
+        return ModuleType(name)

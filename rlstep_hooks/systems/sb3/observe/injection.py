@@ -9,6 +9,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.record.refusals import refused
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
@@ -70,6 +71,6 @@ def _with_audit(given: Any) -> tuple[StepAuditSB3Callback | None, list[Any]]:
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
         reason = f"the audit could not begin: {describe(error)}"
         not_evaluated(reason)
-        suite.refused(reason)
+        refused(reason)
         return None, []
     return audit, [*callbacks, audit]

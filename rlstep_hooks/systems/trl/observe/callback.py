@@ -358,5 +358,5 @@ def _unsupported(trainer: Any) -> str:
         return "TRL is not installed"
     subject = subject_of(trainer)
     if subject is None:
-        return why_not(trainer)
+        return why_not(type(trainer))
     return subject.refusal(trainer, release)

@@ -9,6 +9,8 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.record.refusals import refused
+from rlstep_hooks.systems.trl.observe.others import is_other, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,11 @@ def audit_rloo(module: Any) -> None:
         attach(module.RLOOTrainer)
 
 
+def name_others(module: Any) -> None:
+    """`Trainer` of transformers, from which all of TRL's trainers descend: those that are not audited are named when they are built."""
+    _patches.wrap(module.Trainer, "__init__", _around_init_of_any)
+
+
 def attach(trainer_class: Any) -> None:
     """Have each trainer of a class add a callback when it is built."""
     _patches.wrap(trainer_class, "__init__", _around_init)
@@ -43,6 +50,17 @@ def _around_init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
     wrapped(*args, **kwargs)
     if os.environ.get("RLSTEP_DIR"):
         add_callback(trainer, _callback)
+
+
+def _around_init_of_any(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
+    wrapped(*args, **kwargs)
+    try:
+        if os.environ.get("RLSTEP_DIR") and not suite.current_test() and is_other(type(trainer)):
+            reason = why_not(type(trainer))
+            not_evaluated(f"{reason}. Training goes on without an audit.")
+            refused(reason)
+    except Exception as error:  # noqa: BLE001 - training goes on, whatever goes wrong here
+        not_evaluated(f"a trainer could not be named: {describe(error)}")
 
 
 def _callback() -> StepAuditCallback:
@@ -64,4 +82,4 @@ def add_callback(trainer: Any, make: Callable[[], StepAuditCallback]) -> None:
     except Exception as error:  # noqa: BLE001 - an audit that cannot begin must not keep training from it
         reason = f"the audit could not begin: {describe(error)}"
         not_evaluated(reason)
-        suite.refused(reason)
+        refused(reason)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 _NO_ROLLOUTS = frozenset(
     {
         "BCOTrainer", "CPOTrainer", "DPOTrainer", "IterativeSFTTrainer", "KTOTrainer", "ORPOTrainer", "PRMTrainer", "RewardTrainer",
@@ -34,6 +32,7 @@ _REASONS = {
     "SDFTTrainer": _OWN_CYCLE,
     "SDPOTrainer": _OWN_CYCLE,
     "SSDTrainer": _OWN_CYCLE,
+    "ServerDistillationTrainer": _DISTILLATION,
     "XPOTrainer": _PAIRS,
 }
 """By trainer: what keeps it from being audited. Read in TRL 0.16.1, 0.18.2, 0.24.0, 1.0.0 and 1.16.0."""
@@ -41,10 +40,21 @@ _REASONS = {
 AUDITED = "GRPOTrainer, RLOOTrainer, their subclasses, PPOTrainer, and AsyncGRPOTrainer of 1.16"
 
 
-def why_not(trainer: Any) -> str:
-    """Why a trainer that is none of the audited kinds is not audited."""
-    name = type(trainer).__name__
-    for kind in type(trainer).__mro__:  # what a subclass is, its nearest known ancestor says
+_AUDITED_KINDS = frozenset({"GRPOTrainer", "PPOTrainer", "AsyncGRPOTrainer"})
+"""Trainers with a hook of their own, which refuses what it does not audit itself. RLOOTrainer is one from 0.22 on."""
+
+
+def is_other(kind: type) -> bool:
+    """Whether a class is a trainer of TRL's, or a subclass of one, that no hook looks at."""
+    own = {base.__name__ for base in kind.__mro__ if base.__module__.split(".")[0] == "trl"}
+    followed = own & _AUDITED_KINDS or ("RLOOTrainer" in own and hasattr(kind, "_generate_and_score_completions"))
+    return any(name.endswith("Trainer") for name in own) and not followed
+
+
+def why_not(trainer: type) -> str:
+    """Why a trainer of this class, which is none of the audited kinds, is not audited."""
+    name = trainer.__name__
+    for kind in trainer.__mro__:  # what a subclass is, its nearest known ancestor says
         if kind.__module__.split(".")[0] != "trl":
             continue
         if kind.__name__ in _REASONS:
