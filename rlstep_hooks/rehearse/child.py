@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import builtins
 import importlib
-import io
 import os
-import shutil
 import site
 import sysconfig
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import wrapt
 
 from rlstep_hooks.rehearse.adapters import stand_in_for_adapters
 from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.framework import framework_of
+from rlstep_hooks.rehearse.guard import is_outside
 from rlstep_hooks.rehearse.messages import VARIABLE, CannotRehearseError, say, settings
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ def register() -> None:
     """Register what this process changes; nothing where no rehearsal was asked for."""
     if not os.environ.get(VARIABLE):
         return
-    _guard_files()
     _guard_bytecode()
     hooks: dict[str, Callable[[Any], None]] = {
         # The tiny model, tokenizer and configuration, wherever the real ones are loaded.
@@ -60,6 +58,8 @@ def register() -> None:
         "torch.nn.modules.module": _stay_on_cpu,
         # Adapters are models too; their files are not opened by Python.
         "peft.peft_model": stand_in_for_adapters,
+        # It opens files by itself, not by Python's `open`.
+        "torch.serialization": _save_aside,
     }
     for module, hook in hooks.items():
         wrapt.register_post_import_hook(_once(hook), module)
@@ -173,33 +173,18 @@ def _stay_on_cpu(module: Any) -> None:
     wrapt.wrap_function_wrapper(module.Module, "cuda", lambda wrapped, instance, args, kwargs: instance)
 
 
-def _guard_files() -> None:
-    """Write what the script writes outside of the temporary folder into a copy there, and read it from there again.
+def _save_aside(module: Any) -> None:
+    """Have `torch.save` write a path outside into a copy, as `open` does."""
 
-    The script runs in a folder of links to the user's files, so only absolute paths and links lead outside.
-    """
-    root = Path(settings().folder).resolve()
-    opened = builtins.open
-    copies: dict[str, str] = {}
+    def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        given = kwargs.get("f", args[1] if len(args) > 1 else None)
+        if not isinstance(given, str | os.PathLike) or not is_outside(given, msgspec.structs.asdict(settings())):
+            return wrapped(*args, **kwargs)
+        values = dict(zip(("obj", "f", "pickle_module", "pickle_protocol"), args, strict=False)) | kwargs
+        with open(given, "wb") as file:
+            return wrapped(**{**values, "f": file})
 
-    def guarded(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, str | os.PathLike):
-            path = Path(os.path.abspath(os.fspath(file))) if isinstance(os.fspath(file), str) else None
-            if path is not None:
-                real = Path(os.path.realpath(path))
-                if str(real) in copies:
-                    file = copies[str(real)]
-                elif set(mode) & set("wax+") and _is_users(real, root):
-                    copy = root / "written" / str(real).lstrip("/")
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    if real.is_file() and "w" not in mode:
-                        shutil.copyfile(real, copy)
-                    copies[str(real)] = str(copy)
-                    file = str(copy)
-        return opened(file, mode, *args, **kwargs)
-
-    builtins.open = guarded
-    io.open = guarded  # pathlib's
+    wrapt.wrap_function_wrapper(module, "save", around)
 
 
 def _guard_bytecode() -> None:
@@ -215,10 +200,3 @@ def _guard_bytecode() -> None:
         return wrapped(*args, **kwargs) if any(folder in path.parents for folder in installed) else None
 
     wrapt.wrap_function_wrapper(SourceFileLoader, "set_data", keep)
-
-
-def _is_users(path: Path, root: Path) -> bool:
-    """Whether a file is the user's: below the folder that the rehearsal was started in, or below the home folder."""
-    if root == path or root in path.parents or any(part in ("__pycache__", ".cache", ".triton") for part in path.parts):
-        return False
-    return any(folder in path.parents for folder in (Path(settings().user_folder).resolve(), Path.home()))

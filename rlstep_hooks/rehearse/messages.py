@@ -25,6 +25,8 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """The temporary folder, which everything is written into."""
     user_folder: str
     """Where the user started the rehearsal."""
+    writable: tuple[str, ...] = ()
+    """Places beside the folder that may be written to: caches, devices."""
     processes: int = 1
     """Processes of the real launch."""
     budget: float = 120.0

@@ -40,6 +40,9 @@ _OF_THIS_MACHINE = (
 """In the last line of a script that needs a package, a file or a device which this machine lacks."""
 
 
+_OF_CONFINEMENT = ("PermissionError: [Errno 13]", "Permission denied", "OSError: [Errno 18]")
+"""In the last line of a script that was kept from writing: EACCES, and EXDEV where a file was to be moved out of its place."""
+
 _OF_ANOTHER_RELEASE = re.compile(
     r"TypeError: \w*(Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword argument"
 )
@@ -117,7 +120,9 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
         sentence=sentence,
         lines=lines,
         replaced=tuple(
-            dict.fromkeys([*(each.text for each in everything if each.level == "replaced"), *_sizes(first)])
+            dict.fromkeys(
+                [*(each.text for each in everything if each.level == "replaced"), *_sizes(first), _writes(first)]
+            )
         ),
         schedule=schedule,
         findings=tuple(findings),
@@ -322,6 +327,17 @@ def _sizes(part: Part) -> list[str]:
     return texts
 
 
+def _writes(part: Part) -> str:
+    """What the script could write to, and what held it to that."""
+    if not part.confined:
+        return (
+            "files: what Python opens to write outside of the temporary folder goes to a copy; other programs and compiled "
+            "libraries are not confined here, which takes Landlock (Linux 5.19)"
+        )
+    places = f", and to what can be made again: {', '.join(part.scratch)}" if part.scratch else ""
+    return f"files: all processes write to a temporary folder{places}; Landlock confines them"
+
+
 def _not_here(part: Part) -> list[str]:
     """Why the script's end may be due to this machine and not to the launch."""
     if part.timed_out:
@@ -332,6 +348,10 @@ def _not_here(part: Part) -> list[str]:
         return [f"Ray did not start in its time limit, maybe because this machine is busy: {last}"]
     if part.status and any(sign in last for sign in _OF_THIS_MACHINE) and not part.of("trained"):
         return [f"the script needs what is not here: {last}"]
+    if part.status and part.confined and any(sign in last for sign in _OF_CONFINEMENT):
+        return [
+            f"the script writes where a rehearsal may not, outside of its folder, by another way than Python's own: {last}"
+        ]
     if part.status and last.startswith("EOFError") and not part.of("trained"):
         return ["the script asks for something at the terminal, and a rehearsal has nobody there"]
     made = [each for each in part.of("data") if "columns" in each.values]

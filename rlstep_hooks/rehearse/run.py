@@ -17,6 +17,7 @@ import msgspec
 
 from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.ledger import records
+from rlstep_hooks.rehearse.confine import confining, scratch
 from rlstep_hooks.rehearse.framework import framework_of
 from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, said
 from rlstep_hooks.rehearse.parts import Part, Rehearsed
@@ -43,6 +44,7 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFF
 _QUIET = {
     "WANDB_MODE": "disabled", "WANDB_DISABLED": "true", "COMET_MODE": "disabled", "MLFLOW_TRACKING_URI": "", "TRACKIO_MODE": "disabled",
     "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1",
+    "VLLM_NO_USAGE_STATS": "1",
 }  # fmt: skip
 _LAUNCHED = (
     "RAY_ADDRESS",
@@ -150,11 +152,14 @@ def _part(command: Runnable, settings: Rehearsal) -> Part:
     lines = folder / "said.jsonl"
     lines.unlink(missing_ok=True)
     file = folder / "rehearsal.json"
-    file.write_bytes(msgspec.json.encode(settings))
+    variables = _variables(command, settings, file)
+    places = scratch(command.arguments[0], Path(settings.user_folder), variables)
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(settings, writable=tuple(places))))
+    confine = confining([settings.folder, *places])
     recorded = folder / "rlstep"
     before = set(records(recorded)) if recorded.exists() else set()
     began = time.monotonic()
-    status, timed_out = _run(command, _variables(command, settings, file), folder, limit=4 * settings.budget)
+    status, timed_out = _run(command, variables, folder, confine, limit=4 * settings.budget)
     new = [run for run in (records(recorded) if recorded.exists() else []) if run not in before]
     report = report_of(recorded, new[-1], deviations_of=index.deviations_of) if new else None
     output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -165,6 +170,8 @@ def _part(command: Runnable, settings: Rehearsal) -> Part:
         report=report,
         seconds=time.monotonic() - began,
         timed_out=timed_out,
+        confined=confine is not None,
+        scratch=tuple(places),
     )
 
 
@@ -187,7 +194,9 @@ def _variables(command: Runnable, settings: Rehearsal, file: Path) -> dict[str, 
     }
 
 
-def _run(command: Runnable, variables: dict[str, str], folder: Path, *, limit: float) -> tuple[int, bool]:
+def _run(
+    command: Runnable, variables: dict[str, str], folder: Path, confine: Callable[[], None] | None, *, limit: float
+) -> tuple[int, bool]:
     """Run the script in a session of its own; all processes that came of it end with it, also those that left the session."""
     place = _linked(Path.cwd(), _made(folder / "here"))
     with open(folder / "output.txt", "wb") as output:
@@ -199,6 +208,7 @@ def _run(command: Runnable, variables: dict[str, str], folder: Path, *, limit: f
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=confine,
         )
         try:
             return _wait(process, folder, limit)

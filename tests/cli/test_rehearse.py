@@ -15,6 +15,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
 from rlstep_hooks.rehearse.command import runnable
+from rlstep_hooks.rehearse.confine import OLDEST, scratch, version
 from rlstep_hooks.rehearse.messages import Rehearsal, Said
 from rlstep_hooks.rehearse.messages import said as spoken
 from rlstep_hooks.rehearse.outcome import outcome_of
@@ -150,6 +151,87 @@ def test_a_script_that_trains_nothing_is_not_evaluated_and_leaves_nothing(tmp_pa
     assert not list((tmp_path / "tmp").iterdir())
 
 
+CONFINED = pytest.mark.skipif(version() < OLDEST, reason="this system has no Landlock that lets files be moved")
+
+OTHERS = """
+import ctypes, os, subprocess, sys
+there, here = sys.argv[1:]
+for place in (there, here):
+    try:
+        os.close(os.open(f"{place}/by_number", os.O_CREAT | os.O_WRONLY))
+    except PermissionError:
+        pass
+    assert ctypes.CDLL(None).creat(f"{place}/by_library".encode(), 0o644) < 0
+    subprocess.run([sys.executable, "-S", "-E", "-c", f"open({place + '/by_child'!r}, 'w')"], stderr=subprocess.DEVNULL)
+    subprocess.run(["sh", "-c", f"echo theirs > {place}/by_shell; rm -f {place}/mine; mkdir {place}/folder"], stderr=subprocess.DEVNULL)
+with open("inside", "w") as file:
+    file.write("theirs")
+os.mkdir("folder")
+os.rename("inside", "folder/moved")
+"""
+
+
+@CONFINED
+@pytest.mark.parametrize("apart", [False, True], ids=["own", "another"])
+def test_nothing_outside_is_written_by_whatever_way(tmp_path: Path, apart: bool) -> None:
+    """By descriptors, by compiled code, by other interpreters and other programs; also where none of ours is loaded."""
+    here, there = _made(tmp_path / "here"), _made(tmp_path / "there")
+    (here / "mine").write_text("mine")
+    (there / "mine").write_text("mine")
+    (here / "train.py").write_text(OTHERS)
+    (here / "launch.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, *['-S', '-E'], 'train.py', *sys.argv[1:]], check=True)\n"
+    )
+    done = run(tmp_path, "--", "python", "launch.py" if apart else "train.py", str(there), str(here))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "trained with no trainer" in done.stdout
+    assert "Landlock confines them" in done.stdout
+    assert [path.name for path in there.iterdir()] == ["mine"]
+    assert sorted(path.name for path in here.iterdir()) == ["launch.py", "mine", "train.py"]
+
+
+def test_an_absolute_path_is_written_aside(tmp_path: Path) -> None:
+    """A script that is healthy goes on: what it wrote outside it finds again."""
+    there = _made(tmp_path / "there")
+    (_made(tmp_path / "here") / "train.py").write_text(
+        "import os, pathlib, sys\n"
+        "out = pathlib.Path(sys.argv[1], 'a', 'b')\n"
+        "for _ in range(2):\n"
+        "    os.makedirs(out, exist_ok=True)\n"
+        "    out.mkdir(parents=True, exist_ok=True)\n"
+        "(out / 'file').write_text('theirs')\n"
+        "assert (out / 'file').open().read() == 'theirs'\n"
+    )
+    done = run(tmp_path, "--", "python", "train.py", str(there))
+    assert "trained with no trainer" in done.stdout, done.stdout + done.stderr
+    assert not list(there.iterdir())
+
+
+@CONFINED
+def test_a_script_that_is_kept_from_writing_is_not_called_wrong(tmp_path: Path) -> None:
+    (_made(tmp_path / "here") / "train.py").write_text(
+        "import os, sys\nos.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)\n"
+    )
+    done = run(tmp_path, "--", "python", "train.py", str(tmp_path / "there"))
+    assert done.returncode == 2
+    assert "writes where a rehearsal may not" in done.stdout
+
+
+def test_a_place_that_holds_the_users_folder_is_no_scratch_place(tmp_path: Path) -> None:
+    cache = _made(tmp_path / "cache")
+    user = _made(cache / "user")
+    variables = {"HF_HOME": str(cache), "TORCH_HOME": str(_made(tmp_path / "torch"))}
+    found = scratch("python", user, variables)
+    assert str(tmp_path / "torch") in found
+    assert str(cache) not in found
+    assert not any(user.is_relative_to(place) for place in found)
+
+
+def test_where_nothing_confines_it_the_report_says_so() -> None:
+    replaced = outcome_of(Rehearsed(first=Part(status=0, said=[], output=[]))).replaced
+    assert any("are not confined here" in text for text in replaced)
+
+
 def test_a_module_that_is_not_installed_is_no_fault_of_the_launch(tmp_path: Path) -> None:
     (_made(tmp_path / "here") / "train.py").write_text("import nowhere_to_be_found\n")
     done = run(tmp_path, "--", "python", "train.py")
@@ -178,24 +260,23 @@ def test_a_refusal_of_the_plan_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_process_and_no_folder(tmp_path: Path, number: signal.Signals) -> None:
     here, temporary = _made(tmp_path / "here"), _made(tmp_path / "tmp")
-    told = tmp_path / "told"
     (here / "train.py").write_text(
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
-        f"os.write(os.open({str(told)!r}, os.O_CREAT | os.O_WRONLY), f'{{os.getpid()}} {{child.pid}}'.encode())\n"
+        "os.write(os.open('told', os.O_CREAT | os.O_WRONLY), f'{os.getpid()} {child.pid}'.encode())\n"
         "time.sleep(100)\n"
     )
     process = subprocess.Popen(
         rlstep("--", "python", "train.py"), cwd=here, env=os.environ | {"TMPDIR": str(temporary)}
     )
     until = time.monotonic() + LIMIT
-    while not (told.exists() and len(told.read_text().split()) == 2):
+    while len(pids := [pid for told in temporary.glob("*/here/told") for pid in told.read_text().split()]) != 2:
         assert time.monotonic() < until
         time.sleep(0.05)
     process.send_signal(number)
     assert process.wait(LIMIT) == 130
     assert not list(temporary.iterdir())
-    for pid in told.read_text().split():
+    for pid in pids:
         while _lives(int(pid)):
             assert time.monotonic() < until
             time.sleep(0.05)
