@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.events import (
     AnyEvent,
+    EpochEnd,
+    Generated,
     Judged,
     MicroBatch,
+    Phase,
+    PhaseEnded,
+    Received,
     Refresh,
     Rollout,
     RunStarted,
     Unobserved,
     Update,
+    WeightSync,
 )
 from rlstep_hooks.record.files import is_regular, open_file
 from rlstep_hooks.record.ledger import LONGEST_LINE, MOST_DAMAGED, given_up, lines_of
@@ -30,7 +36,7 @@ _NEWLINE = ord("\n")
 _END = b'{"event":"run_ended"'
 _WRITTEN = re.compile(rb'"written":(\d{1,10})\b')
 
-_NUMBERED = (Rollout, Refresh, MicroBatch, Update)
+_PLACED = (Rollout, Generated, Received, Refresh, MicroBatch, Update, WeightSync, EpochEnd, Phase, PhaseEnded)
 """Events that have a place in the run: what happens again has another time."""
 
 OF_WHOLE_RECORDS = ("order", "versions", "learning_rate")
@@ -91,7 +97,7 @@ class Tail:
             again, self._began = self._began, True
             return "begins the run again" if again else ""
         self._over = isinstance(event, Judged)
-        again = type(event) in _NUMBERED and event.at > 0.0 and event == before
+        again = type(event) in _PLACED and event.at > 0.0 and event == before
         return "repeats the line before" if again else ""
 
     def _damage(self, what: str) -> Iterator[AnyEvent]:

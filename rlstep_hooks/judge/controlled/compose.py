@@ -37,6 +37,7 @@ from rlstep_hooks.record.events import (
     WeightsSent,
     WeightSync,
 )
+from rlstep_hooks.record.tail import unknown_from_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -78,6 +79,8 @@ class TrainerPhases:
         """Calls without an end in a fully read record that marks the ends of calls."""
         self.attached: Attached | None = None
         self.facts: dict[str, object] = {}
+        self.unknown = ""
+        """Why the order of its events is not known from some line on, so that a call may be there and not be seen; empty if it is."""
 
     def arrived(self, name: PhaseName, number: int) -> bool:
         """Whether a call has been read to its end by now."""
@@ -142,6 +145,8 @@ class TrainerPhases:
                 self._tells_ends = True
                 return True
             else:
+                if isinstance(event, Unobserved) and event.what == "order":
+                    self.unknown = self.unknown or event.why
                 self._current[record].append(event)
         return False
 
@@ -288,6 +293,9 @@ class TrainerStream:
         """The event for a call without a record: from the first one on, the trainer's order of events is unknown."""
         if self.lost:
             return []
+        if self._phases.unknown:
+            self.lost = True
+            return [msgspec.structs.replace(each, at=call.at) for each in unknown_from_here(self._phases.unknown)]
         if len(self.missed) < REMEMBERED:
             self.missed.append(call)
         if len(self.missed) > 1:
