@@ -22,6 +22,7 @@ from rlstep_hooks.judge.following import FollowedRun, News
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.judge.rules import progress
+from rlstep_hooks.judge.rules.loss import gradient
 from rlstep_hooks.judge.standing import Standing
 from rlstep_hooks.judge.timeline import LoaderPosition
 from rlstep_hooks.planning.finding import Finding, Where
@@ -121,6 +122,7 @@ def test_evaluation_and_the_critic_are_not_counted(tmp_path: Path) -> None:
 
 def test_only_new_bytes_are_read_and_none_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "RECENT_UPDATES", 50)  # what rules remember is full soon
+    monkeypatch.setattr(gradient, "KEPT", 50)
     data = [encode(event) for event in scripted_run(make_plan(iterations=2, max_steps=3000, rows=None))]
     part = len(data) // 6
     run = FollowedRun(tmp_path, "run")
