@@ -12,6 +12,7 @@ from torch.optim import optimizer as torch_hooks
 
 import rlstep_hooks
 from rlstep_hooks import Schedule, StepAuditError
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import FactsRead
@@ -302,6 +303,13 @@ class ZeroedByAGuard(TinyLoop):
         super().update(audit)
 
 
+COUNTS: dict[type[TinyLoop], str] = {
+    OneUpdate: f"{EPOCHS * MINIBATCHES} micro-batches to an update instead of 1",
+    OnePassTooMany: f"{EPOCHS + 1} passes over each rollout instead of {EPOCHS}",
+}
+"""Where one whole number explains all counts."""
+
+
 @pytest.mark.parametrize(
     ("broken", "code", "rollout", "update"),
     [
@@ -342,6 +350,10 @@ def test_fault_is_found_at_its_place(
     assert code in found, errors(report)
     assert (found[code].where.rollout, found[code].where.update) == (rollout, update)
     assert report.verdict == ("PASS" if found[code].severity == "warning" else "FAIL")
+    heads = [head.code for head, _ in groups(report.findings) if head.severity != "info"]
+    # Old log-probs that are replaced by the new ones are both; that the ratio is exactly 1 says how they were replaced.
+    assert heads == ["RLS302" if broken is OldReplaced else code], "one cause, one headline"
+    assert report.counts_explained == COUNTS.get(broken, "")
 
 
 def test_a_target_with_a_gradient_is_found_in_the_critics_loss_too() -> None:

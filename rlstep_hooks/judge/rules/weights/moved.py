@@ -57,7 +57,7 @@ class WeightsMovedBetweenUpdates(Rule):
     title = "Weights changed without an update"
     topics = ("weights",)
     nothing_seen = "fewer than two updates were probed"
-    produces = (here("RLS402", "RLS403", "RLS411", "RLS412", *OTHER_FORWARD),)
+    produces = (here("RLS302", "RLS310", "RLS402", "RLS403", "RLS411", "RLS412", *OTHER_FORWARD),)
 
     def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
         """Look at the movement since the last update."""
