@@ -57,6 +57,8 @@ class Fault:
     """The first update that is wrong."""
     settings: dict[str, Any] = field(default_factory=dict)
     algorithm: str = "PPO"
+    headline: str = ""
+    """The rule of the headline, where another one sees the cause itself; empty where it is `code`."""
 
     @property
     def callback(self) -> FromSecond:
@@ -497,6 +499,7 @@ FAULTS = [
         ends=observations_shifted,
         algorithm="A2C",
         update=1,
+        headline="RLS521",
     ),
     Fault(
         "rmsprop_steps_twice_as_far",
@@ -525,6 +528,7 @@ FAULTS = [
         begins=limit_lost,
         settings={"target_kl": 1e-6, "learning_rate": 3e-3},
         update=2,
+        headline="RLS101",
     ),
     Fault(
         "gamma_and_lambda_swapped",
@@ -535,7 +539,12 @@ FAULTS = [
     ),
     Fault("advantages_negated", "a sign lost", "RLS516", "of the opposite sign", begins=_buffer(negated)),
     Fault(
-        "ends_of_episodes_ignored", "dones left out of GAE", "RLS516", "go on over the ends of episodes", begins=no_ends
+        "ends_of_episodes_ignored",
+        "dones left out of GAE",
+        "RLS516",
+        "go on over the ends of episodes",
+        begins=no_ends,
+        headline="RLS521",
     ),
     Fault(
         "targets_are_rewards",
@@ -574,7 +583,14 @@ FAULTS = [
         "others among those",
         begins=moments_cleared,
     ),
-    Fault("gradients_enlarged_after_the_clip", "a clip that does not act", "RLS808", "at most 0.5", begins=not_clipped),
+    Fault(
+        "gradients_enlarged_after_the_clip",
+        "a clip that does not act",
+        "RLS808",
+        "at most 0.5",
+        begins=not_clipped,
+        headline="RLS810",
+    ),
     Fault(
         "gradients_not_cleared",
         "zero_grad left out",

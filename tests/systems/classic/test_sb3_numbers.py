@@ -16,6 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import LinearSchedule
 
+from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.systems.sb3.observe.pure import is_pure
@@ -68,6 +69,8 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault) -> None:
     assert (found.where.rollout, found.where.update) == (1, fault.update), str(found)
     assert fault.cause in f"{found.expected} {found.observed} {found.why}", str(found)
     assert not early
+    heads = [head.code for head, _ in groups(audit.report.findings) if head.severity != "info"]
+    assert heads == [fault.headline or fault.code], "one cause, one headline"
 
 
 SOUND: dict[str, dict[str, Any]] = {

@@ -55,7 +55,7 @@ class TimestepsAltered(Rule):
     topics = ("timesteps",)
     nothing_seen = "nobody saw timesteps both when they were made and in the buffer or the loss"
     optional = True
-    produces = (here("RLS301", *LOSS),)
+    produces = (here("RLS301", "RLS516", "RLS517", "RLS521", *LOSS),)
 
     def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
         """Look at the comparison of the complete buffer."""
