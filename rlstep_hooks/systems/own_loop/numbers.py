@@ -17,7 +17,7 @@ from rlstep_hooks.observe.gradient_watch import GradientSource, GradientWatch
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay, ReplaySource
 from rlstep_hooks.observe.weight_probe import UpdateSource, WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
-from rlstep_hooks.record.values import Role
+from rlstep_hooks.record.values import Learns, Role
 from rlstep_hooks.systems.own_loop.left_over import LeftOver
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 old_intact=of["differing"] == 0 if "differing" in of else None,
                 max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
                 advantages_intact=of["advantages_differ"] == 0 if "advantages_differ" in of else None,
+                learns=_learns(of),
                 targets_intact=of["targets_differ"] == 0 if "targets_differ" in of else None,
                 timesteps_intact=of["timesteps_differ"] == 0 if "timesteps_differ" in of else None,
                 surprise=finite(of["surprise"]) if "surprise" in of else None,
@@ -73,6 +74,15 @@ class MicroBatchColumns(msgspec.Struct, frozen=True):
                 loss_like=self.like() if self.like is not None and gap is not None and gap > FITS else "",
             )
         ]
+
+
+def _learns(of: dict[str, float]) -> Learns:
+    """Whether the loss leaves some sample a gradient, from how many it does and of how many a rounding decides it."""
+    if "learning" not in of:
+        return ""
+    if of["learning"]:
+        return "yes"
+    return "unknown" if of["undecided"] else "no"
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -155,7 +165,11 @@ class LoopNumbers:
             parameters: Its tensors.
             apart: Identities of those on which the policy's log-probs do not depend.
         """
-        probe = WeightProbe(parameters, apart=apart)
+        # The last tensor of the policy is always among those that are probed: layers before it may be dead, and have no gradient.
+        given = list(parameters)
+        given.reverse()
+        given.sort(key=lambda parameter: id(parameter) in apart)
+        probe = WeightProbe(given, apart=apart)
         if probe.size:
             self._probes[role] = probe
         return bool(probe.size)

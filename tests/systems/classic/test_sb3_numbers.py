@@ -131,6 +131,25 @@ def test_sound_runs_are_silent_and_every_link_is_compared(name: str) -> None:
     assert passed(report) >= LINKS, [rule for rule in report.rules if rule.code in LINKS]
 
 
+def test_a_clip_that_ends_every_gradient_is_no_missing_gradient() -> None:
+    """Found by a random configuration: RLS809 took a ratio within 1 % for one that no clip touches."""
+    report = audited(ppo(clip_range=1e-3, batch_size=4, vf_coef=0.0, learning_rate=3e-4, n_epochs=4), 192).report
+    assert (report.verdict, codes(report)) == ("PASS", set()), [str(f) for f in report.findings]
+    assert "RLS809" in passed(report)
+
+
+def test_layers_that_died_are_no_missing_gradient() -> None:
+    """Found by a random configuration: all probed tensors stood before a layer of ReLUs that had died."""
+
+    def dies(model: Any) -> None:
+        with torch.no_grad():
+            model.policy.mlp_extractor.policy_net[2].bias.fill_(-100.0)
+
+    layers = {"net_arch": {"pi": [8, 8], "vf": [8]}, "activation_fn": torch.nn.ReLU}
+    report = audited(ppo(vf_coef=0.0, ent_coef=0.1, policy_kwargs=layers), 320, FromSecond(dies, nothing)).report
+    assert codes(report) == {"RLS404"}  # the weight that this test wrote
+
+
 @pytest.mark.parametrize("settings", [{}, {"normalize_advantage": True, "use_rms_prop": False, "ent_coef": 0.01}])
 def test_a2c(settings: dict[str, Any]) -> None:
     model = A2C("MlpPolicy", make_vec_env("CartPole-v1", 4, seed=1), seed=1, device="cpu", **settings)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 KEPT = RECENT_UPDATES
 """Updates whose numbers wait for those of their micro-batches, or the other way round: numbers of a whole run can come together."""
 
-NEAR_ONE = 0.01
-"""Largest |log ratio| that no clip range touches, where the clipped part is not known."""
+NEAR_ONE = 1e-4
+"""Largest |log ratio| that no clip range touches, where the clipped part is not known. GSPO clips at 3e-4."""
 
 
 class _Window(msgspec.Struct):
@@ -64,8 +64,9 @@ class GradientMissing(Rule):
 
     Known limits:
         - TRL's GRPOTrainer and RLOOTrainer, Stable-Baselines3, and loops of one's own that hand over advantages and both log-probs.
-          An update whose tokens are all left out by clips and masks is not compared (outside TRL: one that the clip acts on),
-          nor one of a collapsed policy, which is certain of every token: its log-probs have no gradient.
+          An update whose tokens are all left out by clips and masks is not compared (where the clip is not known, as in loops of
+          one's own: one whose ratio is not 1), nor one of a collapsed policy, which is certain of every token: its log-probs have no
+          gradient.
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
           completions can cancel.
         - A probe reads up to 256 weights of each of up to four tensors.
@@ -125,7 +126,7 @@ class GradientMissing(Rule):
         if not (window.signal and window.alive):
             return None
         self.checks += 1
-        if values.with_gradient:
+        if values.with_gradient or values.gradient_norm:
             return None
         return self.fail(
             expected="a gradient in some probed weight, since advantages differ from 0",

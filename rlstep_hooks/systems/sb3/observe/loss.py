@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 EDGE = 1e-5
 """A ratio this near to its limit may be on either side of it."""
+CERTAIN = 1e-6
+"""|log-prob| below which an action may be certain."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,20 @@ class MiniBatch:
         gap = ((observed - documented).abs() / rounding).max()
         ratio = (observed * documented).sum() / documented.square().sum()
         return {"loss_gap": gap, "loss_ratio": ratio}
+
+    def learning(self) -> dict[str, Tensor]:
+        """How many samples have a gradient of the policy's term that the clip leaves, and of how many that is not known."""
+        gradient, edge = self._policy(self.settings, self._advantages(self.settings))
+        # An action that is certain, such as the only one that a mask allows, has no gradient.
+        undecided = edge.bool() | (self.log_probs.abs() < CERTAIN)
+        return {"learning": ((gradient != 0) & ~undecided).sum(), "undecided": undecided.sum()}
+
+    def _advantages(self, settings: Settings) -> Tensor:
+        """Those that the surrogate has, (B,)."""
+        given = self.samples.advantages.flatten().double()
+        if not settings.normalises or (len(given) == 1 and settings.clip is not None):
+            return given
+        return (given - given.mean()) / (given.std() + 1e-8)
 
     def documented(self, settings: Settings, advantages: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The gradients to log-probs, values and entropies, (3, B), and one rounding of each."""

@@ -217,6 +217,7 @@ class TrainingWatch:
             targets=samples.returns,
         )
         self._compare_targets(places, samples)
+        self._add_learning(samples)
         self._add_surprise()
         if self._altered is not None:
             self._observer.add_columns({"timesteps_differ": self._altered})
@@ -234,6 +235,18 @@ class TrainingWatch:
             if getattr(self._model, "clip_range_vf", None) is not None:
                 differing = differing + (values != samples.old_values).sum()
             self._observer.add_columns({"targets_differ": differing})
+
+    def _add_learning(self, samples: Any) -> None:
+        """Whether the clip leaves some sample a gradient: an update on a mini-batch without one moves nothing, and is no fault."""
+        if self._log_probs is None:
+            return
+        columns = {"learning": torch.zeros(()), "undecided": torch.ones(())}
+        with self._loss_guard, torch.no_grad():
+            if self._settings is None:
+                self._settings = read_settings(self._model, ratio=self._audit.schedule.old_logprob_source != "none")
+            found = MiniBatch(self._settings, self._log_probs, samples.old_values, has_entropy=False, samples=samples)
+            columns = found.learning()
+        self._observer.add_columns(columns)
 
     def _add_surprise(self) -> None:
         """How surprising the actions of a rollout's first mini-batch are, whose log-probs are those of the weights that sampled it."""
