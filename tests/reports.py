@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge import replay
 from rlstep_hooks.judge.controlled import run as controlled
+from rlstep_hooks.judge.links import link_of, links_of
 from rlstep_hooks.judge.run_diff import recorded, run_and_plan
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.page.build import page_of
 from rlstep_hooks.show.page.timeline import TimelineWatcher
-from rlstep_hooks.systems.index import deviations_of
+from rlstep_hooks.systems.index import deviations_of, system_of
+from rlstep_hooks.systems.links import RULES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rlstep_hooks.judge.report import Report
     from rlstep_hooks.show.page.model import Page
 
 report_of = partial(replay.report_of, deviations_of=deviations_of)
@@ -29,3 +32,10 @@ def recorded_page(folder: Path) -> Page:
     watcher = TimelineWatcher()
     report = report_of(folder, watcher=watcher)
     return page_of(report, records(folder)[report.run], watcher)
+
+
+def claimed(report: Report, system: str) -> set[str]:
+    """Links that a report calls right although `rlstep doctor` says of this system that one of their rules compares nothing."""
+    right = {link.name for link in links_of(report.rules, report.findings) if link.state == "right"}
+    declared = [name for name, link in system_of(system).links.items() if link.exists and not link.compared]
+    return right & {link_of(code).name for name in declared for code in RULES[name]}

@@ -19,7 +19,7 @@ from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.systems.own_loop.numbers import HELD
 from tests.detection.outcomes import Clean, Detected, delay_of, note
-from tests.reports import report_of
+from tests.reports import claimed, report_of
 from tests.systems.classic.tiny import EPOCHS, MINIBATCHES, ROLLOUTS, SAMPLES, TinyLoop, errors, plan
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def audited(loop: TinyLoop, schedule: Schedule | None = None, **options: Any) ->
 def test_a_loop_as_planned_passes_without_a_finding(named: bool) -> None:
     loop = TinyLoop()
     report = audited(loop, optimizer=loop.optimizer if named else None)
+    assert claimed(report, "own_loop") == set()
     note(Clean(framework="a loop of one's own", alarms=tuple(finding.code for finding in report.findings)))
     assert (report.verdict, report.findings, report.complete) == ("PASS", [], True)
     counts = report.counts

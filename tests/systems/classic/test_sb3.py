@@ -23,7 +23,7 @@ from rlstep_hooks import StepAuditError, StepAuditSB3Callback
 from rlstep_hooks.record.events import MicroBatch, RunEnded
 from rlstep_hooks.record.ledger import MemoryLedger
 from tests.record.test_remote import status
-from tests.reports import report_of
+from tests.reports import claimed, report_of
 from tests.systems.classic.sb3_faults import FromSecond, nothing, rising
 from tests.systems.run_command import run_script
 
@@ -69,6 +69,7 @@ def test_updates_and_passes() -> None:
     assert report.verdict == "PASS"
     assert not codes(report)
     assert report.complete
+    assert claimed(report, "sb3") == set()
     assert (report.counts.rollouts, report.counts.samples) == (3, 192)  # rollouts are whole
     assert report.counts.updates == report.counts.microbatches == report.schedule.updates == 3 * 3 * 4
     assert model._n_updates == 3 * 3  # n_updates counts passes

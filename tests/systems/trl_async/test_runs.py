@@ -9,6 +9,7 @@ import pytest
 
 import rlstep_hooks
 from rlstep_hooks.record.events import MicroBatch, Rollout, WeightSync
+from tests.reports import claimed
 from tests.systems.trl.helpers import codes, events_of, problems
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def test_a_healthy_run_has_no_finding(build: Callable[..., Any], settings: dict[
     report = audit.report
     assert not problems(report)
     assert report.verdict == "PASS"
+    assert claimed(report, "trl_async") == set()
     assert report.counts.updates == trainer.state.global_step > 0
     assert report.counts.rollouts == report.counts.updates
     assert report.counts.microbatches == report.counts.updates * trainer.args.gradient_accumulation_steps

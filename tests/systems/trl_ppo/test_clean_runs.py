@@ -9,6 +9,7 @@ import pytest
 import rlstep_hooks
 import rlstep_hooks.systems.live_plan
 from rlstep_hooks.record.events import EpochEnd, Rollout, RunStarted
+from tests.reports import claimed
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import events_of, problems
 
@@ -24,6 +25,7 @@ def test_two_data_epochs(build: Callable[..., Any]) -> None:
     report = audit.report
     assert not problems(report)
     assert report.verdict == "PASS"
+    assert claimed(report, "trl_ppo") == set()
     assert report.complete
     samples = 8 * (2 if RELEASE.release < (0, 17) else 1)  # num_mini_batches made the rollout larger until 0.17
     rollouts = 48 // samples
