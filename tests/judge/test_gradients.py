@@ -41,3 +41,22 @@ def test_a_gradient_at_the_log_probs(gap: float, severity: str | None) -> None:
 def test_matrices_that_lose_their_gradient() -> None:
     assert found("updates", 1, frozen=0, gradient_lost=0) == []
     assert found("updates", 1, frozen=0, gradient_lost=7) == [("RLS408", "error")]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words", "other"),
+    [
+        ({"loss_ratio": 1.0}, "the loss has its value", False),
+        ({}, "its value was not compared", False),
+        ({"loss_ratio": 0.5}, "the loss itself is not that of its formula (RLS801)", True),
+        ({"loss_gap": 1e6}, "the loss itself is not that of its formula (RLS801)", True),
+    ],
+)
+def test_a_gradient_of_another_loss_says_what_is_known_of_its_value(
+    numbers: dict[str, float], words: str, other: bool
+) -> None:
+    unknown = {"loss_ratio": None, "loss_gap": None}
+    found = judged(measured(run(), "microbatches", 4, gradient_gap=1e6, **unknown | numbers))
+    [gradient] = [finding for finding in found if finding.code == "RLS805"]
+    assert words in gradient.why
+    assert other == any(finding.code == "RLS801" for finding in found)

@@ -279,3 +279,54 @@ def test_the_classes_that_rlstep_run_hooks_have_their_own_functions_again() -> N
     assert vars(grpo_trainer.GRPOTrainer)["__init__"] is not own
     assert injection.detach() == []
     assert vars(grpo_trainer.GRPOTrainer)["__init__"] is own
+
+
+class AddsTheAudit(TrainerCallback):  # type: ignore[misc]
+    """Adds an audit to its trainer after three updates."""
+
+    def __init__(self) -> None:
+        self.audit = StepAuditCallback(log_dir=None, listeners=())
+        self.trainer: Any = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 3:
+            self.trainer.add_callback(self.audit)
+
+
+def test_an_audit_that_is_added_while_training_is_under_way_says_so(tmp_path: Path) -> None:
+    callback = AddsTheAudit()
+    callback.trainer = trainer = tiny_trainer(tmp_path, callbacks=[callback], rows=8)
+    trainer.train()
+    assert callback.audit.report.verdict == "NOT_EVALUATED"
+    assert "added while training was under way" in callback.audit.report.not_evaluated["order"]
+    trainer.remove_callback(callback)
+    trainer.train()
+    assert callback.audit.report.verdict == "PASS", "the next training call is seen from its beginning"
+
+
+def alive_after(folder: Path, audit: StepAuditCallback | None, **settings: Any) -> set[str]:
+    """What of a trained trainer is there when nobody holds it, and no garbage was collected."""
+    gc.collect()
+    gc.disable()
+    try:
+        trainer = tiny_trainer(folder, callbacks=[] if audit is None else [audit], rows=8, **settings)
+        trainer.train()
+        held = {"trainer": trainer, "optimizer": trainer.optimizer.optimizer, "model": trainer.model}
+        watched = {name: weakref.ref(of) for name, of in held.items()}
+        del trainer, held
+        return {name for name, of in watched.items() if of() is not None}
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"beta": 0.04, "num_iterations": 2}, {"max_grad_norm": 0.0, "gradient_accumulation_steps": 2}],
+    ids=["plain", "reference", "accumulation"],
+)
+def test_a_trained_trainer_does_not_wait_for_the_garbage_collector(settings: dict[str, Any], tmp_path: Path) -> None:
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    audited = alive_after(tmp_path / "audited", audit, **settings)
+    assert audited == alive_after(tmp_path / "alone", None, **settings)
+    assert audit.report.verdict == "PASS", "the audit outlives its trainer"

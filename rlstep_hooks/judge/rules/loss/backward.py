@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.certain import ValueRule
-from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE, ROUNDINGS
+from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE, ROUNDINGS, loss_distance
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place
@@ -103,10 +103,19 @@ class BackwardScale(ValueRule):
             expected=f"the gradient of the documented loss at the {of}",
             observed=f"another at some token, {gap / ROUNDINGS:.3g} times as far as rounding explains",
             where=self.progress.where_at(place, event),
-            why="the loss has its value, and what it teaches is that of another loss",
+            why=self._why(values),
             fix=f"look for detach(), torch.no_grad() and hooks between the {of} and the loss",
             variant=f"gradient {event.role}",
         )
+
+    def _why(self, values: MicroBatchValues) -> str:
+        """What is known of the value of the loss whose gradient is another."""
+        distance = loss_distance(values, self.progress.precision)
+        if distance is None:
+            return "what the loss teaches is that of another loss; its value was not compared"
+        if distance > 1:
+            return "the loss itself is not that of its formula (RLS801), and its gradient is that of another loss too"
+        return "the loss has its value, and what it teaches is that of another loss"
 
     def _compare_below(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         gap = values.head_gap

@@ -12,6 +12,7 @@ from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING, ValueRule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rlstep_hooks.judge.rules.precision import Precision
     from rlstep_hooks.judge.rules.progress import Place
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Carried, Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
@@ -84,7 +85,7 @@ class LossScale(ValueRule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
         """Compare the loss with its formula."""
-        distance = self._distance(values)
+        distance = loss_distance(values, self.progress.precision)
         if distance is None:
             return None
         self.checks += 1
@@ -114,11 +115,12 @@ class LossScale(ValueRule):
     def _tolerance(self) -> float:
         return RELATIVE_TOLERANCE[self.progress.precision]
 
-    def _distance(self, values: MicroBatchValues) -> float | None:
-        """How far a loss is from its formula, in tolerances."""
-        if values.loss_gap is not None:
-            return values.loss_gap / ROUNDINGS
-        return None if values.loss_ratio is None else abs(values.loss_ratio - 1) / self._tolerance
+
+def loss_distance(values: MicroBatchValues, precision: Precision) -> float | None:
+    """How far a loss is from its formula, in tolerances; None if it was not compared."""
+    if values.loss_gap is not None:
+        return values.loss_gap / ROUNDINGS
+    return None if values.loss_ratio is None else abs(values.loss_ratio - 1) / RELATIVE_TOLERANCE[precision]
 
 
 def _whole_factor(ratio: float, tolerance: float) -> str:

@@ -71,6 +71,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._observer: Observer | None = None
         self._stop: StopAgreement | None = None
         self._training_calls = 0
+        self._saw_begin = False
+        """Whether the training call that is under way told this callback of its beginning."""
         self._asked_to_stop = False
         self._sees_train = False
         """Whether the call of `train` that is under way goes through `_around_train`."""
@@ -103,6 +105,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training begins: plan, hooks, record."""
+        self._saw_begin = True
         trainer = _calling_trainer(self)
         if trainer is None:
             self._session.refuse("the callback cannot find its trainer")
@@ -121,6 +124,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A window ended."""
+        self._notice_late(state)
         self._act(control, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -146,9 +150,20 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training ended without an exception."""
+        self._notice_late(state)
+        self._saw_begin = False
         if self._session.running:
             self._completed()
         self._act(control, state)
+
+    def _notice_late(self, state: Any) -> None:
+        """Say that training was under way when the callback was added."""
+        if not self._saw_begin:
+            self._saw_begin = True
+            self._session.refuse(
+                f"the callback was added while training was under way (first seen at update {state.global_step}); a run is audited "
+                "from its beginning, so add it before train()"
+            )
 
     # Life of one audit
 

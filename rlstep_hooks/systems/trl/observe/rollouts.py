@@ -73,11 +73,13 @@ class RolloutHooks:
         self._settings = LiveSettings(trainer)
         form = observation.form
         own = form.read != READ or bool(own_advantages(trainer, form.read))
-        # Callbacks may generate for the logs, and reward functions may ask the policy for its judgement.
+        self._rewards = rewards = RewardWatch(trainer, schedule.algorithm, recorder)
+        # Callbacks may generate for the logs, and reward functions may ask the policy for its judgement. The function must not hold us:
+        # the trainer would then wait for the garbage collector together with this object.
         self._sampling = SamplingWatch(
             trainer,
             recorder,
-            of_rollout=lambda: observation.generation is not None and not self._rewards.scoring,
+            of_rollout=lambda: observation.generation is not None and not rewards.scoring,
             processors=not own,
         )
         self._generated = GeneratedWatch(trainer, recorder)
@@ -85,7 +87,6 @@ class RolloutHooks:
         self._rows = RowWatch(trainer)
         self._rows_guard = Contained(recorder, ("rows",))
         self._rewards_guard = Contained(recorder, ("rewards",))
-        self._rewards = RewardWatch(trainer, schedule.algorithm, recorder)
 
     def attach(self, patches: Patches) -> None:
         """Place the hooks."""
