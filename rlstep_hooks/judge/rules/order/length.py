@@ -128,7 +128,8 @@ class RunLength(Rule):
         2, update 6, micro-batch 12
           expected  a rollout, 8 updates in all
           observed  the end of training after 6 updates
-          why       the loop ran out of data or went on past its plan
+          why       the loop ended before its plan did: it ran out of data, or its
+                    length is another
           fix       compare the updates in the plan with the rows and the configured
                     length
 
@@ -174,7 +175,9 @@ class RunLength(Rule):
             why=(
                 "the loop ended before the samples of this rollout were trained"
                 if untrained
-                else "the loop ran out of data or went on past its plan"
+                else "the loop ended before its plan did: it ran out of data, or its length is another"
+                if early
+                else "the loop went on past the end of its plan"
             ),
             fix=(LAST_ROWS if untrained else "compare the updates in the plan with the rows and the configured length"),
         )

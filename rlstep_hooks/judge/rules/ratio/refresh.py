@@ -32,7 +32,7 @@ class RefreshNotAsPlanned(Rule):
     Example:
         ERROR RLS303 Old log-probs not refreshed as planned · data epoch 0, rollout
         1, update 2, micro-batch 6
-          expected  no refresh here
+          expected  no computation of old log-probs here
           observed  old log-probs computed again, inside the training loss
           why       a denominator recomputed with newer weights pulls the ratio
                     towards 1 and hides the lag
@@ -84,7 +84,7 @@ class RefreshNotAsPlanned(Rule):
             self.checks += 1
             place = "inside the training loss" if difference.observed.in_loss else "outside its place"
             return self.fail(
-                expected="no refresh here",
+                expected="no computation of old log-probs here",
                 observed=f"old log-probs computed again, {place}",
                 where=difference.where,
                 why="a denominator recomputed with newer weights pulls the ratio towards 1 and hides the lag",
