@@ -92,6 +92,8 @@ def find_launch(words: list[str], options: Options) -> Launch:
 
 def _python_launch(path: Path, options: Options) -> Launch:
     """A Python file or a notebook on its own: what it trains itself, else what it starts."""
+    if not path.is_file():
+        raise LaunchError("there is no such file", Place(str(path)))
     itself = [Command(Program("script", str(path)), ())]
     if path.suffix == NOTEBOOK:
         return _only([*itself, *_embedded(path, options)], str(path), path.parent, options)

@@ -201,6 +201,8 @@ def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         ("plan -- 'not a (command'", "the command:1"),
         ("plan missing.sh", "missing.sh"),
         ("plan missing.yaml", "missing.yaml: there is no such file"),
+        # Without arguments it would be OpenRLHF's own program with its defaults.
+        ("plan train_ppo.py", "train_ppo.py: there is no such file"),
         (
             f"plan -- {TRL} --num_iterations 0",
             "argument 11 of the command: --num_iterations = 0: it must be at least 1",

@@ -71,7 +71,7 @@ def test_what_is_written_is_read_back(framework: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize(("source", "target"), [pair for pair in product(FRAMEWORKS, FRAMEWORKS) if pair[0] != pair[1]])
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 def test_round_trips_keep_the_schedule(source: str, target: str, data: st.DataObject) -> None:
     schedule = data.draw(schedules(reuse=not {source, target} & NO_REUSE))
     there = written(schedule, source)
