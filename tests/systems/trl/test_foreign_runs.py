@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,7 @@ from packaging.version import Version
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_tokenizer, tiny_trainer
 from tests.faults import trl_faults
 from tests.systems.trl.conftest import RELEASE
@@ -51,8 +54,6 @@ class TakesTheOptimizer(TrainerCallback):  # type: ignore[misc]
     trainer: Any = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        import inspect
-
         frame = inspect.currentframe()
         while frame is not None and not hasattr(frame.f_locals.get("self"), "callback_handler"):
             frame = frame.f_back
@@ -266,3 +267,61 @@ def test_a_run_of_nothing_is_said_once(settings: dict[str, Any], expected: str, 
     assert not any(f"-{digit}" in str(finding) for finding in report.findings for digit in range(10))
     assert report.schedule is not None
     assert report.schedule.updates == 0
+
+
+OTHERS = {
+    "beta": 0.5,
+    "entropy_coef": 0.3,
+    "epsilon_high": 0.9,
+    "epsilon_low": 0.01,
+    "importance_sampling_level": "sequence",
+    "loss_type": "sapo",
+    "mask_truncated_completions": True,
+    "max_completion_length": 5,
+    "multi_objective_aggregation": "normalize_then_sum",
+    "normalize_advantages": True,
+    "num_generations": 2,
+    "num_iterations": 4,
+    "off_policy_mask_threshold": 0.1,
+    "reward_clip_range": (-1.0, 1.0),
+    "scale_rewards": "batch",
+    "shuffle_dataset": False,
+    "temperature": 0.3,
+    "top_entropy_quantile": 0.5,
+    "use_adaptive_entropy": True,
+}
+"""Another value of each attribute that a trainer copies from its arguments when it is built, and computes with."""
+
+FOLLOWED_ELSEWHERE = {
+    *(
+        "chat_template_kwargs",
+        "log_completions",
+        "log_multimodal",
+        "log_unique_prompts",
+        "num_completions_to_print",
+    ),  # not of training
+    *("num_generations_eval", "pad_to_multiple_of", "use_transformers_continuous_batching"),  # not of what is learned
+    *("min_p", "repetition_penalty", "top_k", "top_p"),  # of sampling: read in use, by RLS410
+    *("use_vllm", "vllm_mode", "vllm_gpu_memory_utilization", "vllm_tensor_parallel_size"),  # how an engine was built
+    *("tools", "environment_factory", "rollout_func"),
+    *("vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),  # compared where vLLM samples
+    *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
+    "reward_weights",  # a tensor, which has a comparison of its own
+}
+"""Attributes that are copied from arguments and not compared as they are."""
+
+
+@SINCE_1_16
+@pytest.mark.parametrize("algorithm", ["GRPO", "RLOO"])
+def test_every_attribute_that_is_copied_from_the_arguments_is_compared(algorithm: str, tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, algorithm=algorithm, rows=8)
+    source = inspect.getsource(type(trainer).__init__)
+    copied = {name for name, _ in re.findall(r"self\.(\w+) = .*\bargs\.(\w+)", source)} - FOLLOWED_ELSEWHERE
+    assert len(copied) >= 9
+    assert copied <= OTHERS.keys(), "another value of each is given above"
+    assert list(LiveSettings(trainer).not_as_configured()) == []
+    for name in copied:
+        before = getattr(trainer, name)
+        setattr(trainer, name, OTHERS[name])
+        assert [change[0] for change in LiveSettings(trainer).not_as_configured()] == [f"trainer.{name}"]
+        setattr(trainer, name, before)

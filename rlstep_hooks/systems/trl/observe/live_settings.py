@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _COPIED = {
     "beta": "beta",
+    "entropy_coef": "entropy_coef",
     "epsilon_low": "epsilon",
     "epsilon_high": "epsilon_high",
     "importance_sampling_level": "importance_sampling_level",
@@ -28,15 +29,31 @@ _COPIED = {
     "off_policy_mask_threshold": "off_policy_mask_threshold",
     "reward_clip_range": "reward_clip_range",
     "scale_rewards": "scale_rewards",
+    "shuffle_dataset": "shuffle_dataset",
     "temperature": "temperature",
     "top_entropy_quantile": "top_entropy_quantile",
+    "use_adaptive_entropy": "use_adaptive_entropy",
 }
-"""What the trainer keeps for itself -> the argument that it is copied from."""
+"""What the trainer keeps for itself -> the argument that it is copied from. The settings of sampling are not here: those that are in
+force are read where they are used (`sampling`)."""
+
+_OF_ENGINE = (
+    "vllm_importance_sampling_correction",
+    "vllm_importance_sampling_mode",
+    "vllm_importance_sampling_cap",
+    "vllm_importance_sampling_clip_max",
+    "vllm_importance_sampling_clip_min",
+)
+"""The same, by one name, of what is computed with where vLLM samples."""
 
 _COUNTED = {"num_generations": "num_generations", "num_iterations": "num_iterations"}
 """The same for passes and groups. They are compared when training begins; after that rules of their own count them."""
 
-_IN_USE = ("max_grad_norm", "delta", "use_bias_correction_kl")
+_IN_USE = (
+    *("max_grad_norm", "delta", "use_bias_correction_kl", "sapo_temperature_pos", "sapo_temperature_neg"),
+    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+    *("entropy_target", "entropy_coef_delta", "entropy_coef_min", "entropy_coef_max"),
+)
 """Arguments that each update or loss reads anew."""
 
 
@@ -44,15 +61,19 @@ class LiveSettings:
     """Tells which settings are not those that were configured, and which changed since they were looked at last."""
 
     def __init__(self, trainer: Any) -> None:
+        of_engine = {name: name for name in _OF_ENGINE if getattr(trainer, "use_vllm", False)}
         self._copied = {
             name: argument
-            for name, argument in (_COPIED | _COUNTED).items()
+            for name, argument in (_COPIED | _COUNTED | of_engine).items()
             if hasattr(trainer, name) and hasattr(trainer.args, argument) and not own_construction(trainer)
         }
         self._trainer = trainer
         self._of_args = tuple(name for name in (*CYCLE_SETTINGS, *_IN_USE) if hasattr(trainer.args, name))
         # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
-        self._of_trainer = ("num_generations", *(name for name in self._copied if name not in _COUNTED))
+        # An adaptive entropy bonus moves its own coefficient.
+        moves = ("entropy_coef",) if getattr(trainer, "use_adaptive_entropy", False) else ()
+        lasting = (name for name in self._copied if name not in (*_COUNTED, *moves))
+        self._of_trainer = ("num_generations", *lasting)
         own = [f"trainer.{name}" for name in (*self._of_trainer, "reward_weights")]
         self._names = (*self._of_args, *own, "scaling of the adapters")
         # Each of PEFT's layers multiplies what its adapters give by these numbers (tuners/lora/layer.py 0.14 to 0.21).
@@ -65,6 +86,8 @@ class LiveSettings:
         """Name, configured value and the trainer's own of each that differs."""
         args = self._trainer.args
         for name, argument in self._copied.items():
+            if name == "entropy_coef" and getattr(self._trainer, "use_adaptive_entropy", False):
+                continue  # an earlier call of `train` may have moved it
             configured, own = getattr(args, argument), getattr(self._trainer, name)
             if name == "epsilon_high" and configured is None:
                 configured = args.epsilon
