@@ -44,6 +44,14 @@ def check_last(shown: Points, report: Report) -> None:
     assert last["verdict"] == (1 if report.verdict == "PASS" else 0)
 
 
+def test_tokens_counted_in_every_log_are_no_end_of_training(tmp_path: Path) -> None:
+    """With this setting each log of transformers 5 has a run time, as else only the last has."""
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    train(tmp_path, audit, include_num_input_tokens_seen=True)
+    assert audit.report.verdict == "PASS", problems(audit.report)
+    assert audit.report.counts.updates == 8
+
+
 def test_a_healthy_run(tmp_path: Path) -> None:
     audit = StepAuditCallback(log_dir=None, listeners=())
     shown, others = split(train(tmp_path / "audited", audit), PREFIX)

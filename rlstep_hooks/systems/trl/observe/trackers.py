@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Summary
     from rlstep_hooks.observe.contained import GapRecorder
 
-LAST_LOG = "train_runtime"
+LAST_LOG = "total_flos"
 """In the logs that transformers writes once when training is over, and in no others (`Trainer.log(metrics)` after the loop, 4.51,
-4.57, 5.23)."""
+4.57, 5.23). `train_runtime` is in every log of a run with `include_num_input_tokens_seen`."""
 
 
 class TrackerLogs:

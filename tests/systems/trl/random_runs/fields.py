@@ -117,6 +117,7 @@ EXPLICIT: dict[str, list[Any]] = {
     "include_for_metrics": [[], ["inputs"], ["loss"]],
     "label_names": [None, ["labels"]],
     "metric_for_best_model": [None, "loss", "reward", "eval_reward"],
+    "include_num_input_tokens_seen": ["no", "all", "non_padding", True, False],
     "debug": ["", "underflow_overflow"],
     "accelerator_config": [
         None, {"split_batches": True}, {"even_batches": False}, {"use_seedable_sampler": False}, {"dispatch_batches": True},

@@ -5,8 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlstep_hooks.judge.report import Report
     from tests.systems.trl.random_runs.draws import Draw
+
+
+def no_signal(draw: Draw, config: Any, trainer: Any) -> bool:
+    """RLS505: TRL's own logs show no group with different rewards among which a completion was not masked out."""
+    masked = config.mask_truncated_completions
+    logged = [row for row in trainer.state.log_history if "frac_reward_zero_std" in row]
+    if not logged:
+        return masked or draw.around.get("rewards") in ("length", "sparse")
+    return all(row["frac_reward_zero_std"] == 1 or (masked and row["completions/clipped_ratio"] > 0) for row in logged)
+
+
+def rates_changed(draw: Draw, config: Any, trainer: Any) -> bool:
+    """RLS605: the drawn callback halves the base rates of the scheduler. The user meant it, so no error."""
+    return draw.around.get("callback") == "halves_rate"
+
+
+TRUE: dict[tuple[str, str], Callable[[Draw, Any, Any], bool]] = {
+    ("RLS505", "warning"): no_signal,
+    ("RLS605", "warning"): rates_changed,
+}
+"""Conditions by code and severity."""
 
 
 def true_findings(draw: Draw, config: Any, trainer: Any, report: Report) -> tuple[list[str], list[str]]:
@@ -15,6 +38,10 @@ def true_findings(draw: Draw, config: Any, trainer: Any, report: Report) -> tupl
     false: list[str] = []
     for finding in report.findings:
         if finding.severity == "info":
+            continue
+        condition = TRUE.get((finding.code, finding.severity))
+        if condition is not None and condition(draw, config, trainer):
+            true.append(finding.code)
             continue
         false.append(f"{finding.code} {finding.severity}: {finding}")
     if not report.complete:
