@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from rlstep_hooks.systems.trl.observe.loss import token_losses
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings, LossTerms
-from rlstep_hooks.systems.trl.observe.trained_tokens import trained_tokens
+from rlstep_hooks.systems.trl.observe.trained_tokens import trained_tokens, undecided_tokens
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, problems
 
@@ -142,6 +142,18 @@ def test_a_token_at_the_edge_of_a_mask_is_not_counted() -> None:
         [[False, True, False, True]],
         [[False] * 4],
     ]  # -log 0.9 is above 0.1
+    assert undecided_tokens(inputs, settings).tolist() == [[[True, False, False, False]], [[False] * 4]]
+
+
+@SINCE_1_16
+@pytest.mark.parametrize("settings", [{"epsilon": 0.0, "epsilon_high": 0.0}, {"top_entropy_quantile": 0.0}], ids=["clip", "entropy"])
+def test_where_rounding_decides_for_all_tokens_nothing_is_said(settings: dict[str, Any], build: Callable[..., Any]) -> None:
+    """A clip at the ratio that all tokens have, and the quantile that is the entropy of the one token that it leaves: gradients flow."""
+    trainer, audit = build(rows=16, max_steps=2, **settings)
+    trainer.train()
+    assert all(row["grad_norm"] > 0 for row in trainer.state.log_history if "grad_norm" in row)
+    assert problems(audit.report) == []
+    assert verdicts(audit.report)["RLS505"] == "NOT_EVALUATED"
 
 
 @SINCE_1_16

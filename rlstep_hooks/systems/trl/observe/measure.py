@@ -21,7 +21,7 @@ from rlstep_hooks.systems.trl.observe.loss import compare_losses, kl_estimate
 from rlstep_hooks.systems.trl.observe.loss_gradient import compare_gradients
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings, LossTerms, TokenWeights, joined
 from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource, Scope
-from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens
+from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens, undecided_tokens
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
@@ -269,7 +269,9 @@ class MicroBatchMeter:
             entropies=joined([of.entropies for of in weights]),
             correction=joined([of.correction for of in weights]),
         )
-        trained = trained_tokens(inputs, self._settings) if weights and self._settings is not None else None
+        trained = undecided = None
+        if weights and self._settings is not None:
+            trained, undecided = trained_tokens(inputs, self._settings), undecided_tokens(inputs, self._settings)
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
             tokens = torch.stack([held.tokens for held in group])
@@ -279,11 +281,13 @@ class MicroBatchMeter:
             if "alike" in of_rollout:
                 alike = of_rollout["alike"] > 1
                 columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
-                trained = None if trained is None else trained & ~alike.unsqueeze(2)
+                if trained is not None and undecided is not None:
+                    trained, undecided = trained & ~alike.unsqueeze(2), undecided & ~alike.unsqueeze(2)
                 if group[0].entropies is not None:
                     columns |= _copies(alike, new, mask)
-        if trained is not None:
+        if trained is not None and undecided is not None:
             columns["trained"] = trained.sum((1, 2), dtype=torch.float32)
+            columns["undecided"] = undecided.sum((1, 2), dtype=torch.float32)
         factors = [factor for held in group if (factor := held.backward.factor()) is not None]
         if factors:
             columns["backward"] = torch.stack([factor.to(new.device, non_blocking=True) for factor in factors]).float()

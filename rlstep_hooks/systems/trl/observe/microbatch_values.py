@@ -79,7 +79,9 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     def _learns(self, of: dict[str, float]) -> Learns:
         if self.masks_unknown:
             return "unknown"
-        return "" if "trained" not in of else "yes" if of["trained"] else "no"
+        if "trained" not in of:
+            return ""
+        return "yes" if of["trained"] else "unknown" if of["undecided"] else "no"
 
     def _head_gap(self, of: dict[str, float]) -> float | None:
         """The distance of gradients at the model's layers; None where the last layer does not give these log-probs by itself."""

@@ -33,8 +33,7 @@ def trained_tokens(inputs: LossInputs, settings: LossSettings) -> Tensor:
     """
     log_weight, advantages = importance(inputs.ratios(), inputs.mask, settings), inputs.advantages
     trained = inputs.mask.bool() & (advantages != 0) & (log_weight.abs() < _VANISHES)
-    edge = EDGE + 2 * epsilon_of(inputs) * (1 + sums_of(inputs, settings))
-    trained = trained & certain(inputs, settings, edge)
+    trained = trained & certain(inputs, settings, _edge(inputs, settings))
     if settings.clips:
         trained = trained & ~clip_acts(log_weight, advantages, settings)
     if settings.loss_type == "sapo":
@@ -50,6 +49,21 @@ def trained_tokens(inputs: LossInputs, settings: LossSettings) -> Tensor:
     ):  # the ratio of a sequence has the log-probs of all of its tokens
         trained = trained.any(-1, keepdim=True) & inputs.mask.bool()
     return trained
+
+
+def undecided_tokens(inputs: LossInputs, settings: LossSettings) -> Tensor:
+    """(N, B, T): the tokens with an advantage of which rounding decides whether a clip or a mask takes their gradient.
+
+    The quantile 0 of the entropies is the largest of them, so that the one token that it leaves is always among these; and so is every
+    token at lag 0 with an epsilon of 0.
+    """
+    sure = certain(inputs, settings, _edge(inputs, settings))
+    return inputs.mask.bool() & (inputs.advantages != 0) & ~sure
+
+
+def _edge(inputs: LossInputs, settings: LossSettings) -> Tensor:
+    """(N,): how near to a limit rounding decides."""
+    return EDGE + 2 * epsilon_of(inputs) * (1 + sums_of(inputs, settings))
 
 
 def kept_tokens(inputs: LossInputs, settings: LossSettings) -> Tensor | None:
