@@ -8,6 +8,7 @@ nox -s unit            the fast path
 from __future__ import annotations
 
 import functools
+import random
 import shutil
 import subprocess
 import sys
@@ -497,11 +498,10 @@ def rehearse_openrlhf(session: nox.Session) -> None:
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """100 random legal configurations, trained for real: no false finding."""
+    """500 random legal configurations over all fields, trained for real: no false finding. `-- --runs N --seed S` for others."""
     install_trl(session, NEWEST, *TESTS)
-    session.run(
-        "pytest", "tests/systems/trl/test_random_configs.py", *session.posargs, env=OFFLINE | {"RLSTEP_SOAK": "100"}
-    )
+    arguments = session.posargs or ("--runs", "500", "--seed", str(random.randrange(10**6)))
+    session.run("python", "-m", "tests.systems.trl.random_runs", *arguments, env=OFFLINE)
 
 
 @nox.session

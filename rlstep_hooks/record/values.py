@@ -130,7 +130,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     not looked for. Gradients of equal completions with opposite advantages cancel exactly."""
     learns: Learns = ""
     """Whether some token has a gradient, after every mask and clip of the loss; of samples whose completion no other has, where that
-    was looked for. "unknown" where the loss leaves out tokens that nobody follows, or where rounding decides it for all that may have one."""
+    was looked for. "unknown" where the loss leaves out tokens that nobody follows, or where rounding decides it for all that may have
+    one."""
     clipped: float | None = None
     """Fraction of tokens (of sequences, if `scope` is "sequence") whose gradient the clip removes."""
     scope: Literal["token", "sequence"] = "token"

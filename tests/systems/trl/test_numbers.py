@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
 from rlstep_hooks.systems.trl.observe.backward import Backward
+from rlstep_hooks.systems.trl.observe.drawn_log_probs import DrawnLogProbs
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS, MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
@@ -245,3 +248,26 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
     replayed = replay.work_up()
     assert replayed is not None
     assert (replayed[1].device.type, replayed[1].numel()) == ("meta", 6)
+
+
+class Gaps:
+    """Takes down what cannot be observed."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def cannot(self, what: str, why: str) -> None:
+        self.said.append((what, why))
+
+
+def test_a_generation_that_lays_sequences_end_to_end_gives_no_log_probs() -> None:
+    """As transformers' continuous batching does: its processors get all ids in one row, and the error of the hook hid the topic."""
+    gaps = Gaps()
+    watch = DrawnLogProbs(SimpleNamespace(temperature=1.0, model=torch.nn.Linear(1, 1), args=SimpleNamespace()))
+    processors: list[Any] = []
+    watch.begin(looks=True)
+    watch.see(processors, Contained(gaps, ("drawn_log_probs",)))
+    for _ in range(2):
+        processors[0](torch.tensor([3, 4, 5]), torch.zeros(1, 3, 8))
+    assert watch.take(torch.zeros(1, 2, dtype=torch.int64)) is None
+    assert gaps.said == []

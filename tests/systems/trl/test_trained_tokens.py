@@ -146,9 +146,13 @@ def test_a_token_at_the_edge_of_a_mask_is_not_counted() -> None:
 
 
 @SINCE_1_16
-@pytest.mark.parametrize("settings", [{"epsilon": 0.0, "epsilon_high": 0.0}, {"top_entropy_quantile": 0.0}], ids=["clip", "entropy"])
-def test_where_rounding_decides_for_all_tokens_nothing_is_said(settings: dict[str, Any], build: Callable[..., Any]) -> None:
-    """A clip at the ratio that all tokens have, and the quantile that is the entropy of the one token that it leaves: gradients flow."""
+@pytest.mark.parametrize(
+    "settings", [{"epsilon": 0.0, "epsilon_high": 0.0}, {"top_entropy_quantile": 0.0}], ids=["clip", "entropy"]
+)
+def test_where_rounding_decides_for_all_tokens_nothing_is_said(
+    settings: dict[str, Any], build: Callable[..., Any]
+) -> None:
+    """A clip at the ratio of all tokens, and the quantile that is the entropy of the one token that it leaves: gradients flow."""
     trainer, audit = build(rows=16, max_steps=2, **settings)
     trainer.train()
     assert all(row["grad_norm"] > 0 for row in trainer.state.log_history if "grad_norm" in row)

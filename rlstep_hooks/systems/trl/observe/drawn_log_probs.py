@@ -38,6 +38,9 @@ class _Draws:
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Called by transformers before each token with all ids so far and the logits of the next, (B, V) float32."""
         with self._guard:
+            if input_ids.dim() != 2:  # continuous batching draws for a changing number of sequences, laid end to end
+                self._whole = False
+                return scores
             self._drawn(input_ids)
             self._logits, self._writes, self._length = scores, scores._version, input_ids.shape[1]
         return scores

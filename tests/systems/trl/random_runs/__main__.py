@@ -12,7 +12,9 @@ from tests.systems.trl.random_runs.soak import judged, soak
 
 def main() -> int:
     """Exit status 0 if no healthy run was accused."""
-    parser = argparse.ArgumentParser(prog="random_runs", description="Random legal TRL configurations, trained for real.")
+    parser = argparse.ArgumentParser(
+        prog="random_runs", description="Random legal TRL configurations, trained for real."
+    )
     parser.add_argument("--runs", type=int, default=50, help="healthy runs to train")
     parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     parser.add_argument("--seed", type=int, default=0)
@@ -33,7 +35,9 @@ def main() -> int:
     tally = soak(arguments.seed, numbers, say=say, shrink=not arguments.no_shrink)
     if arguments.reasons:
         for drawn, outcome in tally.reasons:
-            say(f"{outcome.ending} {outcome.seconds:.1f} s: {outcome.why.splitlines()[0] if outcome.why else ''} {drawn.to_json() if outcome.ending in ('lost', 'unhealthy') else ''}")
+            say(
+                f"{outcome.ending} after {outcome.seconds:.1f} s: {outcome.why.partition(chr(10))[0]}: {drawn.to_json()}"
+            )
     say(
         f"seed {arguments.seed}, numbers {numbers.start} to {numbers.stop - 1}: {tally.trained} healthy runs in {tally.seconds:.0f} s, "
         f"{len(tally.failures)} accused; drawn again: {dict(tally.refused)}; true findings: {dict(tally.true)}"

@@ -165,7 +165,9 @@ def optimizers_of(model: Any, chosen: dict[str, Any]) -> tuple[Any, Any]:
     matrices, others = [w for w in weights if w.ndim > 1], [w for w in weights if w.ndim < 2]
     optimizer = {
         "momentum": lambda: torch.optim.SGD(weights, lr=1e-2, momentum=0.9, nesterov=True),
-        "groups": lambda: torch.optim.AdamW([{"params": matrices}, {"params": others, "lr": 1e-4, "weight_decay": 0.0}], lr=1e-3),
+        "groups": lambda: torch.optim.AdamW(
+            [{"params": matrices}, {"params": others, "lr": 1e-4, "weight_decay": 0.0}], lr=1e-3
+        ),
         "amsgrad": lambda: torch.optim.Adam(weights, lr=1e-3, amsgrad=True),
         "bare": lambda: torch.optim.AdamW(weights, lr=torch.tensor(1e-3), foreach=False),
     }[kind]()
@@ -175,7 +177,9 @@ def optimizers_of(model: Any, chosen: dict[str, Any]) -> tuple[Any, Any]:
         "steps": lambda: schedulers.StepLR(optimizer, step_size=2, gamma=0.5),
         "lambda": lambda: schedulers.LambdaLR(optimizer, lambda tick: 1.0 / (1 + tick)),
         "plateau": lambda: schedulers.ReduceLROnPlateau(optimizer),
-        "cyclic": lambda: schedulers.CyclicLR(optimizer, base_lr=1e-4, max_lr=1e-3, step_size_up=2, cycle_momentum=False),
+        "cyclic": lambda: schedulers.CyclicLR(
+            optimizer, base_lr=1e-4, max_lr=1e-3, step_size_up=2, cycle_momentum=False
+        ),
     }[schedule]()
     return optimizer, scheduler
 
@@ -210,6 +214,8 @@ def callbacks_of(chosen: dict[str, Any]) -> list[Any]:
             if chosen["callback"] == "generates":
                 with torch.no_grad():
                     model.generate(torch.tensor([[3, 4, 5]]), attention_mask=torch.ones(1, 3), max_new_tokens=3)
+            if chosen["callback"] == "writes_rate":  # a fault, in no draw: the tests look for what is said of it
+                kwargs["optimizer"].param_groups[0]["lr"] = 5e-2
             if chosen["callback"] == "saves":
                 control.should_save = True
             if chosen["callback"] == "halves_rate" and state.global_step == 2:

@@ -20,7 +20,9 @@ COMPANIONS: dict[str, dict[str, dict[str, list[Any]]]] = {
     "dataloader_persistent_workers": {"True": WORKERS},
     "dataloader_multiprocessing_context": {"fork": WORKERS},
     "load_best_model_at_end": {"True": {"eval_strategy": ["epoch"], "save_strategy": ["epoch"]}},
-    "generation_batch_size": {str(size): {"per_device_train_batch_size": [1, 2], "num_generations": [2]} for size in (4, 6, 8, 12)},
+    "generation_batch_size": {
+        str(size): {"per_device_train_batch_size": [1, 2], "num_generations": [2]} for size in (4, 6, 8, 12)
+    },
     "lr_scheduler_kwargs": {
         "{'num_cycles': 2}": {"lr_scheduler_type": ["cosine", "cosine_with_restarts"]},
         "{'min_lr': 1e-07}": {"lr_scheduler_type": ["cosine_with_min_lr", "cosine_warmup_with_min_lr"]},
@@ -78,8 +80,13 @@ def _drawn(rng: random.Random) -> Draw:
     values, weights = space(algorithm)
     names = _sample(rng, weights, rng.choice(VARIED_AT_ONCE))
     settings = {name: rng.choice(values[name]) for name in names}
-    settings = {name: value for name, value in settings.items() if name not in fields.BASE or value != fields.BASE[name]}
-    chosen = {name: rng.choice(around.CHOICES[name]) for name in rng.sample(sorted(around.CHOICES), rng.choice(AROUND_AT_ONCE))}
+    settings = {
+        name: value for name, value in settings.items() if name not in fields.BASE or value != fields.BASE[name]
+    }
+    chosen = {
+        name: rng.choice(around.CHOICES[name])
+        for name in rng.sample(sorted(around.CHOICES), rng.choice(AROUND_AT_ONCE))
+    }
     for name, wanted in list(settings.items()):
         for other, values_of_other in COMPANIONS.get(name, {}).get(str(wanted), {}).items():
             if other in values:

@@ -31,7 +31,7 @@ FIXED = {
     "use_vllm": "needs vLLM; its own settings are drawn and have no effect",
     "use_liger_kernel": "needs Liger's kernels for a GPU",
     "use_liger_loss": "needs Liger's kernels for a GPU",
-    "use_transformers_continuous_batching": "builds a cache for a minute on a CPU; one run has a test of its own",
+    "use_transformers_continuous_batching": "builds a cache for a minute on a CPU",
     "use_transformers_paged": "builds a cache for a minute on a CPU",
     "fsdp": "needs several processes",
     "fsdp_min_num_params": "needs several processes",
@@ -209,7 +209,9 @@ def _of_type(kind: Any, default: Any, text: str) -> list[Any]:
     if kind is int:
         return [default, 2 * default, default // 2] if type(default) is int and default > 1 else [0, 1, 2]
     if kind is float:
-        return [default, 2 * default, default / 2, 0.0] if type(default) is float and default > 0 else [0.0, 0.1, 0.5, 1.0]
+        return (
+            [default, 2 * default, default / 2, 0.0] if type(default) is float and default > 0 else [0.0, 0.1, 0.5, 1.0]
+        )
     if kind is str:
         return _words(text) or ["text"]
     return []

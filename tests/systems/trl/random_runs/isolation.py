@@ -39,7 +39,9 @@ def train_apart(draw: Draw, *, audited: bool) -> Outcome:
     _, status = os.waitpid(child, 0)
     seconds = time.monotonic() - started
     if not data:
-        return Outcome("lost", why="it hung" if data is None else f"the process ended with status {status}", seconds=seconds)
+        return Outcome(
+            "lost", why="it hung" if data is None else f"the process ended with status {status}", seconds=seconds
+        )
     outcome: Outcome = pickle.loads(data)
     return replace(outcome, seconds=seconds)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tests.systems.trl.random_runs.drawing import draw
 from tests.systems.trl.random_runs.isolation import train_apart
+from tests.systems.trl.random_runs.training import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.systems.trl.random_runs.draws import Draw
-    from tests.systems.trl.random_runs.training import Outcome
 
 ATTEMPTS = 60
 """Draws for one number before it is given up: the framework refuses most random configurations."""
@@ -28,7 +28,9 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     """Draws that were drawn again: refused by the configuration, raised without the audit too, not finite, lost without it too."""
     reasons: list[tuple[Draw, Outcome]] = field(default_factory=list)
+    """These draws, each with what came of it."""
     true: Counter[str] = field(default_factory=Counter)
+    """Errors and warnings that are true, by code."""
     failures: list[tuple[Draw, Outcome]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -47,13 +49,13 @@ def healthy_run(seed: int, number: int, tally: Tally) -> tuple[Draw, Outcome]:
 
 def judged(drawn: Draw) -> Outcome:
     """A draw trained with the audit; what raises or is lost with it alone is a finding."""
-    from tests.systems.trl.random_runs.training import Outcome
-
     outcome = train_apart(drawn, audited=True)
     if outcome.ending in ("raised", "lost"):
         without = train_apart(drawn, audited=False)
         if without.ending == "trained":
-            return Outcome("trained", findings=[f"{outcome.ending}: only with the audit: {outcome.why}"], seconds=outcome.seconds)
+            return Outcome(
+                "trained", findings=[f"{outcome.ending}: only with the audit: {outcome.why}"], seconds=outcome.seconds
+            )
     return outcome
 
 

@@ -71,11 +71,11 @@ def train(draw: Draw, *, audited: bool) -> Outcome:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
             config = configuration(draw, folder)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the framework raises is the outcome
             return Outcome("refused", why=_first_line(error))
         try:
             return _trained(draw, config, Path(folder), audited=audited)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the framework raises is the outcome
             return Outcome("raised", why=_first_line(error) + "\n" + traceback.format_exc()[-3000:])
 
 

@@ -25,9 +25,31 @@ def rates_changed(draw: Draw, config: Any, trainer: Any) -> bool:
     return draw.around.get("callback") == "halves_rate"
 
 
+def noise(draw: Draw, config: Any, trainer: Any) -> bool:
+    """RLS301, RLS313, RLS414: dropout or NEFTune make each forward in training mode another one."""
+    dropout = draw.around.get("dropout") and not config.disable_dropout
+    return bool(config.neftune_noise_alpha or dropout or draw.around.get("adapter") == "lora_dropout")
+
+
+def rows_never_seen(draw: Draw, config: Any, trainer: Any) -> bool:
+    """RLS506: rows that fill no rollout, in a fixed order."""
+    prompts = len(trainer.train_dataset) % (config.generation_batch_size // config.num_generations)
+    return not config.shuffle_dataset and prompts > 0
+
+
+def rate_falls_to_zero(draw: Draw, config: Any, trainer: Any) -> bool:
+    """RLS603: a cosine of several cycles is at 0 between them."""
+    return str(config.lr_scheduler_type.value) == "cosine" and "num_cycles" in (config.lr_scheduler_kwargs or {})
+
+
 TRUE: dict[tuple[str, str], Callable[[Draw, Any, Any], bool]] = {
     ("RLS505", "warning"): no_signal,
     ("RLS605", "warning"): rates_changed,
+    ("RLS603", "warning"): rate_falls_to_zero,
+    ("RLS506", "warning"): rows_never_seen,
+    ("RLS301", "warning"): noise,
+    ("RLS313", "warning"): noise,
+    ("RLS414", "warning"): noise,
 }
 """Conditions by code and severity."""
 
@@ -40,7 +62,7 @@ def true_findings(draw: Draw, config: Any, trainer: Any, report: Report) -> tupl
         if finding.severity == "info":
             continue
         condition = TRUE.get((finding.code, finding.severity))
-        if condition is not None and condition(draw, config, trainer):
+        if finding.deviation or (condition is not None and condition(draw, config, trainer)):
             true.append(finding.code)
             continue
         false.append(f"{finding.code} {finding.severity}: {finding}")
@@ -51,5 +73,7 @@ def true_findings(draw: Draw, config: Any, trainer: Any, report: Report) -> tupl
         false.append(f"counts: {counts.updates} updates for {trainer.state.global_step}")
     if schedule is None:
         false.append("schedule: none")
+    elif not true and schedule.updates is not None and counts.updates + counts.skipped_updates != schedule.updates:
+        false.append(f"schedule: {schedule.updates} updates planned, {counts.updates} made")
     false.extend(f"contained: {topic}: {why}" for topic, why in report.not_evaluated.items() if "Error" in why)
     return true, false
