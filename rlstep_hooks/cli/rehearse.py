@@ -92,6 +92,14 @@ def _json(outcome: Outcome, **more: Any) -> str:
 _STYLES = {"proved": "green", "wrong": "bold red", "doubtful": "yellow", "not proved": "dim"}
 
 
+def _detail(line: Line, outcome: Outcome) -> str:
+    """What a line of the table says, without what the last line says in full."""
+    if line.state == "wrong" and outcome.sentence == f"{line.what}: {line.detail}":
+        return "see the end"
+    told = bool(outcome.cause) and outcome.cause in outcome.sentence
+    return line.detail.replace(f": {outcome.cause}", "") if told else line.detail
+
+
 def _print(outcome: Outcome, plan: Plan | None) -> None:
     from rich.text import Text
 
@@ -110,7 +118,7 @@ def _print(outcome: Outcome, plan: Plan | None) -> None:
     widest = max(len(line.what) for line in lines)
     for line in lines:
         words = Text(f"  {line.state.upper():12}", style=_STYLES[line.state])
-        console.print(words.append(f"{line.what:{widest}}  {line.detail}", style="default"), soft_wrap=True)
+        console.print(words.append(f"{line.what:{widest}}  {_detail(line, outcome)}", style="default"), soft_wrap=True)
     if outcome.output:
         console.print("\nthe end of the script's output:")
         for text in outcome.output[-20:]:

@@ -10,12 +10,15 @@ import msgspec
 from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.schedule import Schedule, decode_fraction
-from rlstep_hooks.planning.words import number
+from rlstep_hooks.planning.words import approximate, number
 
 if TYPE_CHECKING:
     from rlstep_hooks.rehearse.parts import Part, Rehearsed
 
 State = Literal["proved", "wrong", "doubtful", "not proved"]
+
+SHOWN = 40
+"""Lines of a failed script that are shown."""
 
 NOT_REHEARSED = (
     "memory",
@@ -73,7 +76,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     """What the audit found in the small run."""
     output: tuple[str, ...] = ()
-    """The last lines of a script that failed."""
+    """The last lines of a script that failed, without the exception where the sentence says it."""
+    cause: str = ""
+    """What ended a script that failed: the exception that it raised, or its last line."""
     seconds: float = 0.0
 
 
@@ -126,13 +131,19 @@ def outcome_of(rehearsed: Rehearsed, *, strict: bool = False) -> Outcome:
         ),
         schedule=schedule,
         findings=tuple(findings),
-        output=tuple(first.output)
-        if first.status
-        else tuple(resumed.output)
-        if resumed is not None and resumed.status
-        else (),
+        output=_output(parts, sentence),
+        cause=next((part.last for part in parts if part.status), ""),
         seconds=sum(part.seconds for part in parts),
     )
+
+
+def _output(parts: list[Part], sentence: str) -> tuple[str, ...]:
+    """The last lines of the script that failed. The exception that ended it comes last, or not at all where the sentence has it."""
+    failed = next((part for part in parts if part.status), None)
+    if failed is None:
+        return ()
+    shown = failed.story if failed.last in sentence else [*failed.story, failed.last]
+    return tuple(shown[-SHOWN:])
 
 
 def _unproved(state: State) -> State:
@@ -208,10 +219,7 @@ def _audit(part: Part, findings: list[Finding]) -> list[Line]:
         return [Line(what="order and arithmetic of the updates", state="not proved", detail="nothing was recorded")]
     wrong = [_finding(each, explained) for each, explained in groups(findings)]
     counts = report.counts
-    made = (
-        f"{number(counts.rollouts, 'rollouts')}, {number(counts.updates, 'updates')}, "
-        f"{number(counts.data_epochs_ended, 'data epochs')}"
-    )
+    made = ", ".join([number(counts.rollouts, "rollouts"), number(counts.updates, "updates"), *_epochs(part)])
     if wrong:
         return wrong
     if not part.of("trained"):
@@ -219,6 +227,18 @@ def _audit(part: Part, findings: list[Finding]) -> list[Line]:
             Line(what="order and arithmetic of the updates", state="not proved", detail=f"training broke off: {made}")
         ]
     return [Line(what="order and arithmetic of the updates", state="proved", detail=made)]
+
+
+def _epochs(part: Part) -> list[str]:
+    """Data epochs that the small run made. The end of the last one is often the end of training, which is no event of its own."""
+    report = part.report
+    if report is None:
+        return []
+    planned = report.schedule.data_epochs if report.schedule is not None else None
+    if report.complete and planned:
+        return [f"{approximate(planned)} {'data epoch' if planned == 1 else 'data epochs'}"]
+    ended = report.counts.data_epochs_ended
+    return [number(ended, "data epochs")] if ended else []
 
 
 def _of(part: Part, topic: str, what: str) -> list[Line]:

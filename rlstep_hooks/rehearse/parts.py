@@ -10,6 +10,11 @@ import msgspec
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.rehearse.messages import Said
 
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
+"""The line that ends a traceback; all others of it are indented."""
+_OF_NOBODY = re.compile(r"Exception ignored|Exception in thread|Error in atexit|--- Logging error")
+"""What stands before a traceback that ended nothing."""
 _OF_A_WORKER = re.compile(r"(\x1b\[\d+m)*\([\w:.]+ pid=\d+")
 
 
@@ -30,9 +35,34 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last(self) -> str:
-        """The script's own last line: Ray prints what its workers say with their names in front, also after the script's exception."""
-        own = [line for line in self.output if not _OF_A_WORKER.match(line)]
-        return (own or self.output or [""])[-1]
+        """What ended the script: the exception that it raised, else its own last line.
+
+        Ray prints what its workers say with their names in front, also after the script's exception; and while Python ends, threads and
+        finalizers may raise more, which ended nothing.
+        """
+        raised = self._raised
+        return self._own[raised] if raised is not None else (self._own or [""])[-1]
+
+    @property
+    def story(self) -> list[str]:
+        """The script's own last lines up to what ended it, without it: `last` says that."""
+        raised = self._raised
+        return self._own[:raised] if raised is not None else self._own[:-1]
+
+    @property
+    def _own(self) -> list[str]:
+        return [line for line in self.output if not _OF_A_WORKER.match(line)] or self.output
+
+    @property
+    def _raised(self) -> int | None:
+        """The place of the exception that ended the script; None if it shows none."""
+        lines, found = self._own, None
+        for begin in (number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)):
+            if begin and _OF_NOBODY.match(lines[begin - 1]):
+                continue
+            end = next((at for at in range(begin + 1, len(lines)) if _EXCEPTION.match(lines[at])), None)
+            found = end if end is not None else found
+        return found
 
     def of(self, topic: str) -> list[Said]:
         """What was said on a topic."""

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.rehearse.parts import Asked
 
 SITE = Path(__file__).parent / "site"
-TAIL = 40
-"""Lines of a failed script's output that are kept."""
+TAIL = 400
+"""Lines of a failed script's output that are kept: others may follow the exception that ended it."""
 RETRIES = 3
 """Times that a column which only the run shows is added to made rows."""
 GRACE = 5

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from rlstep_hooks.judge.report import Counts, Report
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
@@ -25,6 +28,7 @@ from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
 from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
 from rlstep_hooks.rehearse.tools import made_arguments, raised
+from tests.scripted import make_plan
 
 LIMIT = 60
 
@@ -295,6 +299,61 @@ def test_the_last_line_is_the_scripts_own_and_not_what_other_processes_write_aft
     assert Part(status=1, said=[], output=lines).last == "ValueError: 7 rows"
     assert Part(status=1, said=[], output=["(WorkerDict pid=7) gone"]).last == "(WorkerDict pid=7) gone"
     assert Part(status=1, said=[], output=[]).last == ""
+
+
+def test_a_traceback_that_ended_nothing_is_not_what_ended_the_script() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "ValueError: 7 rows",
+        "Exception ignored in: <function Pool.__del__ at 0x7>",
+        "Traceback (most recent call last):",
+        '  File "pool.py", line 9, in __del__',
+        "TypeError: 'NoneType' object is not callable",
+    ]
+    part = Part(status=1, said=[], output=lines)
+    assert part.last == "ValueError: 7 rows"
+    assert part.story == lines[:2]
+    outcome = outcome_of(Rehearsed(first=part))
+    assert "ValueError: 7 rows" in outcome.sentence
+    assert outcome.output == tuple(lines[:2])
+
+
+def test_of_chained_exceptions_the_last_ended_the_script() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        "  a",
+        "KeyError: 'a'",
+        "During handling of the above exception, another occurred:",
+    ]
+    lines += ["Traceback (most recent call last):", "  b", "ValueError: no a"]
+    assert Part(status=1, said=[], output=lines).last == "ValueError: no a"
+
+
+def test_an_exception_is_shown_once(tmp_path: Path) -> None:
+    (_made(tmp_path / "here") / "train.py").write_text(
+        "import atexit\ndef late():\n    raise TypeError('too late')\natexit.register(late)\nraise ValueError('7 rows in all')\n"
+    )
+    done = run(tmp_path, "--", "python", "train.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("ValueError: 7 rows in all") == 1
+    assert "ValueError: 7 rows in all" in done.stdout.strip().splitlines()[-1]
+    assert "too late" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("ended", "complete", "said"), [(0, True, "1 data epoch"), (2, False, "2 data epochs"), (0, False, "")]
+)
+def test_data_epochs_are_those_that_were_made(ended: int, complete: bool, said: str) -> None:
+    counts = Counts(rollouts=4, updates=8, data_epochs_ended=ended)
+    schedule = make_plan(max_steps=9, accumulation=1, rows=36) if complete else None
+    if schedule is not None:
+        schedule = msgspec.structs.replace(schedule, data_epochs=Fraction(1))
+    report = Report(verdict="PASS", counts=counts, schedule=schedule, complete=complete)
+    trained = Said(topic="trained", values={"evaluates": False, "evaluations": 0, "updates": 8})
+    lines = outcome_of(Rehearsed(first=Part(status=0, said=[trained], output=[], report=report))).lines
+    made = next(line.detail for line in lines if line.what == "order and arithmetic of the updates")
+    assert made == ", ".join(filter(None, ["4 rollouts", "8 updates", said]))
 
 
 def test_a_ray_that_does_not_start_in_time_is_no_fault_of_the_launch() -> None:
