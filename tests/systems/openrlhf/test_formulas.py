@@ -20,21 +20,10 @@ from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
+from rlstep_hooks.observe.losses import LossBatch
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
-from rlstep_hooks.systems.openrlhf.observe.loss import (
-    LossInputs,
-    alternatives,
-    documented_gradient,
-    documented_loss,
-    read_settings,
-)
-from rlstep_hooks.systems.openrlhf.observe.value_loss import (
-    ValueInputs,
-    ValueSettings,
-    documented_value_gradient,
-    documented_value_loss,
-    value_alternatives,
-)
+from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
+from rlstep_hooks.systems.openrlhf.observe.value_loss import ValueSettings, value_formula
 
 NAMES = ("log_probs", "old", "advantages", "mask", "engine", "reference")
 
@@ -84,6 +73,17 @@ def numbers(seed: int) -> dict[str, torch.Tensor]:
     return given | {"mask": mask, "advantages": torch.randn(4, 1).expand(4, 6) * mask}
 
 
+def batch_of(tensors: dict[str, torch.Tensor], mask: torch.Tensor, dtype: torch.dtype) -> LossBatch:
+    return LossBatch(
+        tensors={name: tensor.detach().double() for name, tensor in tensors.items()},
+        mask=mask.double(),
+        tokens=20.0,
+        samples=7.0,
+        ranks=2,
+        epsilons={"policy": torch.finfo(dtype).eps},
+    )
+
+
 CORRECTIONS = [{}] + [
     {"level": level, "mode": mode, "gating": gating, "threshold": (0.0 if gating != "ratio" else 0.5, 1.5)}
     for level, mode, gating in itertools.product(("token", "seq"), ("mask", "clip"), ("ratio", "binary_kl", "tv"))
@@ -116,21 +116,17 @@ def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -
         if args.algo.kl.use_loss:
             kl = compute_approx_kl(given["log_probs"], given["reference"], kl_estimator=args.algo.kl.estimator)
             value = value + 0.1 * aggregate_loss(kl, given["mask"], **totals)
-        inputs = LossInputs(
-            **{name: tensor.detach().double() for name, tensor in given.items()},
-            tokens=20.0,
-            samples=7.0,
-            ranks=2,
-            epsilon=torch.finfo(torch.float32).eps,
-        )
-        settings = read_settings(args, 0.1)
-        expected, rounding = map(float, documented_loss(settings, inputs))
-        assert abs(float(value) - expected) <= 32 * rounding
+        batch = batch_of({name: given[name] for name in NAMES}, given["mask"], torch.float32)
+        formula = policy_formula(read_settings(args, 0.1))
+        expected = float(formula.value(batch)[0])
         (arrived,) = torch.autograd.grad(value, given["log_probs"])
-        gradient, of_one = documented_gradient(settings, inputs)
-        least = gradient.abs().amax() * inputs.epsilon
-        assert bool(((arrived.double() - gradient).abs() <= 32 * (of_one + least)).all())
-        assert any(words and abs(other + expected) < 1e-12 for words, other in alternatives(settings, inputs, 2))
+        found = formula.compare(batch, float(value), 2, arrived.double())
+        assert found.gap is not None
+        assert found.gap <= 32
+        if bool(formula.gradient(batch)[1].isfinite().any()):
+            assert found.gradient_gap is not None
+            assert found.gradient_gap <= 32
+        assert any(words and abs(other + expected) < 1e-12 for words, other in formula.others(batch, 2))
 
 
 @pytest.mark.parametrize("clip", [None, 0.2, 1e-3])
@@ -144,28 +140,17 @@ def test_the_critics_loss(clip: float | None, dtype: torch.dtype) -> None:
         loss = ValueLoss(clip)(values, old, targets, action_mask=given["mask"], **totals)
         (arrived,) = torch.autograd.grad(loss, values)
         value = float(loss)
-        inputs = ValueInputs(
-            values=values.detach().double(),
-            old=old.double(),
-            targets=targets.double(),
-            mask=given["mask"].double(),
-            tokens=20.0,
-            samples=7.0,
-            ranks=2,
-            epsilon=torch.finfo(dtype).eps,
-        )
-        expected, rounding = map(float, documented_value_loss(ValueSettings(clip), inputs))
-        assert abs(value - expected) <= 32 * rounding
-        gradient, of_one = documented_value_gradient(ValueSettings(clip), inputs)
-        least = gradient.abs().amax() * inputs.epsilon
-        assert bool(((arrived.double() - gradient).abs() <= 32 * (of_one + least)).all())
+        batch = batch_of({"values": values, "old": old, "targets": targets}, given["mask"], dtype)
+        formula = value_formula(ValueSettings(clip))
+        found = formula.compare(batch, value, 2, arrived.double())
+        assert found.gap is not None
+        assert found.gradient_gap is not None
+        assert found.gap <= 32
+        assert found.gradient_gap <= 32
+        rounding = float(formula.value(batch)[1])
         moved = float(ValueLoss(clip)(values, old, targets.roll(1, 1), action_mask=given["mask"], **totals))
-        found = [
-            words
-            for words, other in value_alternatives(ValueSettings(clip), inputs, 2)
-            if abs(moved - other) <= 32 * rounding
-        ]
-        assert "that of targets of the token before" in found
+        fitting = [words for words, other in formula.others(batch, 2) if abs(moved - other) <= 32 * rounding]
+        assert "that of targets of the token before" in fitting
 
 
 def experiences(seed: int, samples: int) -> list[Experience]:

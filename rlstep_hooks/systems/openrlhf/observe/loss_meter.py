@@ -5,104 +5,39 @@ Nothing waits for it: the tensors of a micro-batch go to the CPU with the other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.deferred import DeferredValues
 from rlstep_hooks.observe.identity import checksum_of
-from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+from rlstep_hooks.observe.losses import Formula, LossBatch
 from rlstep_hooks.systems.openrlhf.observe.buffered import Came
-from rlstep_hooks.systems.openrlhf.observe.loss import (
-    LossInputs,
-    LossSettings,
-    alternatives,
-    documented_gradient,
-    documented_loss,
-    read_settings,
-)
-from rlstep_hooks.systems.openrlhf.observe.value_loss import (
-    ValueInputs,
-    ValueSettings,
-    documented_value_gradient,
-    documented_value_loss,
-    read_value_settings,
-    value_alternatives,
-)
+from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
+from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings, value_formula
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
     from rlstep_hooks.record.values import Role
 
 HELD_TOKENS = 1 << 20
 """Tokens of a rollout whose numbers are held until they are sent; micro-batches beyond are not compared."""
 
-FITS = 32
-"""Roundings within which a loss is the documented one, or one of those it is mistaken for."""
-
-
-class _Formula(Protocol):
-    """The documented formula of one micro-batch's loss, with the settings that it had."""
-
-    def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> Any:
-        """What the formula takes, from the tensors (B, T) and the fields of `Totals`."""
-
-    def documented(self, given: Any) -> tuple[Tensor, Tensor]:
-        """The loss, and what one rounding of each of its terms amounts to."""
-
-    def gradient(self, given: Any) -> tuple[Tensor, Tensor]:
-        """(B, T), its gradient at what the model gave, and one rounding of that."""
-
-    def alternatives(self, given: Any, microbatches: int) -> Iterator[tuple[str, float]]:
-        """Losses that it is mistaken for."""
-
-
-@dataclass(frozen=True)
-class _PolicyFormula:
-    settings: LossSettings
-
-    def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> LossInputs:
-        return LossInputs(
-            log_probs=tensors["log_probs"],
-            old=tensors["old_log_probs"],
-            advantages=tensors["advantages"],
-            engine=tensors.get("rollout_log_probs"),
-            reference=tensors.get("reference"),
-            **totals,
-        )
-
-    def documented(self, given: LossInputs) -> tuple[Tensor, Tensor]:
-        return documented_loss(self.settings, given)
-
-    def gradient(self, given: LossInputs) -> tuple[Tensor, Tensor]:
-        return documented_gradient(self.settings, given)
-
-    def alternatives(self, given: LossInputs, microbatches: int) -> Iterator[tuple[str, float]]:
-        return alternatives(self.settings, given, microbatches)
-
-
-@dataclass(frozen=True)
-class _ValueFormula:
-    settings: ValueSettings
-
-    def of(self, tensors: Mapping[str, Tensor], totals: Mapping[str, Any]) -> ValueInputs:
-        return ValueInputs(values=tensors["values"], old=tensors["old_values"], targets=tensors["returns"], **totals)
-
-    def documented(self, given: ValueInputs) -> tuple[Tensor, Tensor]:
-        return documented_value_loss(self.settings, given)
-
-    def gradient(self, given: ValueInputs) -> tuple[Tensor, Tensor]:
-        return documented_value_gradient(self.settings, given)
-
-    def alternatives(self, given: ValueInputs, microbatches: int) -> Iterator[tuple[str, float]]:
-        return value_alternatives(self.settings, given, microbatches)
+_NAMES = {
+    "old_log_probs": "old",
+    "rollout_log_probs": "engine",
+    "old_values": "old",
+    "returns": "targets",
+}
+"""Arguments of OpenRLHF's losses that have another name in the formulas."""
 
 
 class _Held(msgspec.Struct):
@@ -112,7 +47,7 @@ class _Held(msgspec.Struct):
     window: tuple[int, int] | None
     """Pass and update of the rollout that it belongs to; None where its divisor is taken as it came."""
     window_size: int
-    formula: _Formula
+    formula: Formula[Any]
     whole: bool
     """Whether the formula is of what goes into the backward, and not of the first term of that alone."""
     gradients: list[Tensor]
@@ -219,7 +154,7 @@ class LossMeter:
             # The sum of the gradients of all that the loss is computed from it: torch calls such a hook once, with that sum.
             given_by_model.register_hook(partial(_keep, held.gradients, self._scale, self._guard))
 
-    def _policy(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], _Formula, bool]:
+    def _policy(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
         """The tensors of the policy's loss, its formula, and whether that is the whole loss."""
         names = ("log_probs", "old_log_probs", "advantages", "rollout_log_probs")
         tensors = {name: given[name] for name in names if given.get(name) is not None}
@@ -232,11 +167,11 @@ class LossMeter:
         whole = not self._args.actor.entropy_coef and self._plain
         # The gradient of this form of the KL term is not that of its value (models/utils.py `compute_approx_kl`).
         self._gradients = not (settings.kl_coef and getattr(self._args.algo.kl, "unbiased_gradient", False))
-        return tensors, _PolicyFormula(settings if whole else replace(settings, kl_coef=0.0)), whole
+        return tensors, policy_formula(settings if whole else replace(settings, kl_coef=0.0)), whole
 
-    def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], _Formula, bool]:
+    def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
         """The same of the critic's."""
-        return {name: given[name] for name in _OF_VALUES}, _ValueFormula(read_value_settings(self._args)), self._plain
+        return {name: given[name] for name in _OF_VALUES}, value_formula(read_value_settings(self._args)), self._plain
 
     @property
     def _plain(self) -> bool:
@@ -262,7 +197,7 @@ class LossMeter:
     def arrived(self) -> dict[int, LossNumbers]:
         """The losses that have arrived, compared; by micro-batch."""
         arrived = [_Arrived.of(held, values) for held, values in self._arriving.tensors()]
-        windows: dict[tuple[int, int], list[Any]] = {}
+        windows: dict[tuple[int, int], list[LossBatch]] = {}
         for each in arrived:
             if each.held.window is not None:
                 windows.setdefault(each.held.window, []).append(each.given)
@@ -292,7 +227,7 @@ class _Arrived(msgspec.Struct):
     held: _Held
     tensors: dict[str, Tensor]
     """(B, T) in float64."""
-    given: Any
+    given: LossBatch
     """What the formula takes."""
     first: float
     """The loss that the loss function returned."""
@@ -310,41 +245,27 @@ class _Arrived(msgspec.Struct):
         }
         tokens, samples, first, whole = values[len(held.names) * size : len(held.names) * size + 4].tolist()
         rest = values[len(held.names) * size + 4 :]
-        totals = {"mask": tensors["action_mask"], "tokens": tokens, "samples": samples}
-        given = held.formula.of(tensors, totals | {"ranks": held.ranks, "epsilon": held.epsilon})
+        given = LossBatch(
+            tensors={_NAMES.get(name, name): tensor for name, tensor in tensors.items()},
+            mask=tensors["action_mask"],
+            ranks=held.ranks,
+            tokens=tokens,
+            samples=samples,
+            epsilons={"policy": held.epsilon},
+        )
         gradient = rest.view(held.shape).double() if rest.numel() else None
         return cls(held, tensors, given, first, whole, gradient)
 
     def compared(self) -> LossNumbers:
         """The loss against its formula, and what it was computed from against what came to this process."""
-        formula, loss = self.held.formula, self.whole if self.held.whole else self.first
-        expected, rounding = map(float, formula.documented(self.given))
-        rounding = max(rounding, torch.finfo(torch.float32).tiny)
-        gap = abs(loss - expected) / rounding
-        like = ""
-        if gap > FITS:
-            others = formula.alternatives(self.given, self.held.window_size)
-            like = next((words for words, value in others if abs(loss - value) <= FITS * rounding), "")
-        cancels = abs(expected) <= 100 * FITS * rounding
-        return LossNumbers(
-            ratio=None if cancels else finite(loss / expected),
-            gap=finite(gap),
-            like=like,
-            gradient_gap=self._gradient_gap(),
+        loss = self.whole if self.held.whole else self.first
+        found = self.held.formula.compare(self.given, loss, self.held.window_size, self.gradient)
+        return msgspec.structs.replace(
+            found,
             advantages_intact=self._intact("advantages"),
             targets_intact=self._intact("returns"),
             values_intact=self._intact("old_values"),
         )
-
-    def _gradient_gap(self) -> float | None:
-        """The largest distance of a gradient from that of the documented loss, in roundings; None where it is not known."""
-        if self.gradient is None:
-            return None
-        expected, rounding = self.held.formula.gradient(self.given)
-        # A gradient that is added up from small and large numbers has the rounding of the large ones.
-        least = expected.abs().amax() * self.given.epsilon + torch.finfo(torch.float32).tiny
-        gaps = (self.gradient - expected).abs() / (rounding + least)
-        return finite(float(gaps[self.given.mask > 0].amax())) if bool((self.given.mask > 0).any()) else None
 
     def _intact(self, name: str) -> bool | None:
         """Whether a tensor is the one that came, sample by sample; None where that is not known."""
@@ -357,7 +278,7 @@ class _Arrived(msgspec.Struct):
         return all(checksum_of(row[: of.length]) in of.checksums[name] for row, of in rows)
 
 
-def _as_part(given: Any, window: list[Any]) -> Any:
+def _as_part(given: LossBatch, window: list[LossBatch]) -> LossBatch:
     """With the divisors that the masks of all micro-batches of an update give (utils/loss_utils.py `_optimizer_step_loss_norm`)."""
     tokens = sum(float(each.mask.sum()) for each in window) / len(window)
     samples = sum(float((each.mask.sum(1) > 0).sum()) for each in window) / len(window)

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.losses import LossBatch
 from rlstep_hooks.observe.microbatch_numbers import LossNumbers
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.losses import Formula
 
 HELD_TOKENS = 1 << 20
 """Tokens of a rollout whose outputs are held until they are sent; micro-batches beyond are not compared."""
@@ -51,10 +53,16 @@ class Arrived:
         """What the controller sent, in float64."""
         return {name: field.double() for name, field in self.given.items()}
 
-    @property
-    def mask(self) -> Tensor:
-        """(B, T), 1 on tokens that count."""
-        return self.given["response_mask"].bool().double()
+    def batch(self, tensors: Mapping[str, Tensor], epsilons: Mapping[str, float]) -> LossBatch:
+        """What a formula takes, of these tensors and roundings."""
+        return LossBatch(
+            tensors=tensors,
+            mask=self.given["response_mask"].bool().double(),
+            ranks=self.ranks,
+            tokens=self.tokens,
+            samples=self.samples,
+            epsilons=epsilons,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,8 +78,12 @@ class LossKind:
     """What it takes of the model's output, where that is there; the first always is."""
     read: Callable[[Any], Any]
     """The settings of a live configuration, or a text: why its loss has no formula here."""
-    compare: Callable[[Any, Arrived, float, int], tuple[LossNumbers, float | None]]
-    """A loss, and the micro-batches of its update, against the formula with these settings; the fraction that a clip acts on."""
+    formula: Callable[[Any], Formula[Any]]
+    """The documented loss with these settings."""
+    batch: Callable[[Arrived], LossBatch]
+    """What the formula takes."""
+    clipped: Callable[[Any, LossBatch], float | None]
+    """The fraction of the tokens that a clip acts on."""
 
 
 class _Update:
@@ -247,7 +259,9 @@ class LossMeter:
             # What multiplies the loss afterwards is told apart from its own gradient.
             followed = None if followed is None or not factor else followed / factor
             given = _inputs(held, values.double(), others if len(others) == count else None, followed)
-            found, clipped = self._kind.compare(held.settings, given, float(values[0]), count)
+            batch = self._kind.batch(given)
+            found = self._kind.formula(held.settings).compare(batch, float(values[0]), count, given.gradient)
+            clipped = self._kind.clipped(held.settings, batch)
             backward = None if factor is None else finite(factor)
             numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward=backward)
         return numbers
