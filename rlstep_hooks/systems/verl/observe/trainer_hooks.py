@@ -143,9 +143,9 @@ async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if trainer is None:
         return await wrapped(*args, **kwargs)
     trainer.begins()
+    trainer.begin("sync")
     if hasattr(instance, "actor"):
         trainer.compares_loss_settings(instance)
-    trainer.begin("sync")
     trainer.send_numbers()
     trainer.syncing = True
     try:
