@@ -390,7 +390,6 @@ def optimizer_holds_copies(at: int) -> None:
     report="a setting that the trainer computes with is written to before training",
     code="RLS101",
     variant="clip_ratio_high = 0.5",
-    whole_run=True,
 )
 def clip_of_the_loss_widened(at: int) -> None:
     """The loss gets another clip range than the launch gives, before the first rollout."""
