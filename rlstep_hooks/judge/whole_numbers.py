@@ -100,6 +100,9 @@ def whole_number(made: OfRollout | None, schedule: Schedule, started: RunStarted
     planned = _planned(schedule, started) if made is not None else None
     if made is None or planned is None or made == planned or not (made.updates and made.microbatches):
         return None
+    # Only a damaged record has a plan for more processes than samples.
+    if not (planned.samples and planned.trained):
+        return None
     same = {name for name in OfRollout.__struct_fields__ if getattr(made, name) == getattr(planned, name)}
     if same == {"samples"}:
         return _passes(made, planned, schedule)

@@ -143,7 +143,7 @@ def test_a_file_of_damaged_lines_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_damaged_records_are_read_to_an_answer(tmp_path: Path, first: int) -> None:
-    """A few of those of `python -m tests.fuzz.pool`."""
-    for seed in range(first, first + 10):
+    """A few of those of `python -m tests.fuzz.pool`, and one that failed there."""
+    for seed in (*range(first, first + 10), 3518):
         outcome = pool.check(seed, tmp_path / "damaged", most=1)
         assert outcome.failure == "", f"{seed}: {outcome.what}"
