@@ -75,7 +75,7 @@ nox.options.sessions = [
 ]
 OF_ANY_RELEASE = tuple(
     f"--ignore=tests/systems/trl/test_{name}.py"
-    for name in ("examples", "foreign_suite", "processes", "pytest_plugin", "records", "rehearse", "run_diff")
+    for name in ("examples", "foreign_suite", "processes", "pytest_plugin", "records", "rehearse", "run_diff", "why")
 )
 """Records, reports, processes and commands: our own code, whatever the release. The newest has these tests."""
 TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")

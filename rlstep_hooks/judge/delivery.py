@@ -50,6 +50,8 @@ class Deliveries:
     def __init__(self) -> None:
         self._sent: OrderedDict[int, WeightsSent] = OrderedDict()
         self._held: OrderedDict[int, list[WeightsHeld]] = OrderedDict()
+        self._ahead: dict[str, int] = {}
+        """Engine -> how many syncs never came to it, or came before it was started again: it counts so many fewer than the trainer."""
         self._proved: set[str] = set()
         """Kinds of tensors that the engine has held as the policy has them: where it holds them is then known."""
 
@@ -61,23 +63,23 @@ class Deliveries:
 
     def held(self, event: WeightsHeld) -> list[Delivery]:
         """An engine's side."""
-        sent = self._later(event) or self._sent.get(event.number)
+        number = event.number + self._ahead.get(event.engine, 0)
+        sent = self._sent.get(number)
+        if sent is None or not _holds_all(sent, event):
+            later = self._later(event, number)
+            if later is not None:
+                self._ahead[event.engine] = later.number - event.number
+                sent = later
         if sent is not None:
             return [self._compare(sent, event)]
-        self._held.setdefault(event.number, []).append(event)
+        self._held.setdefault(number, []).append(event)
         _forget(self._held)
         return []
 
-    def _later(self, held: WeightsHeld) -> WeightsSent | None:
-        """The sync whose weights an engine holds although it counts it as an earlier one: it was started again, and counts anew."""
-        after = {probe.name: probe for probe in held.after}
-        for number in sorted(self._sent, reverse=True):
-            if number <= held.number:
-                return None
-            own = [probe for probe in self._sent[number].policy if probe.name in after]
-            if own and all(_holds(*_common(probe, after[probe.name])) for probe in own):
-                return self._sent[number]
-        return None
+    def _later(self, held: WeightsHeld, number: int) -> WeightsSent | None:
+        """The sync after this number whose weights an engine holds: it counts it as an earlier one."""
+        later = (sent for sent in sorted(self._sent, reverse=True) if sent > number)
+        return next((self._sent[sent] for sent in later if _holds_all(self._sent[sent], held)), None)
 
     def _compare(self, sent: WeightsSent, held: WeightsHeld) -> Delivery:
         before = {probe.name: probe for probe in held.before}
@@ -126,6 +128,13 @@ def _common(one: Probe, other: Probe) -> tuple[Probe, Probe]:
     if len(one.bits) == len(other.bits):
         return one, other
     return Probe(one.name, one.dtype, one.bits[:bits]), Probe(other.name, other.dtype, other.bits[:bits])
+
+
+def _holds_all(sent: WeightsSent, held: WeightsHeld) -> bool:
+    """Whether an engine holds the weights of a sync, as far as both sides looked at the same tensors."""
+    after = {probe.name: probe for probe in held.after}
+    own = [probe for probe in sent.policy if probe.name in after]
+    return bool(own) and all(_holds(*_common(probe, after[probe.name])) for probe in own)
 
 
 def _holds(own: Probe, held: Probe) -> bool:

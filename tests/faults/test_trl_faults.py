@@ -144,11 +144,12 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, c
     assert is_at(named[0].where, place), f"at {named[0].where} instead of {place}"
     assert fault.cause in f"{named[0].observed}; {named[0].why}", named[0].why
     assert not early, "found before the fault began"
-    # One cause, one headline: whatever else is found is folded below it, or is another variant of the same rule.
-    heads = [head.code for head, _ in groups(alarms(report))]
-    assert heads[0] == (fault.headline or fault.code), found
-    assert set(heads) - {heads[0]} == ({fault.beside} if fault.beside else set()), found
     if RELEASE.since("1.16"):
+        # One cause, one headline: whatever else is found is folded below it, or is another variant of the same rule. In older releases
+        # a fault can show itself in other places too, because what follows from it is another.
+        heads = [head.code for head, _ in groups(alarms(report))]
+        assert heads[0] == (fault.headline or fault.code), found
+        assert set(heads) - {heads[0]} == ({fault.beside} if fault.beside else set()), found
         assert report.verdict == ("PASS" if fault.doubtful else "FAIL"), found
 
 

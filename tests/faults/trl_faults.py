@@ -939,6 +939,7 @@ class EngineStandIn:
 def with_engine(trainer: Any) -> None:
     """Generate with a stand-in for the engine, without correction of its log-probs."""
     trainer.use_vllm = True
+    trainer.args.vllm_importance_sampling_correction = False
     trainer.vllm_importance_sampling_correction = False
     trainer.vllm_generation = EngineStandIn(trainer)
     trainer._last_loaded_step = -1

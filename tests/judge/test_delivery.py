@@ -45,9 +45,32 @@ def test_an_engine_that_was_started_again_counts_anew_and_is_no_fault() -> None:
         seen.sent(sent(number, probe(Q0, number + 1.0)))
     again = one(seen.held(held(0, (probe(Q0, 0.5),), (probe(Q0, 4.0),))))
     assert (again.sent.number, again.wrong) == (3, ())
-    assert one(seen.held(held(1, (probe(Q0, 4.0),), (probe(Q0, 1.0),)))).wrong == (Q0,), (
-        "weights of an earlier sync are wrong"
-    )
+    assert seen.held(held(1, (probe(Q0, 4.0),), (probe(Q0, 1.0),))) == [], "the trainer's side is still to come"
+    assert one(seen.sent(sent(4, probe(Q0, 5.0)))).wrong == (Q0,), "weights of an earlier sync are wrong"
+
+
+def test_after_a_sync_that_never_came_the_engine_may_tell_first() -> None:
+    seen = Deliveries()
+    for number in range(3):
+        assert seen.sent(sent(number, probe(Q0, float(number)))) == []
+    # The second of them never came: what the engine calls its second sync has the weights of the third.
+    first = one(seen.held(held(0, (probe(Q0, -1.0),), (probe(Q0, 0.0),))))
+    third = one(seen.held(held(1, (probe(Q0, 0.0),), (probe(Q0, 2.0),))))
+    assert [(each.sent.number, each.wrong) for each in (first, third)] == [(0, ()), (2, ())]
+    # The last one is told by the engine before the trainer's own line is read.
+    assert seen.held(held(2, (probe(Q0, 2.0),), (probe(Q0, 3.0),))) == []
+    last = one(seen.sent(sent(3, probe(Q0, 3.0))))
+    assert (last.sent.number, last.wrong) == (3, ())
+
+
+def test_weights_that_do_not_change_shift_no_count() -> None:
+    seen = Deliveries()
+    for number in range(2):
+        seen.sent(sent(number, probe(Q0, 1.0)))
+    assert one(seen.held(held(0, (probe(Q0, 0.0),), (probe(Q0, 1.0),)))).sent.number == 0
+    assert one(seen.held(held(1, (probe(Q0, 1.0),), (probe(Q0, 1.0),)))).sent.number == 1
+    seen.sent(sent(2, probe(Q0, 2.0)))
+    assert one(seen.held(held(2, (probe(Q0, 1.0),), (probe(Q0, 2.0),)))).wrong == ()
 
 
 def test_an_engine_that_counts_anew_reads_fewer_elements_of_a_tensor() -> None:

@@ -51,7 +51,8 @@ def use_engine(trainer: Any, *, sync: Callable[[int], bool]) -> Engine:
             trainer.use_vllm = True
 
     trainer._generate_and_score_completions = generate
-    trainer.vllm_importance_sampling_correction = False  # the stand-in returns no log-probs to correct with
+    # The stand-in returns no log-probs to correct with.
+    trainer.vllm_importance_sampling_correction = trainer.args.vllm_importance_sampling_correction = False
     trainer.use_vllm = True
     return engine
 

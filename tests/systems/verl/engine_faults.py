@@ -76,7 +76,10 @@ def log_probs_of_other_requests(at: int) -> None:
 
 @fault(report="verl#7495", code="RLS415", variant="the sync changed nothing", shows_after=1)
 def push_not_loaded(at: int) -> None:
-    """The push after a rollout arrives, and the engine's loader drops it without a word."""
+    """A push arrives, and the engine's loader drops it without a word.
+
+    Pushes are counted, so a push that another fault leaves out moves this one to the next rollout.
+    """
     pushes = itertools.count()
 
     def load_state_dict(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

@@ -52,7 +52,7 @@ LAUNCHES = {
             "weights_lost": 7,
             "old_log_probs_of_other_samples": 9,
             "gradient_not_finite": 10,
-            "push_not_loaded": 12,
+            "push_not_loaded": 13,
         },
         settings=TWO_PASSES,
         rows=120,
