@@ -160,7 +160,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """Say that training was under way when the callback was added."""
         if not self._saw_begin:
             self._saw_begin = True
-            self._training_calls += 1  # the policy is trained in it: a reference is no copy of what a later call begins with
+            self._training_calls += (
+                1  # the policy is trained in it: a reference is no copy of what a later call begins with
+            )
             self._session.refuse(
                 f"the callback was added while training was under way (first seen at update {state.global_step}); a run is audited "
                 "from its beginning, so add it before train()"
