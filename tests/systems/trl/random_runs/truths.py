@@ -32,8 +32,11 @@ def noise(draw: Draw, config: Any, trainer: Any) -> bool:
 
 
 def another_forward(draw: Draw, config: Any, trainer: Any) -> bool:
-    """RLS313: noise, or positions that are counted from the padding. TRL pads prompts on the left to the multiple in training and not in
-    generation, and GPT-2 is given no positions of its own (grpo_trainer.py 1.16.0:2447)."""
+    """RLS313: noise, or positions that are counted from the padding.
+
+    TRL pads prompts on the left to the multiple in training and not in generation, and gives GPT-2 no positions (grpo_trainer.py
+    1.16.0:2447), so that it counts them from the padding.
+    """
     shifted = draw.around.get("architecture") == "gpt2" and config.pad_to_multiple_of is not None
     return shifted or noise(draw, config, trainer)
 
