@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.effects import OTHER_FORWARD, Effects, lasting, of_rollout
+from rlstep_hooks.judge.effects import OTHER_FORWARD, Effects, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.timeline import ExpectedMicroBatch, ExpectedRefresh, ExpectedSync, ExpectedUpdate
 from rlstep_hooks.planning.words import number
@@ -65,10 +65,7 @@ class SamplerVersion(Rule):
     topics = ("versions", "sampler", "sampler_weights")
     nothing_seen = "the plan does not say which weights sample a rollout"
     cannot_see = "the version of the weights that sampled a rollout was not observed"
-    produces = (
-        of_rollout("RLS307", "RLS403", "RLS412", "RLS413", *OTHER_FORWARD),
-        lasting("RLS415"),  # after a sync that never came, an engine counts its syncs otherwise than the trainer
-    )
+    produces = (of_rollout("RLS307", "RLS403", "RLS412", "RLS413", *OTHER_FORWARD),)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
