@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
     from tests.systems.verl.launch import Assets
 
+KILL_AFTER = "RAY_kill_worker_timeout_milliseconds"
+"""Ray's setting: the time between SIGTERM and SIGKILL. Its default of 100 ms is too short for a busy machine (ray_config_def.h, 2.60.0)."""
+
 
 def test_a_run_that_is_interrupted_is_judged_up_to_there(assets: Assets, tmp_path: Path) -> None:
     many = grpo(assets) | {"trainer.total_epochs": 50}
-    run = audited(many, tmp_path / "run", modules=[MODULE], environment={UPDATES: "4"}, grace=20)
+    variables = {UPDATES: "4", KILL_AFTER: "20000"}
+    run = audited(many, tmp_path / "run", modules=[MODULE], environment=variables, grace=20)
     assert run.outcome.status != 0
     ended = [event for event in run.record("controller") if isinstance(event, RunEnded)]
     assert [event.error.partition(":")[0] for event in ended] == ["KeyboardInterrupt"]
