@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.systems.verl.launch import Assets
 
 KILL_AFTER = "RAY_kill_worker_timeout_milliseconds"
-"""Ray's setting: the time between SIGTERM and SIGKILL. Its default of 100 ms is too short for a busy machine (ray_config_def.h, 2.60.0)."""
+"""Ray: milliseconds between SIGTERM and SIGKILL, by default 100 (ray_config_def.h, 2.60.0), too short for a busy machine."""
 
 
 def test_a_run_that_is_interrupted_is_judged_up_to_there(assets: Assets, tmp_path: Path) -> None:
