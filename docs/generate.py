@@ -28,9 +28,9 @@ from mkdocs.structure.files import File
 
 from rlstep_hooks.cli import main
 from rlstep_hooks.launch.settings import MISSING
-from rlstep_hooks.systems import index, links
-from rlstep_hooks.systems.entry import named
-from rlstep_hooks.systems.index import system_of
+from rlstep_hooks.systems.engine import index, links
+from rlstep_hooks.systems.engine.entry import named
+from rlstep_hooks.systems.engine.index import system_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report, StepAuditError
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.live_plan import plan
+    from rlstep_hooks.systems.engine.live_plan import plan
     from rlstep_hooks.systems.own_loop.loop import audit
     from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
     from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
@@ -35,7 +35,7 @@ _HOMES = {
     "__version__": "rlstep_hooks.version",
     "assert_schedule": "rlstep_hooks.testing.assertions",
     "audit": "rlstep_hooks.systems.own_loop.loop",
-    "plan": "rlstep_hooks.systems.live_plan",
+    "plan": "rlstep_hooks.systems.engine.live_plan",
 }
 
 __all__ = [

@@ -12,8 +12,8 @@ from rlstep_hooks.judge.run_diff import recorded, run_and_plan
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.page.build import page_of
 from rlstep_hooks.show.page.timeline import TimelineWatcher
-from rlstep_hooks.systems.index import deviations_of, system_of
-from rlstep_hooks.systems.links import RULES
+from rlstep_hooks.systems.engine.index import deviations_of, system_of
+from rlstep_hooks.systems.engine.links import RULES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -53,7 +53,7 @@ def read_ahead(command: list[str], options: Callable[[], Options]) -> Ahead:
     """The plan of a command, or why there is none."""
     from rlstep_hooks.cli.plan import text_for
     from rlstep_hooks.launch.text import LaunchError
-    from rlstep_hooks.systems.launches import plan_launch
+    from rlstep_hooks.systems.engine.launches import plan_launch
 
     try:
         plan = plan_launch(command, options())

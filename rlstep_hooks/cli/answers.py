@@ -27,8 +27,8 @@ from rlstep_hooks.planning.words import number
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.plan import plan_rows
 from rlstep_hooks.show.summary import sentence
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.fixes import fixes_of
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.fixes import fixes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

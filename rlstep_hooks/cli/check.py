@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.show.junit import fails, junit
-from rlstep_hooks.systems.checking import changed_since, check, may_be_launches, with_folders_opened
-from rlstep_hooks.systems.path_options import path_options
+from rlstep_hooks.systems.engine.checking import changed_since, check, may_be_launches, with_folders_opened
+from rlstep_hooks.systems.engine.path_options import path_options
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options

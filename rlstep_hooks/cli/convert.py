@@ -9,7 +9,7 @@ from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.launches import side
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.words import printable
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options

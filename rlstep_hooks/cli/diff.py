@@ -13,7 +13,7 @@ from rlstep_hooks.judge.run_diff.recorded import RecordedRun, is_recorded, recor
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.record.ledger import is_url
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.show.terminal import Terminal
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.declaration import System
-from rlstep_hooks.systems.installed import release_here
-from rlstep_hooks.systems.links import NAMES, in_words
-from rlstep_hooks.systems.request import release_of
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.declaration import System
+from rlstep_hooks.systems.engine.installed import release_here
+from rlstep_hooks.systems.engine.links import NAMES, in_words
+from rlstep_hooks.systems.engine.request import release_of
 
 BESIDE = ("rlstep-hooks", "torch", "transformers", "accelerate", "peft", "ray", "vllm", "deepspeed")
 """Packages that matter beside those of the systems."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.cli.complain import complain
-from rlstep_hooks.systems.fixes import Fix, Offer, applied, fixes_of
-from rlstep_hooks.systems.mending import KEPT
+from rlstep_hooks.systems.engine.autofix import KEPT
+from rlstep_hooks.systems.engine.fixes import Fix, Offer, applied, fixes_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options, Plan
-    from rlstep_hooks.systems.fixes import Source
-    from rlstep_hooks.systems.mending import Change
+    from rlstep_hooks.systems.engine.autofix import Change
+    from rlstep_hooks.systems.engine.fixes import Source
 
 _MOST_ROUNDS = 10
 """Fixes that are written one after the other at most."""

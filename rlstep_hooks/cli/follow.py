@@ -11,7 +11,7 @@ from rlstep_hooks.judge.replay import latest_run
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.live import Lines, Redrawn
 from rlstep_hooks.show.terminal import Terminal
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ from rlstep_hooks.planning.words import printable
 from rlstep_hooks.rehearse.command import runnable
 from rlstep_hooks.rehearse.outcome import NOT_REHEARSED, Line, Outcome, outcome_of
 from rlstep_hooks.rehearse.run import real_refusal, rehearse
-from rlstep_hooks.systems.installed import runs_here
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.installed import runs_here
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options, Plan

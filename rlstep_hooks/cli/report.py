@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.judge.replay import NoRecordError, other_runs, report_of
 from rlstep_hooks.record.ledger import records
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,9 +21,9 @@ from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.refusals import refusal_files, refusals
 from rlstep_hooks.record.suite import suite_files
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.installed import runs_here
 from rlstep_hooks.systems.injection import environment
-from rlstep_hooks.systems.installed import runs_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,10 +11,10 @@ from rlstep_hooks.planning.comparison import QuantityDifference, compare
 from rlstep_hooks.planning.launched import Plan
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.words import number, printable
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launch_search import find_launch
-from rlstep_hooks.systems.launches import plan_of
-from rlstep_hooks.systems.release import planned_releases
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.launch_search import find_launch
+from rlstep_hooks.systems.engine.launches import plan_of
+from rlstep_hooks.systems.engine.release import planned_releases
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options

@@ -10,7 +10,7 @@ from rlstep_hooks.show.console import plan_table, rows_table
 from rlstep_hooks.show.live import Lines
 from rlstep_hooks.show.plan import plan_rows
 from rlstep_hooks.show.terminal import Terminal
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from rlstep_hooks.judge.replay import NoRecordError, report_of
 from rlstep_hooks.judge.settings import RunSettings
 from rlstep_hooks.judge.symptoms import SYMPTOMS, why
 from rlstep_hooks.record.ledger import BELOW
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report

@@ -13,7 +13,7 @@ import msgspec
 from rlstep_hooks.launch.command import unwrap
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
 from rlstep_hooks.rehearse.framework import framework_of, names
-from rlstep_hooks.systems.launch_search import find_launch
+from rlstep_hooks.systems.engine.launch_search import find_launch
 
 if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command

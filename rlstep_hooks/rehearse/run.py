@@ -22,7 +22,7 @@ from rlstep_hooks.rehearse.framework import framework_of
 from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, said
 from rlstep_hooks.rehearse.parts import Part, Rehearsed
 from rlstep_hooks.rehearse.processes import end
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.injection import environment
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options, Plan
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ import msgspec
 
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.schedule import Schedule
-from rlstep_hooks.systems.live_plan import plan
+from rlstep_hooks.systems.engine.live_plan import plan
 from rlstep_hooks.testing.names import unknown_name
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _planned(
     variables: Mapping[str, str] | None,
 ) -> Plan:
     from rlstep_hooks.planning.launched import Options
-    from rlstep_hooks.systems.launches import plan_launch
+    from rlstep_hooks.systems.engine.launches import plan_launch
 
     options = Options(
         framework=framework,

@@ -84,7 +84,7 @@ class AuditedSuite:
         if self._folder is None or hasattr(self._config, "workerinput"):
             return
         from rlstep_hooks.judge.suite import recorded_suite
-        from rlstep_hooks.systems.index import deviations_of
+        from rlstep_hooks.systems.engine.index import deviations_of
 
         self._suite, _ = recorded_suite(self._folder, self._before, deviations_of=deviations_of)
         if self._strict and self._suite.fails(strict=True) and session.exitstatus == pytest.ExitCode.OK:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlstep_hooks.judge.drawn import FALSE_ALARMS, DrawnTest, Surprise
 from rlstep_hooks.judge.rules.weights.drawn import MARGIN
-from rlstep_hooks.observe.surprise import cap_of
+from rlstep_hooks.observe.surprisal import cap_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ import pytest
 from rlstep_hooks.cli import doctor
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.links import NAMES, RULES, in_words
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.links import NAMES, RULES, in_words
 
 
 @pytest.fixture

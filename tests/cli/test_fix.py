@@ -11,13 +11,13 @@ import pytest
 from rlstep_hooks.cli import main
 from rlstep_hooks.launch.files import edited
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.fixes import applied, fixes_of
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.fixes import applied, fixes_of
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstep_hooks.systems.fixes import Fix, Offer
+    from rlstep_hooks.systems.engine.fixes import Fix, Offer
 
 GRPO = "accelerate launch --num_processes 4 train_grpo.py --num_generations 6 --per_device_train_batch_size 8"
 SCRIPT = """\

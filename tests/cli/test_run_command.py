@@ -337,7 +337,7 @@ def test_a_fault_of_a_reader_is_a_plan_that_is_not_there(monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("rlstep_hooks.systems.launches.plan_launch", broken)
+    monkeypatch.setattr("rlstep_hooks.systems.engine.launches.plan_launch", broken)
     assert read_ahead(VERL, Options).text == "rlstep: no plan from the command: RuntimeError: two lines"
 
 
@@ -362,7 +362,7 @@ def test_a_command_does_not_wait_for_a_slow_plan(monkeypatch: pytest.MonkeyPatch
 def test_nothing_heavy_is_imported_before_the_command_starts() -> None:
     program = (
         "import sys; from rlstep_hooks.cli import app, run; from rlstep_hooks.cli.ahead import read_ahead\n"
-        f"from rlstep_hooks.systems.launches import Options; read_ahead({VERL!r}, Options)\n"
+        f"from rlstep_hooks.systems.engine.launches import Options; read_ahead({VERL!r}, Options)\n"
         "print(*{name.split('.')[0] for name in sys.modules} & {'rich', 'torch', 'hydra', 'pyarrow', 'numpy'})\n"
         "print('rlstep_hooks.judge.judge' in sys.modules)"
     )

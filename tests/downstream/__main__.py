@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from rlstep_hooks.judge.suite import recorded_suite
 from rlstep_hooks.show.suite import rows
-from rlstep_hooks.systems.index import deviations_of
+from rlstep_hooks.systems.engine.index import deviations_of
 from tests.downstream.looked_at import LOOKED_AT
 
 if TYPE_CHECKING:

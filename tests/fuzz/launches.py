@@ -15,8 +15,8 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.show.markdown import plan_markdown
 from rlstep_hooks.show.plan import plan_text
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.fuzz.limits import time_limit
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.fixes import fixes_of
+from rlstep_hooks.systems.engine.fixes import fixes_of
 from tests.cli.test_fix import mends
 from tests.golden import plan_dump
 

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 RESOLVERS = {
     "add": lambda a, b: a + b,

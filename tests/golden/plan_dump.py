@@ -29,8 +29,8 @@ import msgspec
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.schedule import encode_fraction
-from rlstep_hooks.systems import index, launches
-from rlstep_hooks.systems.launches import plan_launch, reading_of
+from rlstep_hooks.systems.engine import index, launches
+from rlstep_hooks.systems.engine.launches import plan_launch, reading_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

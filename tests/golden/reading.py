@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Formula, Reading
-from rlstep_hooks.systems.launches import plan_launch, reading_of
+from rlstep_hooks.systems.engine.launches import plan_launch, reading_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.phases import equal_minibatches
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import schedule_in_phases
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 from tests.golden.reading import read
 from tests.passes import passes_of
 

@@ -19,7 +19,7 @@ from rlstep_hooks.cli import diff
 from rlstep_hooks.judge.rules.catalogue import BY_CODE
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.show.plan import plan_text
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 QUESTIONS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("field_questions.json").read_text())
 

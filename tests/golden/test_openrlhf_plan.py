@@ -21,7 +21,7 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import MicroBatch, Refresh, Rollout, RunEnded, WeightSync
-from rlstep_hooks.systems.index import deviations_of
+from rlstep_hooks.systems.engine.index import deviations_of
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import OpenRLHFRelease
 from rlstep_hooks.systems.openrlhf.settings import is_config

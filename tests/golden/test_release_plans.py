@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launches import plan_launch
-from rlstep_hooks.systems.release import planned_releases
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.launches import plan_launch
+from rlstep_hooks.systems.engine.release import planned_releases
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule

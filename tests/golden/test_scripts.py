@@ -15,7 +15,7 @@ import pytest
 
 from rlstep_hooks.launch.shell.script import read_script
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.launch_search import find_launch
+from rlstep_hooks.systems.engine.launch_search import find_launch
 from tests.golden.reading import planned
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.sh"))

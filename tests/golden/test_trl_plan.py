@@ -17,7 +17,7 @@ from rlstep_hooks.judge.timeline import (
     expected_events,
 )
 from rlstep_hooks.planning.schedule import Schedule, lag_pattern
-from rlstep_hooks.systems.index import deviations_of
+from rlstep_hooks.systems.engine.index import deviations_of
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from tests.golden.letters import expand, letters
 from tests.golden.timelines import TIMELINES, Timeline, plan_of_fields, release_of

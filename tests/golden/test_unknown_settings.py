@@ -11,8 +11,8 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.golden import plan_dump
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.record.events import RunStarted
-from rlstep_hooks.systems.index import deviations_of
-from rlstep_hooks.systems.simplerl.deviations import FACTS as OF_SIMPLERL
-from rlstep_hooks.systems.tinyzero.deviations import FACTS as OF_TINYZERO
+from rlstep_hooks.systems.engine.index import deviations_of
+from rlstep_hooks.systems.planned.simplerl.deviations import FACTS as OF_SIMPLERL
+from rlstep_hooks.systems.planned.tinyzero.deviations import FACTS as OF_TINYZERO
 from rlstep_hooks.systems.verl.plan import plan_config, unsupported
 from rlstep_hooks.systems.verl.releases import VerlRelease
 from tests.golden.reading import read

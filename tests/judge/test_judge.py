@@ -25,7 +25,7 @@ from rlstep_hooks.record.events import (
     Update,
 )
 from rlstep_hooks.show.summary import rule_counts
-from rlstep_hooks.systems.index import deviations_of
+from rlstep_hooks.systems.engine.index import deviations_of
 from tests.scripted import RELEASES, Case, cases, make_plan, scripted_run, started
 
 if TYPE_CHECKING:

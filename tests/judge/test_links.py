@@ -16,8 +16,8 @@ from rlstep_hooks.record.events import Measured, RunStarted, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.show.markdown import report_markdown
 from rlstep_hooks.show.summary import in_part, shown
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.links import RULES as RULES_OF_LINKS
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.links import RULES as RULES_OF_LINKS
 from tests.scripted import make_plan, scripted_run, started
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from rlstep_hooks.judge.timeline import (
 )
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import TOPICS, EpochEnd, MicroBatch, Refresh, Rollout, RunEnded, Update, WeightSync
-from rlstep_hooks.systems.index import deviations_of
+from rlstep_hooks.systems.engine.index import deviations_of
 from tests.scripted import RELEASES, make_plan, started
 
 PLAN = make_plan(iterations=2, max_steps=8)

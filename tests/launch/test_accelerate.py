@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
     from pathlib import Path

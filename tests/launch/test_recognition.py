@@ -8,8 +8,8 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.launch_search import find_launch
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launch_search import find_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
     from pathlib import Path

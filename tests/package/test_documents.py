@@ -10,8 +10,8 @@ import pytest
 
 from rlstep_hooks.cli import main
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.launch_search import find_launch
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.launch_search import find_launch
 
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -12,7 +12,7 @@ import pytest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.counting import MOST, TooManyError, countable, divisors
 from rlstep_hooks.planning.launched import Options, Plan
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.fuzz.limits import time_limit
 
 SECONDS = 20

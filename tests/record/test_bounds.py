@@ -17,7 +17,7 @@ from rlstep_hooks.record.bounds import LONGEST_TEXT, BoundError, check_schedule
 from rlstep_hooks.record.events import RunEnded
 from rlstep_hooks.record.ledger import MOST_DAMAGED, read_lines, record_files
 from rlstep_hooks.record.wire import decode, encode
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.fuzz import pool
 from tests.fuzz.damage import ODD
 from tests.golden import plan_dump

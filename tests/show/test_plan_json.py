@@ -11,7 +11,7 @@ from rlstep_hooks.cli.plan import failure_json, to_json
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.show.plan_json import SCHEMA, Answer
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.golden import plan_dump
 from tests.show.plan_schema import schema, text_of
 

@@ -9,7 +9,7 @@ import msgspec
 
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError
 from rlstep_hooks.planning.finding import kind_of
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.fuzz.limits import HangError, time_limit
 
 if TYPE_CHECKING:

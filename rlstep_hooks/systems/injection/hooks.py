@@ -12,7 +12,7 @@ from pathlib import Path
 
 import wrapt
 
-_INDEX = Path(__file__).parents[1] / "index.json"
+_INDEX = Path(__file__).parents[1] / "engine" / "index.json"
 
 
 def on_import() -> dict[str, str]:

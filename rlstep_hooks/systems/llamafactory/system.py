@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch import processes
 from rlstep_hooks.planning.schedule import Flush
-from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
-from rlstep_hooks.systems.links import no
+from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
+from rlstep_hooks.systems.engine.links import no
 from rlstep_hooks.systems.trl_ppo_step.links import LINKS as STEP_LINKS
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 _TRAINER = "LLaMA-Factory 0.9.3 llamafactory/train/ppo/trainer.py"
 _STEP = "trl 0.9.6 trl/trainer/ppo_trainer.py step"

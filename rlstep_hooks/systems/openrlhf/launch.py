@@ -9,12 +9,12 @@ import msgspec
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.reading import Conversion, Note
+from rlstep_hooks.systems.engine.request import release_of
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, FLAT_NAMES_END, OF_SCHEDULE, SETTINGS
-from rlstep_hooks.systems.request import release_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 LAST_FLAT = "0.10.1.post2"
 """The last release with flat flags."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems import reader
+from rlstep_hooks.systems.engine import reader
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, OpenRLHFRelease, installed_release
 from rlstep_hooks.systems.openrlhf.settings import OF_SCHEDULE, is_config, value_of
 from rlstep_hooks.systems.openrlhf.system import SYSTEM

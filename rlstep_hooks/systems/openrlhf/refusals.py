@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Check, Demand
+from rlstep_hooks.systems.engine.declaration import Check, Demand
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, NEEDS_GROUP
 
 _CLI = "{home} cli/train_ppo_ray.py"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
+from rlstep_hooks.systems.engine.declaration import Typed, count, flag, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,15 +9,15 @@ cli/train_ppo_ray.py.
 from __future__ import annotations
 
 from rlstep_hooks.planning import lags
-from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, text
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.engine.declaration import Demand, Entry, Formula, Note, System, text
+from rlstep_hooks.systems.engine.links import no, yes
+from rlstep_hooks.systems.engine.remarks import other_shapes
 from rlstep_hooks.systems.openrlhf.launch import release_of_flags, started_processes
 from rlstep_hooks.systems.openrlhf.names import KEYS
 from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
 from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.openrlhf.rollouts import pieces_of_run, shares
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, SETTINGS, SHOWN, bounds_of_correction, flag_name
-from rlstep_hooks.systems.remarks import other_shapes
 
 _SAMPLES = (
     "{home} trainer/{'ray/ppo_actor.py prepare_datasets' if ranks_generate else 'ppo_utils/samples_generator.py' "

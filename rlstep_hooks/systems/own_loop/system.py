@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.systems.declaration import System
-from rlstep_hooks.systems.links import no, none, yes
+from rlstep_hooks.systems.engine.declaration import System
+from rlstep_hooks.systems.engine.links import no, none, yes
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Reading
-    from rlstep_hooks.systems.quantities import Quantities
+    from rlstep_hooks.systems.engine.quantities import Quantities
 
 
 def read(launch: Quantities) -> Reading:

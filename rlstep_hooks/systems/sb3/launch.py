@@ -12,7 +12,7 @@ from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueErro
 from rlstep_hooks.launch.values import primitive
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 OWN: dict[str, dict[str, Any]] = {
     "PPO": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "normalize_advantage": True},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems import reader
+from rlstep_hooks.systems.engine import reader
 from rlstep_hooks.systems.sb3.launch import OWN
 from rlstep_hooks.systems.sb3.system import SYSTEM
 

@@ -7,7 +7,7 @@ training code is the same: ppo/ppo.py `__init__` and `train`, a2c/a2c.py, common
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import (
+from rlstep_hooks.systems.engine.declaration import (
     REQUIRED,
     Check,
     Demand,
@@ -20,7 +20,7 @@ from rlstep_hooks.systems.declaration import (
     number,
     text,
 )
-from rlstep_hooks.systems.links import none, yes
+from rlstep_hooks.systems.engine.links import none, yes
 from rlstep_hooks.systems.sb3.launch import OWN, learning_rate, settings_of
 from rlstep_hooks.systems.sb3.releases import FIRST, FIRST_UNSUPPORTED
 

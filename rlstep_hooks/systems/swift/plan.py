@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.systems import reader
+from rlstep_hooks.systems.engine import reader
 from rlstep_hooks.systems.swift.releases import installed_swift
 from rlstep_hooks.systems.swift.system import SYSTEM
 from rlstep_hooks.systems.trl.plan import read_world_size, rows_of, written_settings

@@ -10,15 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch import processes
-from rlstep_hooks.systems.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, number, text
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.engine.declaration import (
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    number,
+    text,
+)
+from rlstep_hooks.systems.engine.links import no, yes
 from rlstep_hooks.systems.swift.releases import COMPUTED_SINCE, FIRST, FIRST_UNSUPPORTED, PACKAGE
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import valid_groups
 from rlstep_hooks.systems.trl.links import OF_UPDATES
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 _BUILT = "when the configuration is built"
 _ARGUMENTS = "ms-swift {version} swift/{'rlhf_trainers/args_mixin.py' if fourth else 'trainers/rlhf_arguments.py'}"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.systems.declaration import PLANNED_ONLY
+from rlstep_hooks.systems.engine.declaration import PLANNED_ONLY
 from rlstep_hooks.systems.trl.system import SYSTEM as TRL
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.declaration import Entry, System
+    from rlstep_hooks.systems.engine.declaration import Entry, System
 
 
 def copy(name: str, title: str, version: str, until: str, *recognised: Entry) -> System:

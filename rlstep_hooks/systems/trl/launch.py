@@ -10,12 +10,12 @@ from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.counting import divisors
 from rlstep_hooks.planning.reading import Conversion
-from rlstep_hooks.systems.request import release_of
+from rlstep_hooks.systems.engine.request import release_of
 from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 Algorithm = Literal["GRPO", "RLOO"]
 

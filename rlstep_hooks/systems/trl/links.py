@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.systems.links import yes
+from rlstep_hooks.systems.engine.links import yes
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.links import Link, LinkName
+    from rlstep_hooks.systems.engine.links import Link, LinkName
 
 OF_UPDATES: dict[LinkName, Link] = {
     "backward": yes(

@@ -8,7 +8,7 @@ expressions name the settings of TRL, `steps` (micro-batches of one process in o
 from __future__ import annotations
 
 from rlstep_hooks.planning import lags
-from rlstep_hooks.systems.declaration import Formula
+from rlstep_hooks.systems.engine.declaration import Formula
 
 _TRAINER = "transformers {transformers} Trainer"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Keys
+from rlstep_hooks.systems.engine.declaration import Keys
 
 KEYS = Keys(
     file="trl/keys.json",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.arguments import canonical
-from rlstep_hooks.systems.abbreviations import is_flag
-from rlstep_hooks.systems.parts import Said
-from rlstep_hooks.systems.request import release_of
+from rlstep_hooks.systems.engine.abbreviations import is_flag
+from rlstep_hooks.systems.engine.parts import Said
+from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command

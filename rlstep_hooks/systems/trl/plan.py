@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.systems import reader
+from rlstep_hooks.systems.engine import reader
 from rlstep_hooks.systems.trl.launch import PLAN_SETTINGS
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 from rlstep_hooks.systems.trl.system import SYSTEM

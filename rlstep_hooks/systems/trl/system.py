@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import (
+from rlstep_hooks.systems.engine.declaration import (
     Check,
     Demand,
     Entry,
@@ -22,7 +22,7 @@ from rlstep_hooks.systems.declaration import (
     program_assumed,
     text,
 )
-from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
+from rlstep_hooks.systems.engine.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import (
     PLAN_SETTINGS,
@@ -39,7 +39,7 @@ from rlstep_hooks.systems.trl.releases import FIRST, FIRST_PLANNED, FIRST_UNSUPP
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 _TRAINER = "trl {version} trl/trainer/grpo_trainer.py"
 _CONFIG = "trl {version} trl/trainer/grpo_config.py __post_init__"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems import reader
+from rlstep_hooks.systems.engine import reader
 from rlstep_hooks.systems.trl.releases import installed_release
 from rlstep_hooks.systems.trl_async.system import SYSTEM
 

@@ -8,8 +8,8 @@ of a group); accelerate data_loader.py `DataLoaderDispatcher.__iter__`, which fe
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Demand, Entry, Formula, Note, System, count, number, text
-from rlstep_hooks.systems.links import no, none, yes
+from rlstep_hooks.systems.engine.declaration import Demand, Entry, Formula, Note, System, count, number, text
+from rlstep_hooks.systems.engine.links import no, none, yes
 
 OBSERVED = ("1.16", "1.17")
 """The first release whose runs are observed, and the first later one whose runs are not."""

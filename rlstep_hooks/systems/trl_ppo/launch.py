@@ -13,7 +13,7 @@ from rlstep_hooks.planning.schedule import Flush, Sampling
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 
 def is_rloo(launch: Request, names: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ OnPolicyConfig and PPOConfig, the same in all releases.
 from __future__ import annotations
 
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags, windows_of
-from rlstep_hooks.systems.declaration import (
+from rlstep_hooks.systems.engine.declaration import (
     Check,
     Demand,
     Entry,
@@ -22,8 +22,8 @@ from rlstep_hooks.systems.declaration import (
     program_assumed,
     text,
 )
-from rlstep_hooks.systems.links import no, yes
-from rlstep_hooks.systems.remarks import ADAPTER_OFF, has_adapter
+from rlstep_hooks.systems.engine.links import no, yes
+from rlstep_hooks.systems.engine.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl.releases import FIRST
 from rlstep_hooks.systems.trl_ppo.launch import flush, is_rloo, pieces, updates_of_run
 from rlstep_hooks.systems.trl_ppo.releases import FIRST_UNSUPPORTED

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.systems.links import no, yes
+from rlstep_hooks.systems.engine.links import no, yes
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.links import Link, LinkName
+    from rlstep_hooks.systems.engine.links import Link, LinkName
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": no("a script may change them between two steps on purpose"),

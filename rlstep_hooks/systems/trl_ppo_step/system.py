@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags
 from rlstep_hooks.planning.schedule import Flush
-from rlstep_hooks.systems.declaration import Check, Entry, Formula, Note, System, count, flag
+from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, System, count, flag
 from rlstep_hooks.systems.trl_ppo_step.links import LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 _CONFIG = "trl 0.11.4 trl/trainer/ppo_config.py __post_init__"
 _TRAINER = "trl 0.11.4 trl/trainer/ppo_trainer.py"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.systems.declaration import Entry, Note, System, Typed
+from rlstep_hooks.systems.engine.declaration import Entry, Note, System, Typed
 from rlstep_hooks.systems.verl.names import KEYS
 from rlstep_hooks.systems.verl.system import SYSTEM as VERL
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.systems.declaration import Check, Demand, Formula, Note, System, Typed, count, flag, text
-from rlstep_hooks.systems.reader import read
+from rlstep_hooks.systems.engine.declaration import Check, Demand, Formula, Note, System, Typed, count, flag, text
+from rlstep_hooks.systems.engine.reader import read
 from rlstep_hooks.systems.verl.family import early_fork
 from rlstep_hooks.systems.verl.launch import asked_processes
 from rlstep_hooks.systems.verl.minibatches import microbatches, split_minibatches
@@ -20,8 +20,8 @@ from rlstep_hooks.systems.verl.minibatches import microbatches, split_minibatche
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.systems.declaration import Entry
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.declaration import Entry
+    from rlstep_hooks.systems.engine.request import Request
     from rlstep_hooks.systems.verl.early_deviations import Fact
 
 ACTOR = "actor_rollout_ref.actor"
@@ -262,6 +262,6 @@ def fork(
             "save_every": "trainer.save_freq if trainer.save_freq > 0 else None",
             "eval_every": "trainer.test_freq if trainer.test_freq > 0 else None",
         },
-        deviations=f"rlstep_hooks.systems.{name}.deviations:DEVIATIONS",
+        deviations=f"rlstep_hooks.systems.planned.{name}.deviations:DEVIATIONS",
     )
     return system

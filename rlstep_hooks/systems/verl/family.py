@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import (
+from rlstep_hooks.systems.engine.declaration import (
     Check,
     Demand,
     Entry,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Formula
+from rlstep_hooks.systems.engine.declaration import Formula
 from rlstep_hooks.systems.verl.settings import ACTOR
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
 

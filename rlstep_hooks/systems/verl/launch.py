@@ -13,8 +13,8 @@ from rlstep_hooks.systems.verl.settings import ACTOR, REFERENCE, ROLLOUT
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import OldLogProbSource, Schedule
-    from rlstep_hooks.systems.declaration import System
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.declaration import System
+    from rlstep_hooks.systems.engine.request import Request
 
 _ALGORITHMS = {"gae": "PPO", "remax": "ReMax", "reinforce_plus_plus": "REINFORCE++"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.systems.declaration import Keys
+from rlstep_hooks.systems.engine.declaration import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

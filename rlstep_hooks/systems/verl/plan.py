@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.systems import index, reader
+from rlstep_hooks.systems.engine import index, reader
 from rlstep_hooks.systems.verl.launch import shipped_loop
 from rlstep_hooks.systems.verl.releases import SUPPORTED, VerlRelease, installed_release
 from rlstep_hooks.systems.verl.settings import ACTOR, OF_SCHEDULE, ROLLOUT, setting
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.systems.declaration import System
+    from rlstep_hooks.systems.engine.declaration import System
 
 _ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 _FULLY_ASYNC = "verl_fully_async"

@@ -5,7 +5,7 @@ utils/config.py 0.9.1:103-152, workers/config/actor.py 0.9.1:193-229, critic.py 
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Check
+from rlstep_hooks.systems.engine.declaration import Check
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.systems.remarks import BASE_MODEL, other_shapes
+from rlstep_hooks.systems.engine.remarks import BASE_MODEL, other_shapes
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 _MODEL = "actor_rollout_ref.model"
 _EXTERNAL = "VERL_USE_EXTERNAL_MODULES"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.declaration import Typed, count, flag, number, text
+from rlstep_hooks.systems.engine.declaration import Typed, count, flag, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

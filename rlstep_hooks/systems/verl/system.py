@@ -6,8 +6,8 @@ Its quantities have a file for each question: which trainer runs (`trainers`), h
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.declaration import Entry, Note, System, program_assumed
-from rlstep_hooks.systems.links import yes
+from rlstep_hooks.systems.engine.declaration import Entry, Note, System, program_assumed
+from rlstep_hooks.systems.engine.links import yes
 from rlstep_hooks.systems.verl import remarks
 from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
 from rlstep_hooks.systems.verl.launch import algorithm_named, another_trainer, asked_processes, shipped_loop

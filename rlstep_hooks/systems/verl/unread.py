@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rlstep_hooks.launch.settings import Settings
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
 PROGRAM = "verl.trainer.main_ppo"
 """The program that does not read them; one of somebody's own may move them itself."""

@@ -11,7 +11,7 @@ from rlstep_hooks import StepAuditSB3Callback
 from rlstep_hooks.judge.measures import measures_of
 from rlstep_hooks.judge.settings import RunSettings
 from rlstep_hooks.judge.symptoms import why
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report

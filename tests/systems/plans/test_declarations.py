@@ -13,13 +13,13 @@ from rlstep_hooks.judge.settings import WORDS
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.schedule import Schedule
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.declaration import Check, System
-from rlstep_hooks.systems.entry import named
-from rlstep_hooks.systems.keys import key_list
-from rlstep_hooks.systems.launches import plan_launch
-from rlstep_hooks.systems.quantities import DERIVED
-from rlstep_hooks.systems.reader import with_values
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.declaration import Check, System
+from rlstep_hooks.systems.engine.entry import named
+from rlstep_hooks.systems.engine.keys import key_list
+from rlstep_hooks.systems.engine.launches import plan_launch
+from rlstep_hooks.systems.engine.quantities import DERIVED
+from rlstep_hooks.systems.engine.reader import with_values
 from rlstep_hooks.systems.swift import system as swift
 from tests.scripted import make_plan
 
@@ -35,7 +35,7 @@ GIVEN = {"rows", "world_size", "program", "program_kind", "no_program", "version
 
 
 def test_the_index_is_what_the_declarations_say() -> None:
-    """`python -m rlstep_hooks.systems.index` makes it."""
+    """`python -m rlstep_hooks.systems.engine.index` makes it."""
     assert index.text_of(index.collected()) == index._FILE.read_text()
 
 
@@ -150,7 +150,7 @@ def test_deviations_are_those_of_the_framework_and_the_release() -> None:
 
 
 MINE = """
-from rlstep_hooks.systems.declaration import Entry, Formula, System, count
+from rlstep_hooks.systems.engine.declaration import Entry, Formula, System, count
 
 SYSTEM = System(
     name="mine",

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems import reader
-from rlstep_hooks.systems.easyr1 import SYSTEM
+from rlstep_hooks.systems.engine import reader
+from rlstep_hooks.systems.planned.easyr1 import SYSTEM
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.nemo_rl.system import SYSTEM
+from rlstep_hooks.systems.planned.nemo_rl.system import SYSTEM
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:

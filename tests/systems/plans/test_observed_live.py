@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.cli import main
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.observed_live import not_observed
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.observed_live import not_observed
 from tests.golden.reading import planned
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.declaration import System
+    from rlstep_hooks.systems.engine.declaration import System
 
 SLIME = "python train.py --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 256 --num-rollout 10"
 SWIFT = "swift rlhf --rlhf_type grpo --num_generations 8 --per_device_train_batch_size 8 "
@@ -56,7 +56,7 @@ def test_in_text_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_system_that_attaches_nowhere_says_so(system: System) -> None:
     from rlstep_hooks.launch.command import Command, Program
     from rlstep_hooks.launch.settings import Settings
-    from rlstep_hooks.systems.request import Request
+    from rlstep_hooks.systems.engine.request import Request
 
     request = Request(
         settings=Settings({}, {}), version=system.version, command=Command(Program("config", system.name), ())

@@ -8,7 +8,7 @@ import pytest
 
 from rlstep_hooks.launch.text import SettingError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.open_instruct import PACKS
+from rlstep_hooks.systems.planned.open_instruct import PACKS
 from tests.golden.reading import planned, read
 
 OLMO3_7B = (

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rlstep_hooks.planning.launched import Options, Plan
-from rlstep_hooks.systems import index
-from rlstep_hooks.systems.installed import runs_here
-from rlstep_hooks.systems.keys import key_list, runs_of
-from rlstep_hooks.systems.launches import plan_launch
-from rlstep_hooks.systems.release import planned_releases
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.installed import runs_here
+from rlstep_hooks.systems.engine.keys import key_list, runs_of
+from rlstep_hooks.systems.engine.launches import plan_launch
+from rlstep_hooks.systems.engine.release import planned_releases
 
 VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=512 "
@@ -57,7 +57,7 @@ def test_the_newest_release_is_assumed_and_said(command: str, release: str) -> N
 def test_a_launch_that_is_about_to_run_here_is_planned_for_what_is_installed(
     monkeypatch: pytest.MonkeyPatch, installed: str, planned_for: str, text: str
 ) -> None:
-    monkeypatch.setattr("rlstep_hooks.systems.installed.release_here", lambda package: installed)
+    monkeypatch.setattr("rlstep_hooks.systems.engine.installed.release_here", lambda package: installed)
     words = shlex.split(OPENRLHF)
     plan = plan_launch(words, Options(rows=10_000, here=True))
     assert plan.version == planned_for

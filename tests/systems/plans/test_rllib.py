@@ -9,7 +9,7 @@ import pytest
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.golden.reading import read
 
 if TYPE_CHECKING:

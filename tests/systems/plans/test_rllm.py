@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.text import SettingError
-from rlstep_hooks.systems.rllm import fewest_updates, padded_rows
+from rlstep_hooks.systems.planned.rllm import fewest_updates, padded_rows
 from tests.golden.reading import read
 
 MATH = (

@@ -10,7 +10,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.slime import SYSTEM
+from rlstep_hooks.systems.planned.slime import SYSTEM
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place
 from rlstep_hooks.planning.launched import Options, Plan
-from rlstep_hooks.systems.abbreviations import meant_by
-from rlstep_hooks.systems.keys import key_list
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.abbreviations import meant_by
+from rlstep_hooks.systems.engine.keys import key_list
+from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.index import system_of
+from rlstep_hooks.systems.engine.index import system_of
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:

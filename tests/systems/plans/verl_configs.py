@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.reader import read_config
-from rlstep_hooks.systems.simplerl.system import SYSTEM as SIMPLERL
-from rlstep_hooks.systems.tinyzero.system import SYSTEM as TINYZERO
+from rlstep_hooks.systems.engine.reader import read_config
+from rlstep_hooks.systems.planned.simplerl.system import SYSTEM as SIMPLERL
+from rlstep_hooks.systems.planned.tinyzero.system import SYSTEM as TINYZERO
 from rlstep_hooks.systems.verl.early_deviations import VERSION
 from rlstep_hooks.systems.verl.releases import VerlRelease
 

@@ -12,7 +12,7 @@ import rlstep_hooks
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.record.events import Rollout
-from rlstep_hooks.systems.launches import reading_of
+from rlstep_hooks.systems.engine.launches import reading_of
 from tests.systems.swift import tiny
 from tests.systems.trl.helpers import codes, events_of, explained, problems
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.refusal import PlanError
-from rlstep_hooks.systems.launches import reading_of
+from rlstep_hooks.systems.engine.launches import reading_of
 from rlstep_hooks.systems.trl.launch import release_named
 from rlstep_hooks.systems.trl.plan import plan_config
 from rlstep_hooks.systems.trl.releases import installed_release

@@ -16,10 +16,10 @@ from rlstep_hooks.record.events import Measured, MicroBatchValues
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
 from rlstep_hooks.systems.trl.observe.backward import Backward
-from rlstep_hooks.systems.trl.observe.drawn_log_probs import DrawnLogProbs
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS, MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
+from rlstep_hooks.systems.trl.observe.sampled_log_probs import DrawnLogProbs
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 SETTINGS = LossSettings(

@@ -9,7 +9,7 @@ import pytest
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.run_diff.two_runs import compare_runs
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.launches import plan_launch
+from rlstep_hooks.systems.engine.launches import plan_launch
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
 from tests.reports import compare_with_plan, recorded_run

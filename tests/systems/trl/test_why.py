@@ -10,7 +10,7 @@ import pytest
 from rlstep_hooks.judge.measures import measures_of
 from rlstep_hooks.judge.settings import RunSettings
 from rlstep_hooks.judge.symptoms import why
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import trained
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import rlstep_hooks
-import rlstep_hooks.systems.live_plan
+import rlstep_hooks.systems.engine.live_plan
 from rlstep_hooks.record.events import EpochEnd, Rollout, RunStarted
 from tests.reports import claimed
 from tests.systems.trl.conftest import RELEASE

@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlstep_hooks.systems.verl.observe.drawn import numbers_of, why_not_drawn
+from rlstep_hooks.systems.verl.observe.sampled import numbers_of, why_not_drawn
 
 PLAIN: dict[str, Any] = {
     "algorithm": {"filter_groups": {"enable": False}, "rollout_correction": {"bypass_mode": False}},

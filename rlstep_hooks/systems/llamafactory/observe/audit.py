@@ -13,7 +13,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
-from rlstep_hooks.systems import reader
+from rlstep_hooks.systems.engine import reader
 from rlstep_hooks.systems.llamafactory.system import PACKAGE, SYSTEM
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO, inner_optimizer

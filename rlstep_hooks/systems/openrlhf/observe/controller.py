@@ -25,7 +25,7 @@ from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show import scalars
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights

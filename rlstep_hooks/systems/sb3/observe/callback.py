@@ -21,9 +21,9 @@ from rlstep_hooks.record import suite
 from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.record.ledger import BELOW
 from rlstep_hooks.session.session import Options, Session
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
-from rlstep_hooks.systems.sb3.observe import drawn
+from rlstep_hooks.systems.sb3.observe import sampled
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
 from rlstep_hooks.systems.sb3.observe.followed import followed, refusal
 from rlstep_hooks.systems.sb3.observe.rate import rate_facts
@@ -148,7 +148,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             | index.link_facts("sb3")
             | rate_facts(self.model)
             | limit_facts(self.model)
-            | drawn.facts_of(self.model)
+            | sampled.facts_of(self.model)
             | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
             rate_of_rollout=True,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
-from rlstep_hooks.observe.surprise import surprises
-from rlstep_hooks.systems.sb3.observe import drawn
+from rlstep_hooks.observe.surprisal import surprises
+from rlstep_hooks.systems.sb3.observe import sampled
 from rlstep_hooks.systems.sb3.observe.beside import beside_differ, beside_of
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
 from rlstep_hooks.systems.sb3.observe.padding import Padding, padding_of
@@ -51,7 +51,7 @@ class TrainingWatch:
         """Whether a divergence ends the updates on a rollout."""
         self._rate = own_function(model)
         """The learning-rate schedule where it is a function of the user's that may be called once more."""
-        self._drawn_cap: float | None = drawn.facts_of(model).get("surprise_cap")
+        self._drawn_cap: float | None = sampled.facts_of(model).get("surprise_cap")
         """The cut of -log p where actions are tested against the policy's distributions; None where they are not."""
         # Of the latest rollout.
         self._targets: tuple[Tensor, Tensor] | None = None

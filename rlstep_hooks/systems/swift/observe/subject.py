@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.systems.request import release_of
+from rlstep_hooks.systems.engine.request import release_of
 from rlstep_hooks.systems.swift.observe.form import SwiftForm
 from rlstep_hooks.systems.swift.plan import plan_live
 from rlstep_hooks.systems.swift.releases import FIRST, FIRST_UNSUPPORTED, installed_swift

@@ -20,7 +20,7 @@ from rlstep_hooks.record.events import ConfigChanged
 from rlstep_hooks.record.logger import logger
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of

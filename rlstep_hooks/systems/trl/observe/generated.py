@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.systems.trl.observe.drawn_log_probs import DrawnLogProbs
 from rlstep_hooks.systems.trl.observe.randomness import RandomWatch
+from rlstep_hooks.systems.trl.observe.sampled_log_probs import DrawnLogProbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

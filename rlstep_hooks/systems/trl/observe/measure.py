@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.head_gradient import HeadGradient
-from rlstep_hooks.observe.surprise import surprises
+from rlstep_hooks.observe.surprisal import surprises
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
 from rlstep_hooks.systems.trl.observe.loss import compare_losses, kl_estimate

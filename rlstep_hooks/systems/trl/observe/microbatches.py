@@ -13,7 +13,7 @@ from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
 from rlstep_hooks.systems.trl.observe.backward import Backward, BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
-from rlstep_hooks.systems.trl.observe.drawn_log_probs import SAMPLED
+from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

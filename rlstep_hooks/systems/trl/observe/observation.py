@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import Activity, Generation
-    from rlstep_hooks.systems.trl.observe.drawn import DrawnWatch
     from rlstep_hooks.systems.trl.observe.form import TrainerForm
     from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
     from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
     from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
+    from rlstep_hooks.systems.trl.observe.sampled import DrawnWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 

@@ -15,7 +15,6 @@ from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refres
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
-from rlstep_hooks.systems.trl.observe.drawn_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advantages
@@ -24,6 +23,7 @@ from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import token_mask
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
+from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
 from rlstep_hooks.systems.vllm_engine.served import served_engine

@@ -9,7 +9,7 @@ import msgspec
 
 from rlstep_hooks.judge.timeline import Position
 from rlstep_hooks.planning.schedule import Schedule
-from rlstep_hooks.systems.entry import named
+from rlstep_hooks.systems.engine.entry import named
 
 if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder

@@ -17,7 +17,6 @@ from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.record.events import EpochEnd, Evaluated
 from rlstep_hooks.systems.trl.observe.calls import Activity
-from rlstep_hooks.systems.trl.observe.drawn import DrawnWatch
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
 from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
@@ -26,6 +25,7 @@ from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.observation import Observation
 from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
+from rlstep_hooks.systems.trl.observe.sampled import DrawnWatch
 from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 

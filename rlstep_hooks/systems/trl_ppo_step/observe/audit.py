@@ -13,7 +13,7 @@ from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
-from rlstep_hooks.systems import index, reader
+from rlstep_hooks.systems.engine import index, reader
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.system import SYSTEM
 

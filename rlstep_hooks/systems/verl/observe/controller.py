@@ -14,7 +14,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
-from rlstep_hooks.systems import index
+from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.reward_hooks import RewardHooks
 from rlstep_hooks.systems.verl.observe.rollout_hooks import FollowedRollouts, RolloutHooks

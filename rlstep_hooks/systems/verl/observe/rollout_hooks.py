@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
-from rlstep_hooks.systems.verl.observe.drawn import SEVERAL_TURNS, why_not_drawn
 from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
+from rlstep_hooks.systems.verl.observe.sampled import SEVERAL_TURNS, why_not_drawn
 from rlstep_hooks.systems.verl.observe.samples import names_of
 from rlstep_hooks.systems.verl.plan import is_one_step_off, own_agent_loop
 

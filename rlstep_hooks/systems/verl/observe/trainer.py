@@ -23,7 +23,7 @@ from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
-from rlstep_hooks.systems.verl.observe import drawn
+from rlstep_hooks.systems.verl.observe import sampled
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
@@ -156,7 +156,7 @@ class VerlTrainer:
             facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
-                facts |= drawn.facts_of_vocabulary(engine)
+                facts |= sampled.facts_of_vocabulary(engine)
                 self._cap = facts.get("surprise_cap")
             if facts:
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
@@ -285,9 +285,9 @@ class VerlTrainer:
     def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
         """Add up how surprising the completions are to the policy that computed their old log-probs."""
         with self._drawn:
-            numbers = drawn.numbers_of_refresh(data, result, own, tokens, self._cap)
+            numbers = sampled.numbers_of_refresh(data, result, own, tokens, self._cap)
             if numbers is None:
-                self._record.writer.cannot("drawn", drawn.NO_ENTROPIES)
+                self._record.writer.cannot("drawn", sampled.NO_ENTROPIES)
             else:
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, **numbers)
 

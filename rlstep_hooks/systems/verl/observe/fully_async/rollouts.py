@@ -9,11 +9,11 @@ import msgspec
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import Generated, QueueStep, Rewarded, Unobserved
 from rlstep_hooks.record.tail import Tail
-from rlstep_hooks.systems.verl.observe.drawn import why_not_drawn
 from rlstep_hooks.systems.verl.observe.fully_async.queue import StreamedQueue, Taken
 from rlstep_hooks.systems.verl.observe.fully_async.rollouter import PROCESS
 from rlstep_hooks.systems.verl.observe.process import folder, run_name
 from rlstep_hooks.systems.verl.observe.rollouts import counted
+from rlstep_hooks.systems.verl.observe.sampled import why_not_drawn
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches

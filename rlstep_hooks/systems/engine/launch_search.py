@@ -1,0 +1,324 @@
+"""Finds the one command of a launch that a system knows: among words, in a script, a configuration file or a Python file."""
+
+from __future__ import annotations
+
+import os.path
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.accelerate import with_config_read
+from rlstep_hooks.launch.arguments import read_arguments
+from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.files import NOTEBOOK, find_file, holds_commands
+from rlstep_hooks.launch.inheritance import Parent
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.skypilot import task_of
+from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
+from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.abbreviations import spelled_out
+from rlstep_hooks.systems.engine.launch_settings import (
+    CONFIGS,
+    keys_of,
+    quiet_config_keys,
+    read_arguments_quietly,
+    set_settings,
+    settings_of_command,
+    with_own_configs,
+)
+from rlstep_hooks.systems.engine.python_launch import calls_of, keywords_of, of_others, settings_of
+from rlstep_hooks.systems.engine.python_launch import hidden as hidden_of
+from rlstep_hooks.systems.engine.trains import why_not
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.launched import Options
+
+_NAME_IT = (
+    "name it with --framework NAME (trl, verl, openrlhf, ...; a name that is not known is answered with all of them)"
+)
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that a system knows, with everything it sets."""
+
+    command: Command
+    framework: str
+    given: dict[str, Setting]
+    source: str
+    folder: Path
+    notes: tuple[Note, ...] = ()
+    missing: tuple[Parent, ...] = ()
+    """Files that the launch names or inherits from and that are not here."""
+    hidden: UnknownText | None = None
+    """Values that a Python file gives to the framework's configuration and that cannot be known."""
+    environment: dict[str, str] = {}
+    """Variables that the command or `--set` sets, where their values are known."""
+    keywords: frozenset[str] = frozenset()
+    """Keywords ("Callee.keyword") that a Python file gives the framework's own classes in any run."""
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """A command with settings of a system that does not train with it, as far as can be known."""
+
+    framework: str
+    why: str
+    place: Place
+
+
+def find_launch(words: list[str], options: Options) -> Launch:
+    """The one command among the words, or in the file that they name, which a system knows.
+
+    Raises:
+        LaunchError: There is none, or there are several.
+        OSError: A file cannot be read.
+    """
+    if not words or not any(word.strip() for word in words):
+        raise LaunchError("there is no command; write `rlstep plan -- <launch command>` or `rlstep plan FILE`")
+    path = Path(words[0])
+    names_file = len(words) == 1 and not _is_text(words)
+    if words[0].endswith(CONFIGS) and names_file:
+        return _config_launch(path, options)
+    if names_file and words[0].endswith((".py", NOTEBOOK)):
+        return _python_launch(path, options)
+    if names_file and holds_commands(words[0]) and path.is_file():
+        return _only(_embedded(path, options), str(path), path.parent, options)
+    commands, source, folder = _commands(words, path, options)
+    return _only(commands, source, folder, options)
+
+
+def _python_launch(path: Path, options: Options) -> Launch:
+    """A Python file or a notebook on its own: what it trains itself, else what it starts."""
+    if not path.is_file():
+        raise LaunchError("there is no such file", Place(str(path)))
+    itself = [Command(Program("script", str(path)), ())]
+    if path.suffix == NOTEBOOK:
+        return _only([*itself, *_embedded(path, options)], str(path), path.parent, options)
+    try:
+        return _only(itself, str(path), path.parent, options)
+    except NoLaunchError:
+        started = _started(path, options)
+        if started is None:
+            raise
+        return started
+
+
+def _started(path: Path, options: Options) -> Launch | None:
+    """The launch that a file starts, which is none itself; None if it starts none that is known."""
+    commands = _embedded(path, options) if path.is_file() else []
+    try:
+        return _only(commands, str(path), path.parent, options) if commands else None
+    except NoLaunchError:
+        return None
+
+
+def _embedded(path: Path, options: Options) -> list[Command]:
+    """The commands in a file that is no shell script. A text in it that is not shell starts none."""
+    from rlstep_hooks.launch.embedded import shell_in
+    from rlstep_hooks.launch.shell.script import read_text
+
+    commands: list[Command] = []
+    for found in shell_in(path):
+        given = {**found.variables, **options.variables}
+        with suppress(LaunchError):
+            commands += read_text(found.text, str(path), given=given, folder=path.parent)
+    return commands
+
+
+def _is_text(words: list[str]) -> bool:
+    """Whether a command is given as one text, which may end with the name of a file: "python train.py --config c.yaml"."""
+    # Path.is_file would raise for a launch command that is too long for a file name.
+    return len(words) == 1 and any(character.isspace() for character in words[0]) and not os.path.isfile(words[0])
+
+
+def _commands(words: list[str], path: Path, options: Options) -> tuple[list[Command], str, Path]:
+    arguments = tuple(Token(word, Place("the command", 0, index)) for index, word in enumerate(words, 1))
+    text = _is_text(words)
+    if words[0].endswith(SCRIPTS) and not text and (path.is_file() or len(words) == 1):
+        return _script(path, arguments[1:], options.variables), str(path), path.parent
+    if text:
+        return _text(arguments[0], options.variables), "the launch command", Path()
+    commands = unwrap(arguments, {}, shell=lambda token: _text(token, options.variables))
+    if len(commands) == 1 and commands[0].program.kind == "executable" and commands[0].program.name.endswith(SCRIPTS):
+        script = Path(commands[0].program.name)
+        if script.is_file():
+            values = {name: token.text for name, token in commands[0].environment.items()}
+            return _script(script, commands[0].arguments, options.variables | values), str(script), script.parent
+    return commands, "the launch command", Path()
+
+
+def _script(path: Path, arguments: tuple[Token, ...], variables: dict[str, str]) -> list[Command]:
+    # Only where there is shell to read: it takes 25 ms to load.
+    from rlstep_hooks.launch.shell.script import read_script
+
+    return read_script(path, arguments=arguments, given=variables)
+
+
+def _text(token: Token, variables: dict[str, str]) -> list[Command]:
+    from rlstep_hooks.launch.shell.script import read_text
+
+    return read_text(token.text, "the command", given=variables, folder=Path())
+
+
+def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
+    """The one command that a system knows."""
+    candidates = _candidates(commands, options.framework) if options.framework else commands
+    read = [_launch_of(command, source, folder, options) for command in candidates]
+    known = [launch for launch in read if isinstance(launch, Launch)]
+    if options.line is not None:
+        known = [launch for launch in known if launch.command.place.line == options.line]
+    distinct = {(launch.command.place.line, launch.framework): launch for launch in known}
+    if not known:
+        tried = ", ".join(dict.fromkeys(_tried(command, folder) for command in commands if command.program.name))
+        tried = tried if len(tried) <= 200 else tried[:197] + "..."
+        declined = [one for one in read if isinstance(one, Declined)]
+        if declined:
+            raise NoLaunchError(
+                declined[0].why, declined[0].place, remedy=f"--framework {declined[0].framework} plans it all the same"
+            )
+        cut_off = "".join(f"; {command.cut_off}" for command in commands if command.cut_off)
+        called = (calls_of(command, folder) for command in commands)
+        others = [other for calls in called if calls is not None for other in of_others(calls)]
+        if others:
+            raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
+        raise NoLaunchError(
+            f"none of these starts a known trainer: {tried}{cut_off}" if tried else "there is no command in it",
+            Place(source),
+            remedy=_NAME_IT,
+        )
+    if len(distinct) > 1:
+        lines = ", ".join(f"line {line} ({framework})" for line, framework in distinct)
+        raise LaunchError(
+            f"there are {len(distinct)} training commands: {lines}; choose one with --line N", Place(source)
+        )
+    if len(known) > 1 and any(launch.given != known[0].given for launch in known):
+        line = known[0].command.place.line
+        raise LaunchError(
+            f"the command runs {len(known)} times in a loop, with different settings; the first is read where --set gives the"
+            " variable of the loop",
+            Place(source, line, 1),
+        )
+    return known[0]
+
+
+def _tried(command: Command, folder: Path) -> str:
+    """A command's program, in a message; a Python file that is not here could not be looked into."""
+    name = command.program.name
+    absent = (
+        command.program.kind == "script" and name.endswith(".py") and find_file(name, folder, command.folder) is None
+    )
+    return f"{name} (not here)" if absent else name
+
+
+def _candidates(commands: list[Command], framework: str) -> list[Command]:
+    """Commands that may be a launch of the framework that the user named: its own programs, else Python programs, else all commands."""
+    index.system_of(framework)
+    patterns = [pattern for entry in index.entries_of(framework) for pattern in entry.programs]
+    own = [command for command in commands if any(command.program.matches(pattern) for pattern in patterns)]
+    return own or [command for command in commands if command.program.kind in ("module", "script")] or commands
+
+
+def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
+    """A command with its settings, if a system knows it; else the reason why it is not a run of the system that has its settings."""
+    calls = calls_of(command, folder)
+    plain, _ = read_arguments(command.arguments)
+    overridden, _ = read_arguments_quietly(command)
+    keys = {*keys_of(plain), *keys_of(overridden)}
+    if calls is not None:
+        keys |= {*calls.settings, *(f"{callee}." for callee in calls.callees)}
+    packages = calls.packages if calls is not None else {}
+    values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
+    framework = options.framework or index.recognise(command, keys, values, packages)
+    if framework is None and (configured := quiet_config_keys(command, folder) - keys):
+        framework = index.recognise(command, keys | configured, values, packages)
+    if framework is None:
+        return None
+    system = index.system_of(framework)
+    command = with_config_read(command, folder)
+    if options.framework is None and (why := why_not(command, system, folder)):
+        return Declined(framework, why, command.place)
+    given, missing, notes = settings_of_command(command, system, folder)
+    notes += [
+        Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
+    ]
+    notes += [Note("ignores", command.cut_off)] if command.cut_off else []
+    hidden, keywords = None, frozenset[str]()
+    if calls is not None:
+        given, more = settings_of(calls, given, system)
+        notes += more
+        hidden, keywords = hidden_of(calls, system), keywords_of(calls, system)
+    given, more = spelled_out(system, command, given, options.version)
+    notes += more
+    return Launch(
+        command=command,
+        framework=framework,
+        given={**given, **set_settings(options.variables)},
+        source=source,
+        folder=folder,
+        notes=tuple(notes),
+        missing=missing,
+        hidden=hidden,
+        environment=_environment(command, options),
+        keywords=keywords,
+    )
+
+
+def _environment(command: Command, options: Options) -> dict[str, str]:
+    """Variables of a command whose values are known."""
+    own = {name: token.text for name, token in command.environment.items() if not token.unknown}
+    return own | options.variables
+
+
+def _config_launch(path: Path, options: Options) -> Launch:
+    """A configuration file on its own."""
+    from rlstep_hooks.launch.inheritance import read_config
+
+    if not path.is_file():
+        raise LaunchError("there is no such file", Place(str(path)))
+    try:
+        read = read_config(path)
+    except LaunchError:  # several documents, or a list, of which one starts a launch
+        started = None if options.framework else _started(path, options)
+        if started is None:
+            raise
+        return started
+    task = task_of(read.settings)
+    if task is not None:
+        from rlstep_hooks.launch.shell.script import read_text
+
+        commands = read_text(task.text, str(path), given={**task.variables, **options.variables}, folder=path.parent)
+        return _only(commands, str(path), path.parent, options)
+    command = Command(Program("config", str(path)), ())
+    framework = options.framework or index.recognise(command, keys_of(read.settings))
+    if framework is None:
+        refuse_missing(read.missing)
+        started = _started(path, options) if path.suffix in (".yaml", ".yml") else None
+        if started is not None:
+            return started
+        raise NoLaunchError("no framework is known by these settings", Place(str(path)), remedy=_NAME_IT)
+    given, missing, notes = with_own_configs(read.missing, read.settings, index.system_of(framework))
+    return Launch(
+        command=command,
+        framework=framework,
+        given={**given, **set_settings(options.variables)},
+        source=str(path),
+        folder=path.parent,
+        notes=tuple(notes),
+        missing=missing,
+        environment=dict(options.variables),
+    )
+
+
+def refuse_missing(missing: tuple[Parent, ...]) -> None:
+    """Refuse to plan without this file: its settings are not guessed."""
+    for parent in missing:
+        if parent.unknown is not None:
+            raise UnknownValueError(parent.what, parent.unknown)
+        raise LaunchError(
+            f"{parent.name} is not here, and what it sets decides the plan",
+            parent.place,
+            remedy="give the path under which it is, or run this where the file is",
+        )

@@ -1,0 +1,197 @@
+"""A launch as the user gives it -> Plan: find the command, recognise the system, gather the settings, and plan with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.settings import Setting, Settings
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.counting import TooManyError
+from rlstep_hooks.planning.formula import FormulaError
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.planning.reading import Note, Reading
+from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.keys import key_list
+from rlstep_hooks.systems.engine.launch_search import find_launch, refuse_missing
+from rlstep_hooks.systems.engine.observed_live import not_observed
+from rlstep_hooks.systems.engine.partial import ask_for_processes, one_process, what_is_meant
+from rlstep_hooks.systems.engine.reader import read
+from rlstep_hooks.systems.engine.release import accepted_by_others, looked_at, release_for, release_installed
+from rlstep_hooks.systems.engine.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rlstep_hooks.systems.engine.declaration import Keys, System
+    from rlstep_hooks.systems.engine.launch_search import Launch
+
+_HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
+"""Flags of Hydra that say where the configuration is."""
+
+
+def plan_launch(words: list[str], options: Options | None = None) -> Plan:
+    """The plan of a launch command, a script, a configuration file or a Python file.
+
+    Args:
+        words: The command's words, or one path.
+        options: What completes or overrides it.
+
+    Raises:
+        LaunchError: It cannot be read; the message says where and why.
+        OSError: A file cannot be read.
+    """
+    options = options or Options()
+    launch = find_launch(words, options)
+    return plan_of(launch, options)
+
+
+def plan_of(launch: Launch, options: Options) -> Plan:
+    """The plan of a recognised launch.
+
+    Raises:
+        LaunchError: A setting is missing, unknown or impossible.
+    """
+    from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
+
+    system = index.system_of(launch.framework)
+    release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
+    if options.here and options.version is None and not release.foreign:
+        release = release_installed(system, launch.command, launch.given, release, keywords=launch.keywords)
+    request = request_of(launch, system, release.version, options)
+    settings = request.settings
+    plan = Plan(
+        framework=system.name,
+        title=system.title,
+        version=release.version,
+        source=launch.source,
+        schedule=None,
+        foreign=release.foreign,
+        notes=(*launch.notes, *release.notes, *not_observed(system, request)),
+    )
+    others = _other_calls(launch.given.values(), system)
+    try:
+        reading = _read(system, request)
+    except PlanError as refusal:
+        ask_for_processes(system, request, refusal, _read)
+        finding = refused(refusal, system.title, fork=bool(release.foreign))
+        plan = msgspec.structs.replace(plan, findings=(*release.findings, finding))
+        if options.version is None:
+            said = accepted_by_others(system, lambda each: _read(system, request_of(launch, system, each, options)))
+            plan = msgspec.structs.replace(plan, notes=(*plan.notes, *said))
+        if (meant := what_is_meant(system, request, _read)) is not None:
+            plan = msgspec.structs.replace(
+                plan,
+                meant=meant.schedule,
+                formulas=meant.formulas,
+                notes=(*plan.notes, *meant.notes),
+            )
+    else:
+        misspelt = _misspelt(settings, (*release.refused, *release.foreign, *others), known_by=system.keys)
+        plan = msgspec.structs.replace(
+            plan,
+            schedule=reading.schedule,
+            formulas=reading.formulas,
+            notes=(
+                *plan.notes,
+                *one_process(system, request, _read),
+                *reading.notes,
+                *_assumed(settings),
+                *misspelt,
+            ),
+            findings=(*release.findings, *check_plan(reading)),
+        )
+    elsewhere = {*release.refused, *others, *(_HYDRA if system.overrides else ())}
+    unused = tuple(setting for setting in settings.unused if setting.name not in elsewhere)
+    return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
+
+
+def planned_again(launch: Launch, plan: Plan, options: Options) -> Plan:
+    """The plan of a launch of which only values of settings were changed: what the names mean stays as it was found.
+
+    Args:
+        launch: The changed launch.
+        plan: The plan of the launch before.
+        options: What completes it.
+
+    Raises:
+        PlanError: The framework itself refuses it.
+        LaunchError: A setting is missing, unknown or impossible.
+    """
+    from rlstep_hooks.judge.rules.plan_checks import check_plan
+
+    system = index.system_of(launch.framework)
+    release = release_for(system, launch.command, launch.given, plan.version, keywords=launch.keywords)
+    reading = _read(system, request_of(launch, system, release.version, options))
+    return msgspec.structs.replace(
+        plan,
+        schedule=reading.schedule,
+        meant=None,
+        formulas=reading.formulas,
+        notes=reading.notes,
+        findings=(*release.findings, *check_plan(reading)),
+    )
+
+
+def _other_calls(given: Iterable[Setting], system: System) -> set[str]:
+    """Keywords of calls in a Python file that configure something else, such as `add_argument(help=...)`; they are not reported as
+    unused."""
+    own = {call for entry in index.entries_of(system.name) for call in entry.calls} | set(system.keywords_of)
+    calls = (setting for setting in given if setting.place.source.endswith(".py") and "." in setting.name)
+    return {setting.name for setting in calls if setting.name.partition(".")[0] not in own}
+
+
+def _assumed(settings: Settings) -> list[Note]:
+    return [Note("assumes", assumption) for assumption in settings.assumed]
+
+
+def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | None) -> list[Note]:
+    """Notes on unused settings that resemble one that the plan reads, except settings that the framework has or is said to refuse."""
+    known = key_list(known_by.file) if known_by is not None else None
+    return [
+        Note("ignores", f"{setting} at {setting.place} is not read; did you mean {other}?")
+        for setting, other in settings.look_alikes()
+        if setting.name not in refused and (known is None or not known.ever(setting.name))
+    ]
+
+
+def reading_of(words: list[str], options: Options | None = None) -> Reading:
+    """The bare reading of a launch, without findings."""
+    options = options or Options()
+    launch = find_launch(words, options)
+    system = index.system_of(launch.framework)
+    release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
+    return _read(system, request_of(launch, system, release.version, options))
+
+
+def request_of(launch: Launch, system: System, version: str, options: Options) -> Request:
+    """A launch as its system gets it.
+
+    Raises:
+        LaunchError: A file that decides the plan is not here, or a Python file hides settings.
+    """
+    refuse_missing(launch.missing)
+    if launch.hidden is not None:
+        raise LaunchError(launch.hidden.why, launch.hidden.place, remedy="write the settings in the call")
+    defaults = system.defaults(version)
+    settings = Settings(launch.given, defaults, functions=system.resolvers, environment=launch.environment)
+    return Request(
+        settings=settings,
+        version=version,
+        command=launch.command,
+        folder=launch.folder,
+        rows_given=options.rows,
+        world_size_given=options.world_size,
+    )
+
+
+def _read(system: System, request: Request) -> Reading:
+    """What a system makes of a launch; a plan too long to list is a `LaunchError` too."""
+    try:
+        return read(system, request)
+    except TooManyError as error:
+        raise LaunchError(str(error)) from None
+    except FormulaError as error:
+        raise LaunchError(f"the declaration of {system.title} is at fault: {error}") from error

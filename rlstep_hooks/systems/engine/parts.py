@@ -1,0 +1,153 @@
+"""What a declaration is made of: settings, and what a framework or this package refuses; see `engine.declaration`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rlstep_hooks.launch.settings import MISSING
+from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems.engine.request import release_of
+
+REQUIRED: Any = MISSING
+"""The default of a setting that the framework requires."""
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING: Any = _Nothing()
+"""The default of a setting that is only read where it is given, and is not shown among those behind a plan."""
+
+
+class Typed(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting: the values that it may have, and its default."""
+
+    kind: Literal["count", "number", "flag", "text"]
+    default: Any
+    least: int = 1
+    """The smallest value that a count may have."""
+    also: tuple[str, ...] = ()
+    """Other names of the setting."""
+    off: str = ""
+    """Another flag that turns this one off, for example "no_anneal_lr"."""
+    since: tuple[tuple[str, Any], ...] = ()
+    """Defaults of later releases: the first release that has it, and the default, in ascending order."""
+    where: str = ""
+    """The condition under which the framework looks at the setting. In other launches it is not required, read or shown."""
+
+    def default_in(self, version: str) -> Any:
+        """The default of a release."""
+        found = self.default
+        for first, default in self.since:
+            if release_of(version) >= release_of(first):
+                found = default
+        return found
+
+    def needed_in(self, version: str) -> bool:
+        """Whether a release of the framework has a value for the setting in any case."""
+        default = self.default_in(version)
+        return default not in (None, NOTHING) and not str(default).startswith("${")
+
+
+def count(
+    default: Any = NOTHING, *, least: int = 1, also: tuple[str, ...] = (), since: Any = (), where: str = ""
+) -> Typed:
+    """A whole number of at least `least`."""
+    return Typed(kind="count", default=default, least=least, also=also, since=since, where=where)
+
+
+def number(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
+    """Any number, exact."""
+    return Typed(kind="number", default=default, also=also, since=since, where=where)
+
+
+def flag(
+    default: Any = NOTHING, *, also: tuple[str, ...] = (), off: str = "", since: Any = (), where: str = ""
+) -> Typed:
+    """True or false. Without a default it is false if the launch does not set it; with the default None it is None."""
+    return Typed(kind="flag", default=default, also=also, off=off, since=since, where=where)
+
+
+def text(default: Any = NOTHING, *, also: tuple[str, ...] = (), since: Any = (), where: str = "") -> Typed:
+    """A text."""
+    return Typed(kind="text", default=default, also=also, since=since, where=where)
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A launch that the framework itself ends."""
+
+    holds: str
+    """The launch is refused if this expression is false."""
+    says: str
+    """How the run ends, in the framework's own words; with {expressions}, as is `fix`."""
+    fix: str
+    """The smallest change, with the nearest values that work."""
+    when: str
+    """When the user would see it."""
+    source: str
+    where: str = ""
+    """The condition under which the framework makes this check."""
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """A launch that cannot be planned: what the framework does then was not read, or it has no meaning."""
+
+    holds: str
+    says: str
+    about: str = ""
+    """The setting whose place is shown; "program" for that of the program."""
+    where: str = ""
+
+
+def program_assumed(program: str, where: str = "") -> Note:
+    """The note on a configuration file alone that several programs of the framework read, each in its own way.
+
+    Args:
+        program: The program that the plan is of; with {expressions}.
+        where: The condition under which the file's settings do not say it.
+    """
+    when = f"no_program and ({where})" if where else "no_program"
+    return Note(
+        "assumes",
+        f"{program} reads this file: it names no program, and others read the same settings in their own way",
+        when,
+    )
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a framework makes of a setting that it does not have."""
+
+    words: str
+    """What ends the run, in the framework's own words; or why nothing does."""
+    refuses: bool = True
+    """Whether the run ends. Otherwise the setting is dropped without a word."""
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of a framework's settings, release by release; see `rlstep_hooks.systems.engine.release`."""
+
+    file: str
+    """The list, below `rlstep_hooks/systems`: "verl/keys.json"."""
+    refusal: str
+    """What the framework says of a setting that it does not have, with {name} and {written}."""
+    strict: tuple[str, ...]
+    """Programs that know these settings only: patterns of `Program.matches`."""
+    unless: str = ""
+    """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
+    also: tuple[str, ...] = ()
+    """Patterns of further settings that these programs take."""
+    abbreviated: bool = False
+    """Whether the beginning of a name stands for it, as argparse has it."""
+    dashed: bool = False
+    """Whether argparse has each name with dashes too."""
+    says: str = ""
+    """What a release makes of a setting that it does not have, "module:function": `(Command, Setting, version) -> Said | None`, None
+    where something else takes it. Without it, arguments are refused in the words of `refusal`, and files are not looked at."""
+    forked: bool = False
+    """Whether a user's program with settings that no release has is a fork (otherwise: a script with flags of its own)."""
+    no_effect: tuple[str, ...] = ()
+    """Patterns of settings that were read in the source: the schedule does not depend on them."""

@@ -1,0 +1,117 @@
+"""What a Python file adds to a launch: calls of the framework's classes, helpers that make a configuration, assignments to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.arguments import read_arguments
+from rlstep_hooks.launch.files import NOTEBOOK, find_file
+from rlstep_hooks.launch.inheritance import over
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import Place, UnknownText
+from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems.engine import index
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.python_file import Calls
+    from rlstep_hooks.systems.engine.declaration import System
+
+_PARSED = "parsed."
+
+
+def calls_of(command: Command, folder: Path) -> Calls | None:
+    """Calls in the Python file that a command runs, if it is here."""
+    if command.program.kind != "script" or not command.program.name.endswith((".py", NOTEBOOK)):
+        return None
+    path = find_file(command.program.name, folder, command.folder)
+    if path is None:
+        return None
+    from rlstep_hooks.launch.python_file import read_calls
+
+    return read_calls(path, read_arguments(command.arguments)[0])
+
+
+def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> tuple[dict[str, Setting], list[Note]]:
+    """The settings of a Python file. Those of the command override them, and assignments after parsing override both."""
+    classes = {callee for entry in index.entries_of(system.name) for callee in entry.calls}
+    merged: dict[str, Setting] = {}
+    for helper in calls.callees & system.helpers.keys():
+        place = Place(f"{helper} of {system.title} {system.version}")
+        merged |= {name: Setting(name, value, place, name) for name, value in system.helpers[helper].items()}
+    merged |= calls.settings
+    merged |= {
+        bare: msgspec.structs.replace(setting, name=bare)
+        for name, setting in calls.settings.items()
+        if name.partition(".")[0] in classes and (bare := name.partition(".")[2])
+    }
+    # Options of the file's own reach the framework through the calls alone.
+    own = calls.options if classes & calls.callees else frozenset()
+    merged |= {name: setting for name, setting in given.items() if name not in own}
+    notes: list[Note] = []
+    evolved = {name: setting for name, setting in calls.settings.items() if name.startswith("evolve.")}
+    for name, setting in (*evolved.items(), *calls.assigned.items()):
+        callee, _, bare = name.partition(".")
+        ours = (
+            (callee == "evolve" and system.helpers)
+            or callee in classes
+            or callee in system.helpers
+            or callee in system.keywords_of
+        )
+        if ours or (name.startswith(_PARSED) and bare in system.settings):
+            last = bare.rpartition(".")[2]
+            merged = {key: kept for key, kept in merged.items() if key.rpartition(".")[2] != last or key == bare}
+            merged[bare] = msgspec.structs.replace(setting, name=bare)
+    update = calls.settings.get("update.1") if system.helpers else None
+    if update is not None and isinstance(update.value, dict) and not update.unknown:
+        changed = {name: Setting(name, value, update.place, name) for name, value in update.value.items()}
+        merged = over(merged, changed)
+    elif update is not None:
+        notes.append(
+            Note(
+                "assumes", f"{update.value} ({update.place}) is empty: what would be assigned there is not in this plan"
+            )
+        )
+    if system.helpers and "evolve" in calls.opened:
+        notes.append(
+            Note("assumes", f"{calls.opened['evolve'].why} ({calls.opened['evolve'].place}): it changes nothing")
+        )
+    return merged, notes
+
+
+def hidden(calls: Calls, system: System) -> UnknownText | None:
+    """An unknown part of what a call of one of the framework's configurations is given; None if all of it is known."""
+    classes = {callee for entry in index.entries_of(system.name) for callee in entry.calls} | {*system.keywords_of}
+    configurations = (callee for callee in calls.opened if callee in classes and not callee.endswith("Trainer"))
+    return next((calls.opened[callee] for callee in configurations), None)
+
+
+def keywords_of(calls: Calls, system: System) -> frozenset[str]:
+    """Keywords that the framework's own configurations, imported from its package, are given in any run."""
+    entries = index.entries_of(system.name)
+    packages = {package for entry in entries for package in entry.packages}
+    own = {
+        callee for entry in entries for callee in entry.calls
+        if not callee.endswith("Trainer") and calls.packages.get(callee) in packages
+    }  # fmt: skip
+    return frozenset(name for name in calls.keywords if name.partition(".")[0] in own)
+
+
+def of_others(calls: Calls) -> list[str]:
+    """Trainers that the file calls and nobody here plans: of other packages with the name of one that is known ("GRPOTrainer of mine"),
+    and of any package by another name ("OnlineDPOTrainer of trl")."""
+    known: dict[str, set[str]] = {}
+    for entry in index.entries():
+        for callee in entry.calls if entry.packages else ():
+            known.setdefault(callee, set()).update(entry.packages)
+    return [
+        f"{callee} of {package if package != '.' else 'a file beside it'}"
+        for callee, package in calls.packages.items()
+        if callee in calls.callees
+        and (package not in known[callee] if callee in known else callee.endswith("Trainer") and callee != "Trainer")
+    ]

@@ -1,0 +1,95 @@
+"""Whether a program that is not one of a framework's own trains with it: its settings alone do not say so.
+
+Scripts that generate, evaluate, serve or time a single update take the same settings as those that train.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.files import NOTEBOOK, find_file
+from rlstep_hooks.systems.engine import index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.launch.command import Command, Program
+    from rlstep_hooks.systems.engine.declaration import System
+
+OTHER_WORK = frozenset((
+    "convert", "download", "eval", "evals", "evaluate", "evaluation", "export", "generate", "generation", "infer", "inference",
+    "merge", "preprocess", "rollout", "serve", "server", "sft",
+))  # fmt: skip
+"""Words in the names of programs that take a trainer's settings and train nothing by them."""
+TRAINING = frozenset(("train", "training", "trainer"))
+STARTS = frozenset(("train", "fit"))
+"""The methods of trainers that train: a file that only evaluates has the trainer too, and calls none of them."""
+
+_WORD = re.compile(r"[^a-z0-9]+")
+
+
+def why_not(command: Command, system: System, folder: Path) -> str:
+    """Why a command is not taken for a training run of a system that it has settings of; empty where it is.
+
+    Args:
+        command: The command.
+        system: The system that its settings are known from.
+        folder: The folder of the launch script.
+    """
+    program = command.program
+    own = _is_own(program, system)
+    if program.kind not in ("script", "module") or (own and (program.kind == "module" or command.arguments)):
+        return ""  # only the name of a script on its own may be anybody's
+    words = _WORD.split(_last_part(program).lower())
+    said = next((word for word in words if word in OTHER_WORK), "")
+    path = _file_of(command, folder)
+    from rlstep_hooks.launch.python_file import names_in
+
+    used = names_in(path) if path is not None and system.trains else frozenset()
+    trains = STARTS.intersection(used) and _uses(used, system.trains)  # a file that is here says more than its name
+    if said and not TRAINING.intersection(words) and not own and not trains:
+        return f'{program.name} has settings of {system.title}, but by its name ("{said}") it trains nothing'
+    if path is None or not system.trains:
+        return ""
+    # A file on its own may be the part of a script that configures.
+    enough = system.trains if command.arguments else (*system.trains, *_calls(system))
+    if _uses(used, enough):
+        return ""
+    wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
+    return f"{program.name} has settings of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
+
+
+def _uses(names: frozenset[str], patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _calls(system: System) -> tuple[str, ...]:
+    """What a Python file of a system calls."""
+    return tuple(call for entry in index.entries_of(system.name) for call in entry.calls)
+
+
+def _is_own(program: Program, system: System) -> bool:
+    """Whether the framework names this very program, not only the likes of it."""
+    for entry in index.entries_of(system.name):
+        for pattern in entry.programs:
+            last = pattern.rpartition("." if program.kind == "module" else "/")[2]
+            if "*" not in last and program.matches(pattern):
+                return True
+    return False
+
+
+def _last_part(program: Program) -> str:
+    return program.name.rpartition(".")[2] if program.kind == "module" else PurePosixPath(program.name).stem
+
+
+def _file_of(command: Command, folder: Path) -> Path | None:
+    """The Python file of a script or module, if it is here."""
+    program = command.program
+    if program.kind == "module":
+        return find_file(program.name.replace(".", "/") + ".py", folder, command.folder)
+    if program.kind == "script" and program.name.endswith((".py", NOTEBOOK)):
+        return find_file(program.name, folder, command.folder)
+    return None

@@ -1,0 +1,338 @@
+"""SkyRL: sizes in prompts, mini-batches contiguous and in order, one learning-rate tick an update.
+
+Read at commit a956457 (2026-08-21): skyrl/train/config/config.py (defaults), skyrl/train/utils/utils.py `validate_batch_sizes`,
+skyrl/train/trainer.py (`train`, `_execute_training_step`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.planning.reading import Conversion
+from rlstep_hooks.systems.engine.declaration import (
+    Check,
+    Demand,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    number,
+    program_assumed,
+    text,
+)
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.schedule import Schedule
+
+_CONFIG = "SkyRL a956457 skyrl/train/config/config.py"
+_TRAINER = "SkyRL a956457 skyrl/train/trainer.py"
+_FULLY = "SkyRL a956457 skyrl/train/fully_async_trainer.py"
+_ONE_AHEAD = "SkyRL a956457 examples/train/async/async_trainer.py:56-80,172-209 (one rollout is generated ahead)"
+_CORRECTION = "trainer.algorithm.off_policy_correction"
+_LOSS = "trainer.algorithm.policy_loss_type"
+
+
+def _write(schedule: Schedule) -> Conversion:
+    """The same schedule as a launch of SkyRL."""
+    from rlstep_hooks.planning.writing import Target
+
+    target = Target(schedule, "SkyRL")
+    target.whole_prompts()
+    target.divides_evenly()
+    minibatch = target.prompts_per_update()
+    command = [
+        "python", "-m", "skyrl.train.entrypoints.main_base",
+        f"trainer.train_batch_size={target.prompts}",
+        f"generator.n_samples_per_prompt={schedule.samples_per_prompt}",
+        f"trainer.policy_mini_batch_size={minibatch}",
+        f"trainer.update_epochs_per_batch={schedule.reuse_epochs}",
+        f"trainer.micro_train_batch_size_per_gpu={target.microbatch_per_process()}",
+        f"trainer.placement.policy_num_gpus_per_node={schedule.world_size}",
+        *(f"trainer.epochs={epochs}" for epochs in [target.passes_of_rows()] if epochs),
+        *(f"trainer.max_training_steps={schedule.rollouts}" for _ in [0] if schedule.rollouts),
+    ]  # fmt: skip
+    target.keeps(lr_clock="update", source="recompute", critic=False, loader="drops")
+    return Conversion(tuple(command), target.lost())
+
+
+def _sizes(role: str, where: str) -> tuple[Check | Demand, ...]:
+    """What `validate_batch_sizes` requires of the sizes of a role. Before that, the GPUs must hold whole copies of the model."""
+    size, micro = f"trainer.{role}_mini_batch_size", "trainer.micro_train_batch_size_per_gpu"
+    prompts = "trainer.train_batch_size"
+    when = "at start-up, when the configuration is checked"
+    source = "SkyRL a956457 skyrl/train/utils/utils.py validate_batch_sizes"
+    return (
+        Demand(
+            f"{role}_gpus % {role}_copy == 0",
+            f"{{{role}_gpus}} GPUs of the {role} cannot be shared by copies of the model on {{{role}_copy}} each",
+            about=f"trainer.placement.{role}_num_gpus_per_node",
+            where=where,
+        ),
+        Check(
+            f"{prompts} >= {size}",
+            f"assert cfg.{prompts} >= cfg.{size} ({{{prompts}}} < {{{size}}})",
+            fix=f"{size} counts prompts, not samples; the largest that is accepted is {{{prompts}}}",
+            when=when,
+            source=source,
+            where=where,
+        ),
+        Check(
+            f"{prompts} % {size} == 0",
+            f"train_batch_size {{{prompts}}} should be divisible by {role}_mini_batch_size {{{size}}}",
+            fix=f"{size} = {{nearest({size}, it <= {prompts} and {prompts} % it == 0)}}",
+            when=when,
+            source=source,
+            where=where,
+        ),
+        Check(
+            f"by_tokens or {role}_share > 0 and {role}_share % {micro} == 0",
+            f"normalized {role}_mini_batch_size_per_gpu {{{role}_share}} should be divisible by "
+            f"micro_train_batch_size_per_gpu {{{micro}}}",
+            fix=f"{micro} = {{nearest({micro}, gcd(it, {role}_share) == it)}}",
+            when=when,
+            source=source,
+            where=where,
+        ),
+    )
+
+
+def _fully_asynchronous(holds: str, says: str, fix: str, line: int) -> Check:
+    """What `FullyAsyncRayPPOTrainer.__init__` asserts."""
+    return Check(
+        holds, says, fix=fix, when="at start-up, when the trainer is made", source=f"{_FULLY}:{line}", where="fully"
+    )
+
+
+_WORKERS = "trainer.fully_async.num_parallel_generation_workers"
+_AHEAD = "trainer.policy_mini_batch_size * (trainer.fully_async.max_staleness_steps + 1)"
+_OF_FULLY_ASYNCHRONOUS = (
+    _fully_asynchronous(
+        f"trainer.policy_mini_batch_size <= {_WORKERS} and {_WORKERS} <= {_AHEAD}",
+        "Invalid num_parallel_generation_workers, the following must hold: mini_batch_size <= num_parallel_generation_workers <= "
+        f"mini_batch_size * (max_staleness_steps + 1). Got: {{trainer.policy_mini_batch_size}}, {{{_WORKERS}}}",
+        f"{_WORKERS} = {{{_AHEAD}}}",
+        353,
+    ),
+    _fully_asynchronous(
+        "trainer.fully_async.enabled",
+        "trainer.fully_async.enabled must be True when using the fully async trainer.",
+        "trainer.fully_async.enabled=true",
+        374,
+    ),
+    _fully_asynchronous(
+        "trainer.train_batch_size == trainer.policy_mini_batch_size",
+        "train_batch_size must equal policy_mini_batch_size for fully async training",
+        "trainer.train_batch_size = {trainer.policy_mini_batch_size}",
+        377,
+    ),
+    _fully_asynchronous(
+        "not generator.batched",
+        "batched is not supported for fully async training since a batched generate() call does not support pause/continue.",
+        "generator.batched=false",
+        388,
+    ),
+    _fully_asynchronous(
+        "not trainer.placement.colocate_all",
+        "colocate_all is not supported for async training yet.",
+        "trainer.placement.colocate_all=false",
+        392,
+    ),
+    _fully_asynchronous(
+        "to_sampler",
+        f"Found trainer.algorithm.policy_loss_type={{{_LOSS}}}: Fully async training should use rollout logprobs (i.e. rollout_is, "
+        "dppo, or cispo with cispo.cispo_anchor='rollout') instead of recomputing logprobs",
+        f"{_LOSS} = rollout_is",
+        399,
+    ),
+)
+
+SYSTEM = System(
+    name="skyrl",
+    title="SkyRL",
+    version="a956457",
+    trains=("*Exp", "*PPOTrainer", "main_base"),
+    recognised=(
+        Entry(
+            "skyrl",
+            programs=(
+                "module:skyrl_train.entrypoints.*",
+                "module:skyrl.train.entrypoints.*",
+                "module:examples.*.main_*",
+            ),
+            keys=(
+                "trainer.policy_mini_batch_size",
+                "trainer.update_epochs_per_batch",
+                "generator.n_samples_per_prompt",
+            ),
+        ),
+    ),
+    overrides=True,
+    rows_from=("data.train_data",),
+    settings={
+        "trainer.train_batch_size": count(1024),
+        "trainer.policy_mini_batch_size": count(256),
+        "trainer.critic_mini_batch_size": count(256, where="critic"),
+        "trainer.micro_train_batch_size_per_gpu": count(1),
+        "trainer.update_epochs_per_batch": count(1),
+        "trainer.epochs": count(1),
+        "trainer.max_training_steps": count(None),
+        "trainer.max_tokens_per_microbatch": count(-1, least=-1),
+        "trainer.ckpt_interval": count(10, least=-1),
+        "trainer.eval_interval": count(5, least=-1),
+        "trainer.algorithm.advantage_estimator": text("grpo"),
+        "trainer.algorithm.use_kl_loss": flag(True),
+        "trainer.algorithm.use_kl_in_reward": flag(False),
+        "trainer.policy.optimizer_config.scheduler": text("constant_with_warmup"),
+        "trainer.policy.optimizer_config.num_warmup_steps": count(0, least=0),
+        "trainer.policy.sequence_parallel_size": count(1),
+        "trainer.critic.sequence_parallel_size": count(1, where="critic"),
+        "trainer.placement.policy_num_nodes": count(1),
+        "trainer.placement.policy_num_gpus_per_node": count(1),
+        "trainer.placement.critic_num_nodes": count(1, where="critic"),
+        "trainer.placement.critic_num_gpus_per_node": count(1, where="critic"),
+        "trainer.policy.megatron_config.tensor_model_parallel_size": count(1),
+        "trainer.policy.megatron_config.pipeline_model_parallel_size": count(1),
+        "trainer.policy.megatron_config.context_parallel_size": count(1),
+        "trainer.critic.megatron_config.tensor_model_parallel_size": count(where="critic"),
+        "trainer.critic.megatron_config.pipeline_model_parallel_size": count(where="critic"),
+        "trainer.critic.megatron_config.context_parallel_size": count(where="critic"),
+        "trainer.critic.model.path": text(None),
+        "generator.n_samples_per_prompt": count(5),
+        "trainer.fully_async.max_staleness_steps": count(4, least=0, where="fully"),
+        "trainer.fully_async.num_parallel_generation_workers": count(768, where="fully"),
+        "trainer.fully_async.enabled": flag(where="fully"),
+        "trainer.fully_async.sample_full_batch": flag(where="fully"),
+        "trainer.placement.colocate_all": flag(True, where="fully or one_ahead"),
+        "generator.batched": flag(where="fully"),
+        _LOSS: text("regular"),
+        "trainer.algorithm.cispo.cispo_anchor": text("old", where="trainer.algorithm.policy_loss_type == 'cispo'"),
+        f"{_CORRECTION}.tis_ratio_type": text(None),
+        f"{_CORRECTION}.token_tis_ratio_clip_high": number(2, where="tis == 'token'"),
+        f"{_CORRECTION}.sequence_tis_ratio_clip_high": number(5, where="tis == 'sequence'"),
+        f"{_CORRECTION}.sequence_mask_metric": text(None),
+        # Older names: a type of "token", with its bound.
+        "trainer.algorithm.use_tis": flag(),
+        "trainer.algorithm.tis_imp_ratio_cap": number(-1, where="trainer.algorithm.use_tis"),
+        "generator.sampling_params.top_p": number(),
+    },
+    let={
+        **{
+            f"{role}_gpus": f"trainer.placement.{role}_num_nodes * trainer.placement.{role}_num_gpus_per_node"
+            for role in ("policy", "critic")
+        },
+        # GPUs that hold one copy of the model.
+        **{
+            f"{role}_copy": f"trainer.{role}.sequence_parallel_size"
+            f" * (trainer.{role}.megatron_config.tensor_model_parallel_size or 1)"
+            f" * (trainer.{role}.megatron_config.pipeline_model_parallel_size or 1)"
+            f" * (trainer.{role}.megatron_config.context_parallel_size or 1)"
+            for role in ("policy", "critic")
+        },
+        "processes": "policy_gpus // policy_copy",
+        "critic.world_size": "critic_gpus // critic_copy",
+        "policy_share": "samples_per_update // world_size",
+        "critic_share": "critic.samples_per_update // critic.world_size",
+        "by_tokens": "trainer.max_tokens_per_microbatch > 0",
+        "critic": "trainer.critic.model.path is not None",
+        "critic.algorithm": "upper(trainer.algorithm.advantage_estimator)",
+        "algorithm": "'PPO' if critic else critic.algorithm",
+        "prompts_per_rollout": "trainer.train_batch_size",
+        "samples_per_prompt": "generator.n_samples_per_prompt",
+        "reuse_epochs": "trainer.update_epochs_per_batch",
+        "samples_per_microbatch": "None if by_tokens else trainer.micro_train_batch_size_per_gpu * world_size",
+        "critic.samples_per_microbatch": "None if by_tokens else trainer.micro_train_batch_size_per_gpu * critic.world_size",
+        "fully": "'fully_async' in program",
+        "one_ahead": "ends(program, '.main_async')",
+        # Losses whose ratio is taken to the sampler's log-probs (`rollout_is`, `dppo`; ppo_utils.py:464-476, 755-776).
+        "to_sampler": f"{_LOSS} in ('rollout_is', 'dppo') or {_LOSS} == 'cispo' "
+        "and trainer.algorithm.cispo.cispo_anchor == 'rollout'",
+        "old_logprob_source": "'engine' if to_sampler else 'recompute'",
+        "tis": f"'token' if trainer.algorithm.use_tis else {_CORRECTION}.tis_ratio_type",
+        "cap": "trainer.algorithm.tis_imp_ratio_cap if trainer.algorithm.use_tis "
+        f"else {_CORRECTION}.token_tis_ratio_clip_high if tis == 'token' else {_CORRECTION}.sequence_tis_ratio_clip_high",
+        "mask": f"{_CORRECTION}.sequence_mask_metric",
+        "correction": "'' if to_sampler or tis is None and mask is None and max_age == 0 "
+        "else tis + ' importance weights, at most ' + quoted(decimal(cap)) if tis is not None "
+        "else 'sequences masked by the ' + mask + ' of their weights' if mask is not None else 'none'",
+        "correction_inert": "'trainer.algorithm.tis_imp_ratio_cap = ' + quoted(decimal(cap)) + ' makes every weight that number' "
+        "if tis is not None and cap <= 0 else ''",
+        "correction_biased": "'generator.sampling_params.top_p = ' + quoted(decimal(generator.sampling_params.top_p)) "
+        "if given(generator.sampling_params.top_p) "
+        "and generator.sampling_params.top_p < 1 and (to_sampler or correction not in ('', 'none')) else ''",
+        "reference_source": "'at_rollout' if trainer.algorithm.use_kl_loss or trainer.algorithm.use_kl_in_reward else 'none'",
+    },
+    always={"loader": "drops", "syncs": "first_and_after_updates"},
+    formulas=(
+        Formula(
+            "samples_per_rollout",
+            "trainer.train_batch_size * generator.n_samples_per_prompt",
+            f"{_CONFIG} GeneratorConfig.n_samples_per_prompt",
+        ),
+        *(
+            formula
+            for role, of in (("policy", ""), ("critic", "critic."))
+            for formula in (
+                Formula(
+                    f"{of}updates_per_rollout",
+                    f"trainer.update_epochs_per_batch * trainer.train_batch_size / trainer.{role}_mini_batch_size",
+                    f"{_TRAINER} _execute_training_step",
+                ),
+                Formula(
+                    f"{of}samples_per_update",
+                    f"trainer.{role}_mini_batch_size * generator.n_samples_per_prompt",
+                    f"{_CONFIG} TrainerConfig.{role}_mini_batch_size",
+                ),
+            )
+        ),
+        Formula("rollouts_per_epoch", "floor(rows / trainer.train_batch_size)", f"{_TRAINER} train (drop_last)"),
+        Formula(
+            "rollouts", "limited(trainer.epochs * rollouts_per_epoch, trainer.max_training_steps)", f"{_TRAINER} train"
+        ),
+        Formula("updates", "rollouts * updates_per_rollout", f"{_TRAINER} train"),
+        # At most (max_staleness_steps + current step) * mini-batch groups are under way; no group is dropped because of its age.
+        Formula(
+            "max_age", "trainer.fully_async.max_staleness_steps", f"{_FULLY}:118-130,184 (a capacity)", where="fully"
+        ),
+        Formula("max_age", "1", _ONE_AHEAD, where="one_ahead"),
+        Formula("max_age", "0", f"{_TRAINER} train (generates with the weights that train)"),
+    ),
+    checks=(
+        *_sizes("policy", where=""),
+        *_sizes("critic", where="critic"),
+        *_OF_FULLY_ASYNCHRONOUS,
+        Check(
+            "not trainer.placement.colocate_all",
+            "assert not self.colocate_all, 'colocate_all is not supported for async training'",
+            fix="trainer.placement.colocate_all=false",
+            when="at the beginning of training",
+            source="SkyRL a956457 examples/train/async/async_trainer.py train",
+            where="one_ahead",
+        ),
+    ),
+    notes=(
+        program_assumed("main_base", "not fully and not one_ahead"),
+        Note("unit", "train_batch_size and policy_mini_batch_size count prompts, not samples"),
+        Note(
+            "assumes",
+            "a group that takes longer than max_staleness_steps = {trainer.fully_async.max_staleness_steps} to generate is trained all "
+            "the same: the setting limits how many groups are under way, and drops none",
+            "fully",
+        ),
+        Note(
+            "drops",
+            "sample_full_batch: groups that all score the same are dropped and replaced; a pass over the rows has fewer rollouts",
+            "fully and trainer.fully_async.sample_full_batch",
+        ),
+    ),
+    facts={
+        "more_updates": "'trainer.update_epochs_per_batch above 1, or trainer.policy_mini_batch_size below trainer.train_batch_size,'",
+        "lr_constant": "starts(trainer.policy.optimizer_config.scheduler, 'constant')",
+        "lr_warmup": "trainer.policy.optimizer_config.num_warmup_steps",
+        "save_every": "trainer.ckpt_interval",
+        "eval_every": "trainer.eval_interval",
+        "correct_by": "'trainer.algorithm.off_policy_correction.tis_ratio_type=token'",
+    },
+    writes=_write,
+)

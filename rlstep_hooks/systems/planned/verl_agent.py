@@ -1,0 +1,81 @@
+"""verl-agent: `env.rollout.n` environments for each task; each turn of an episode is a row of its own.
+
+Read in copies of langfengQ/verl-agent, a fork of verl between 0.3 and 0.4: verl/trainer/ppo/ray_trainer.py `fit` (the rows of the
+loader are replaced by what `multi_turn_loop` gives; the last step is found before it is counted),
+agent_system/multi_turn_rollout/utils.py `adjust_batch` (rows are copied until they divide), examples/data_preprocess/prepare.py (as
+many rows as a rollout has tasks).
+"""
+
+from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, count, flag
+from rlstep_hooks.systems.verl.family import MULTIPLIED_FIRST, PER_GPU, early_fork
+
+_SOURCE = "verl-agent verl"
+_ACTOR = "actor_rollout_ref.actor"
+
+SYSTEM = early_fork(
+    name="verl_agent",
+    title="verl-agent",
+    version="2025",
+    source=_SOURCE,
+    recognised=(
+        Entry("verl_agent", programs=("module:verl.trainer.main_ppo",), with_key="env.rollout.n", before="tinyzero"),
+        Entry("verl_agent", programs=("module:verl.trainer.main_ppo",), with_key="env.env_name"),
+    ),
+    sizes=MULTIPLIED_FIRST,
+    settings={
+        **PER_GPU,
+        "env.rollout.n": count(1),
+        "env.max_steps": count(None),
+        f"{_ACTOR}.ppo_epochs": count(1),
+        f"{_ACTOR}.use_kl_loss": flag(False),
+        "algorithm.use_kl_in_reward": flag(False),
+        "data.shuffle": flag(True),
+    },
+    let={
+        "rows": "rows if known(rows) else data.train_batch_size",
+        "group": "env.rollout.n",
+        "passes": f"{_ACTOR}.ppo_epochs",
+        "reference_source": f"'at_rollout' if {_ACTOR}.use_kl_loss or algorithm.use_kl_in_reward else 'none'",
+        "rows_reshuffled": "data.shuffle",
+        "updates_bound": "'data_dependent'",
+        # One turn each, and as many as an episode may have.
+        "updates_from": "updates_per_rollout",
+        "updates_to": "passes * ceil(samples * env.max_steps / samples_per_update) if env.max_steps is not None else 0",
+        "updates": "unknown('each turn of an episode is a row of its own: how many there are, only the episodes show')",
+        "lags": "()",
+        "ratio_one_updates": "(1,)",
+    },
+    formulas=(
+        Formula(
+            "rollouts",
+            "min(available, trainer.total_training_steps or available)",
+            f"{_SOURCE}/trainer/ppo/ray_trainer.py fit (is_last_step)",
+        ),
+    ),
+    checks=(
+        Check(
+            "actor_rollout_ref.rollout.n == 1",
+            "AssertionError: In verl, actor_rollout_ref.rollout.n>1 is for GRPO. In verl+env, we keep n=1, and achieve GRPO by "
+            "env.rollout.n",
+            fix="actor_rollout_ref.rollout.n = 1, and env.rollout.n = {actor_rollout_ref.rollout.n}",
+            when="at the start",
+            source=f"{_SOURCE}/trainer/main_ppo.py",
+        ),
+    ),
+    notes=(
+        Note(
+            "grows",
+            "each turn of an episode is a row of its own: a rollout of {samples} episodes makes {updates_per_rollout} updates if "
+            "each has one turn, and more in proportion to the turns",
+        ),
+        Note(
+            "unit",
+            "ppo_mini_batch_size counts turns, not episodes; the learning rate ticks once a rollout, whatever its updates",
+        ),
+        Note(
+            "assumes",
+            "the training set has {data.train_batch_size} rows, as its prepare.py writes them for one rollout: an epoch is one step",
+            "rows == data.train_batch_size",
+        ),
+    ),
+)
