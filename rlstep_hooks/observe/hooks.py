@@ -1,0 +1,205 @@
+"""The one way to look at a running framework: a hook on a method, which contains its own errors.
+
+A system's observer reads as a table: this method of the framework, looked at before or after it runs, and the topics that are not
+observed any more if looking fails. What a hook raises costs these topics and nothing else; an interrupt or an exit passes through.
+
+    hooks = Hooks(recorder)
+    # grpo_trainer.py 1.16.0:1650: generation with rewards and old log-probs. Gives Rollout. Verified in 0.16.1 to 1.16.0.
+    hooks.wrap(trainer, "_generate_and_score_completions", around=self._generation, topics=("order", "samples"))
+
+    def _generation(self, call: Call) -> Iterator[None]:
+        began = self._recorder.now()
+        yield  # the framework's own call runs here; a `finally` around it also runs where that raises
+        self._emit_rollout(call.result, began)
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.patches import Patches, take_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rlstep_hooks.observe.contained import GapRecorder
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a framework's method.
+
+    Attributes:
+        owner: The object whose method is called; None for a function.
+        args: Positional arguments. A hook that hands other arguments on replaces them before the call runs.
+        kwargs: Arguments by name.
+        result: What the method returned, once it has. A hook that hands something else on replaces it.
+    """
+
+    owner: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any = None
+
+    def argument(self, name: str, place: int, default: Any = None) -> Any:
+        """An argument that may be given by its name or at its place; the default where it is left out."""
+        return self.kwargs.get(name, self.args[place] if len(self.args) > place else default)
+
+    def replace_argument(self, name: str, place: int, value: Any) -> None:
+        """Hand another value on, in the way in which the argument was given."""
+        if name in self.kwargs or len(self.args) <= place:
+            self.kwargs = self.kwargs | {name: value}
+        else:
+            self.args = (*self.args[:place], value, *self.args[place + 1 :])
+
+
+class Hooks:
+    """Hooks on the methods and modules of a framework. All can be taken off, and then every attribute is what it was before.
+
+    Args:
+        recorder: Learns which topics are not observed any more.
+    """
+
+    def __init__(self, recorder: GapRecorder) -> None:
+        self._recorder = recorder
+        self._patches = Patches()
+        self._handles: list[Any] = []
+
+    def wrap(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: Callable[[Call], None] | None = None,
+        after: Callable[[Call], None] | None = None,
+        around: Callable[[Call], Iterator[None]] | None = None,
+        topics: tuple[str, ...],
+    ) -> None:
+        """Look at the calls of one method. Several hooks on one method look one outside the other, the latest outermost.
+
+        Args:
+            owner: The object, class or module; only its own attributes change (`Patches.wrap`).
+            name: The method. It may be a coroutine function.
+            before: Called before the method runs.
+            after: Called once it has returned. A `before` that failed does not keep `after` from being called.
+            around: A generator that yields once, where the method runs. If its first half fails, there is no second half.
+            topics: What is not observed any more where a hook fails.
+        """
+        seen = _Looks(before, after, around, Contained(self._recorder, topics))
+        self._patches.wrap(
+            owner, name, seen.awaits if inspect.iscoroutinefunction(getattr(owner, name)) else seen.calls
+        )
+
+    def forward(
+        self,
+        module: Any,
+        *,
+        before: Callable[[Call], None] | None = None,
+        after: Callable[[Call], None] | None = None,
+        topics: tuple[str, ...],
+    ) -> None:
+        """Look at the forwards of a torch module, through torch's own hooks. They cannot change anything.
+
+        Args:
+            module: The module.
+            before: Called before each forward.
+            after: Called with the result after each forward.
+            topics: What is not observed any more where a hook fails.
+        """
+        guard = Contained(self._recorder, topics)
+        if before is not None:
+            see = before
+
+            def begins(owner: Any, args: Any, kwargs: Any) -> None:
+                with guard:
+                    see(Call(owner, args, kwargs))
+
+            self._handles.append(module.register_forward_pre_hook(begins, with_kwargs=True))
+        if after is not None:
+            look = after
+
+            def ended(owner: Any, args: Any, kwargs: Any, output: Any) -> None:
+                with guard:
+                    look(Call(owner, args, kwargs, output))
+
+            self._handles.append(module.register_forward_hook(ended, with_kwargs=True))
+
+    def take_off(self) -> None:
+        """Take all hooks off, and have the record say which stay because somebody else has wrapped them since."""
+        while self._handles:
+            self._handles.pop().remove()
+        take_off(self._patches, self._recorder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What looks at the calls of one method."""
+
+    before: Callable[[Call], None] | None
+    after: Callable[[Call], None] | None
+    around: Callable[[Call], Iterator[None]] | None
+    guard: Contained
+
+    def calls(self, wrapped: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the method, and look."""
+        call = Call(owner, args, kwargs)
+        running = self._begin(call)
+        try:
+            call.result = result = wrapped(*call.args, **call.kwargs)
+        except BaseException:
+            self._broken_off(running)
+            raise
+        return self._end(call, running, result)
+
+    async def awaits(
+        self, wrapped: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The same for a coroutine function."""
+        call = Call(owner, args, kwargs)
+        running = self._begin(call)
+        try:
+            call.result = result = await wrapped(*call.args, **call.kwargs)
+        except BaseException:
+            self._broken_off(running)
+            raise
+        return self._end(call, running, result)
+
+    def _begin(self, call: Call) -> Iterator[None] | None:
+        """The generator that waits for the method to return; None where there is none, or where it failed."""
+        given = call.args, call.kwargs
+        if self.before is not None:
+            with self.guard:
+                self.before(call)
+                given = call.args, call.kwargs
+            call.args, call.kwargs = given
+        if self.around is None:
+            return None
+        running: Iterator[None] | None = None
+        with self.guard:
+            running = self.around(call)
+            next(running)
+            return running
+        call.args, call.kwargs = given
+        return None
+
+    def _end(self, call: Call, running: Iterator[None] | None, result: Any) -> Any:
+        """What the caller gets: the method's result, or what a hook that did not fail has put in its place."""
+        if running is not None:
+            with self.guard:
+                next(running, None)
+                result = call.result
+        call.result = result
+        if self.after is not None:
+            with self.guard:
+                self.after(call)
+                result = call.result
+        return result
+
+    def _broken_off(self, running: Iterator[None] | None) -> None:
+        """The method raised: what stands in a `finally` of the generator still runs."""
+        if running is not None:
+            with self.guard:
+                running.close()  # type: ignore[attr-defined]  # every generator has it
