@@ -346,8 +346,9 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _rehearse(given: argparse.Namespace) -> int:
-    from rlstep_hooks.cli import launches, rehearse
-    from rlstep_hooks.rehearse.parts import Asked
+    from rlstep_hooks.cli import launches
+    from rlstep_hooks.cli.rehearse.parts import Asked
+    from rlstep_hooks.cli.rehearse.show import show
 
     if not given.command:
         complain("there is no command; write `rlstep rehearse -- <launch command>`")
@@ -363,7 +364,7 @@ def _rehearse(given: argparse.Namespace) -> int:
         html=given.html,
     )
     return launches.run(
-        lambda: rehearse.show(
+        lambda: show(
             given.command,
             _options(given),
             asked,

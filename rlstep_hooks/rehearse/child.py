@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import site
 import sysconfig
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +15,7 @@ import wrapt
 
 from rlstep_hooks.rehearse.adapters import stand_in_for_adapters
 from rlstep_hooks.rehearse.aside import save_aside
-from rlstep_hooks.rehearse.framework import framework_of
+from rlstep_hooks.rehearse.framework import framework
 from rlstep_hooks.rehearse.guard import is_outside
 from rlstep_hooks.rehearse.messages import VARIABLE, CannotRehearseError, say, settings
 
@@ -63,18 +63,13 @@ def register() -> None:
     }
     for module, hook in hooks.items():
         wrapt.register_post_import_hook(_once(hook), module)
-    for module, place in framework_of(settings().framework).hooks.items():
+    for module, place in framework().hooks.items():
         wrapt.register_post_import_hook(_once(_named(place)), module)
 
 
 def _named(place: str) -> Callable[[Any], None]:
     """The function that "module:function" names, imported when it is called."""
-    module, _, name = place.partition(":")
-
-    def hook(imported: Any) -> None:
-        getattr(importlib.import_module(module), name)(imported)
-
-    return hook
+    return lambda imported: resolve_name(place)(imported)
 
 
 def _redirect_and_save(owner: Any, *, loads: bool = False) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstep_hooks.rehearse.columns import Named, named_in
-from rlstep_hooks.rehearse.framework import framework_of
+from rlstep_hooks.rehearse.framework import framework
 from rlstep_hooks.rehearse.messages import say, settings
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
 
@@ -129,7 +129,7 @@ def _named() -> Named:
             sources.append(Path(file).read_text(encoding="utf-8", errors="replace"))
     found = named_in(sources)
     if not sources:  # a program of the framework itself
-        return Named(framework_of(settings().framework).own_columns, conversational=True, marked=False)
+        return Named(framework().own_columns, conversational=True, marked=False)
     return found
 
 

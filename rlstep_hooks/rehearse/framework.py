@@ -1,4 +1,4 @@
-"""What a framework gives so that its launches can be rehearsed; each framework has a package of its own beside this module.
+"""What a system gives so that launches of its framework can be rehearsed; its declaration names it (`System.rehearsed_by`).
 
 What its hooks say in the child is what the table at the end is made of (`messages.say`, `outcome`). The topics:
 
@@ -20,24 +20,16 @@ What its hooks say in the child is what the table at the end is made of (`messag
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.rehearse.messages import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlstep_hooks.rehearse.messages import Rehearsal
-
-_PLACES = {
-    "trl": "rlstep_hooks.rehearse.trl",
-    "verl": "rlstep_hooks.rehearse.verl",
-    "openrlhf": "rlstep_hooks.rehearse.openrlhf",
-}
-"""System's name -> the package whose `FRAMEWORK` says how it is rehearsed."""
-
-UNKNOWN = "trl"
-"""The framework of a script that no system knows by its text; it shows itself only when the script runs."""
 
 
 def _no_limit(program: str) -> str:
@@ -56,8 +48,6 @@ def _no_template(model_type: str) -> str:
 class Framework:
     """How the launches of one framework are rehearsed."""
 
-    title: str
-    """Its name as people write it."""
     hooks: Mapping[str, str]
     """Module -> "module:function", called with the module once it is imported, in the child and in every Python process that it starts.
 
@@ -88,16 +78,7 @@ class Framework:
     """Characters that the path of the temporary folder may have; sockets, whose paths are limited to 107, may lie below it."""
 
 
-def names() -> tuple[str, ...]:
-    """The systems whose launches can be rehearsed."""
-    return tuple(_PLACES)
-
-
-def framework_of(name: str) -> Framework:
-    """The framework of a system's name; for an empty name, the one that a script may turn out to use.
-
-    Raises:
-        KeyError: Launches of this system cannot be rehearsed.
-    """
-    found: Framework = importlib.import_module(_PLACES[name or UNKNOWN]).FRAMEWORK
+def framework() -> Framework:
+    """How the launch of this process is rehearsed."""
+    found: Framework = resolve_name(settings().rehearsed_by)
     return found

@@ -19,8 +19,8 @@ Level = Literal["fact", "replaced", "warning", "problem", "impossible"]
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one child process."""
 
-    framework: str = ""
-    """The system whose launch this is; empty if none knows it."""
+    rehearsed_by: str
+    """The place of the `Framework` that says how this launch is rehearsed, "module:NAME"."""
     folder: str
     """The temporary folder, which everything is written into."""
     user_folder: str

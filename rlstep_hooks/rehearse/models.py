@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rlstep_hooks.rehearse.framework import framework_of
+from rlstep_hooks.rehearse.framework import framework
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, settings
 
 _FAMILIES = (
@@ -178,7 +178,7 @@ def _tokenizer(model_type: str) -> Any:
         tokenizer_object=made, pad_token="<|endoftext|>", eos_token="<|im_end|>", padding_side="left",
         model_input_names=["input_ids", "attention_mask"],
     )  # fmt: skip
-    wrapped.chat_template = framework_of(settings().framework).template(model_type) or _TEMPLATE
+    wrapped.chat_template = framework().template(model_type) or _TEMPLATE
     return wrapped
 
 
@@ -189,7 +189,7 @@ def _small(config: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     kind = CONFIG_MAPPING[config["model_type"]]
     kept = {name: value for name, value in config.items() if name not in _DERIVED}
     defaults = kind().to_dict()
-    small = _SMALL | dict(framework_of(settings().framework).sizes)
+    small = _SMALL | dict(framework().sizes)
     sizes = {name: size for name, size in small.items() if name in kept or defaults.get(name) is not None}
     ends = {
         "vocab_size": max(len(tokenizer), tokenizer.vocab_size),

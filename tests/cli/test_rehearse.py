@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlstep_hooks.cli.rehearse.command import runnable
+from rlstep_hooks.cli.rehearse.confine import OLDEST, scratch, version
+from rlstep_hooks.cli.rehearse.outcome import outcome_of
+from rlstep_hooks.cli.rehearse.parts import Part, Rehearsed
 from rlstep_hooks.judge.report import Counts, Report
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.rehearse.columns import named_in
-from rlstep_hooks.rehearse.command import runnable
-from rlstep_hooks.rehearse.confine import OLDEST, scratch, version
 from rlstep_hooks.rehearse.messages import Rehearsal, Said
 from rlstep_hooks.rehearse.messages import said as spoken
-from rlstep_hooks.rehearse.outcome import outcome_of
-from rlstep_hooks.rehearse.parts import Part, Rehearsed
 from rlstep_hooks.rehearse.places import place_here
 from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
@@ -462,7 +462,7 @@ def test_a_tool_that_raises_is_a_doubt_and_turns_after_an_answer_are_not_proved(
 def test_what_a_tool_raises_is_a_doubt_where_its_code_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, level: str
 ) -> None:
-    rehearsal = Rehearsal(folder=str(tmp_path), user_folder=str(tmp_path))
+    rehearsal = Rehearsal(rehearsed_by="", folder=str(tmp_path), user_folder=str(tmp_path))
     monkeypatch.setattr("rlstep_hooks.rehearse.messages.settings", lambda: rehearsal)
     raised("weather", {"city": "42"}, error)
     assert [(each.level, each.values["answered"]) for each in spoken(rehearsal)] == [(level, False)]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from rlstep_hooks.cli.rehearse.parts import Part
 from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, said, say_once, settings
-from rlstep_hooks.rehearse.openrlhf.rewards import Watched, sum_up
-from rlstep_hooks.rehearse.openrlhf.sizes import Sizes, rollouts_for, shrink
-from rlstep_hooks.rehearse.parts import Part
+from rlstep_hooks.systems.openrlhf.rehearse.rewards import Watched, sum_up
+from rlstep_hooks.systems.openrlhf.rehearse.sizes import Sizes, rollouts_for, shrink
 from tests.rehearsals.openrlhf import BROKEN
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def test_the_program_of_early_releases_says_why_it_cannot_be_rehearsed(tmp_path:
 @pytest.fixture
 def rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rehearsal]:
     """This process as a child of a rehearsal."""
-    made = Rehearsal(framework="openrlhf", folder=str(tmp_path), user_folder=str(tmp_path))
+    made = Rehearsal(
+        rehearsed_by="rlstep_hooks.systems.openrlhf.rehearse:FRAMEWORK", folder=str(tmp_path), user_folder=str(tmp_path)
+    )
     file = tmp_path / "rehearsal.json"
     file.write_bytes(msgspec.json.encode(made))
     monkeypatch.setenv(VARIABLE, str(file))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rlstep_hooks.cli.rehearse.command import runnable
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.rehearse.command import runnable
-from rlstep_hooks.rehearse.verl.sizes import Sizes, pieces, shrink
+from rlstep_hooks.systems.verl.rehearse.sizes import Sizes, pieces, shrink
 
 
 def sizes(prompts: int, group: int, minibatch: int, critic: int | None = None) -> Sizes:

@@ -239,6 +239,10 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     on_import: dict[str, str] = {}
     """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function"."""
 
+    rehearsed_by: str = ""
+    """How `rlstep rehearse` runs its launches in small, "module:NAME" of a `rlstep_hooks.rehearse.framework.Framework`; empty where it
+    does not."""
+
     def defaults(self, version: str) -> Mapping[str, Any]:
         """The default of each setting in a release.
 
@@ -273,6 +277,7 @@ PLANNED_ONLY: dict[str, Any] = {
     "attaches_by": "",
     "knobs": {},
     "on_import": {},
+    "rehearsed_by": "",
     "observes": (),
     "does_not_observe": (),
     "observed_releases": None,

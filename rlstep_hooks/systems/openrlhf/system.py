@@ -373,6 +373,7 @@ SYSTEM = System(
         "correction": "algo.advantage.is_correction_threshold",
     },
     attaches_by="`rlstep run -- <command>`, or `RLSTEP_DIR` and `RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook`.",
+    rehearsed_by="rlstep_hooks.systems.openrlhf.rehearse:FRAMEWORK",
     # 0.7 and later: imported by the driver before it starts Ray.
     on_import={
         "openrlhf": "rlstep_hooks.systems.openrlhf.observe.ray_hooks:imported",

@@ -366,6 +366,7 @@ SYSTEM = System(
         "correction": "vllm_importance_sampling_correction",
     },
     attaches_by="`callbacks=[StepAuditCallback()]`, or `rlstep run -- <command>` for a script that never heard of this package.",
+    rehearsed_by="rlstep_hooks.systems.trl.rehearse:FRAMEWORK",
     # trl 0.16 to 1.16: the modules that define the trainers.
     on_import={
         "trl.trainer.grpo_trainer": "rlstep_hooks.systems.trl.observe.injection:audit_grpo",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import wrapt
 
-from rlstep_hooks.rehearse.verl.cpu import HOOKS
+from rlstep_hooks.systems.verl.rehearse.cpu import HOOKS
 from verl_cpu import vllm_weights
 
 for module, place in HOOKS.items():

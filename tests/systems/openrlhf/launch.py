@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.rehearse.openrlhf.cpu import VARIABLES
+from rlstep_hooks.systems.openrlhf.rehearse.cpu import VARIABLES
 from tests.cpu.openrlhf_cpu.assets import REWARD_FILE, write_model, write_rows
 from tests.systems.processes import ray_folder, run_marked
 

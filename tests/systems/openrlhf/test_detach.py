@@ -7,8 +7,8 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.rehearse.openrlhf.cpu import STUBS
 from rlstep_hooks.systems.openrlhf.observe import attach
+from rlstep_hooks.systems.openrlhf.rehearse.cpu import STUBS
 
 if TYPE_CHECKING:
     from pathlib import Path

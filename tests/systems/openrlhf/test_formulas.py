@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlstep_hooks.rehearse.openrlhf.cpu import STUBS
+from rlstep_hooks.systems.openrlhf.rehearse.cpu import STUBS
 
 sys.path.append(str(STUBS))  # a stand-in for flash_attn, which OpenRLHF imports
 pytest.importorskip("openrlhf")

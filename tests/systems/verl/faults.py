@@ -153,7 +153,7 @@ def on_sync(at: int, act: Callable[[Any, Any, dict[str, Any]], Any]) -> None:
             return await act(wrapped, weights, kwargs)
         return await wrapped(*args, **kwargs)
 
-    wrap_in_trainer("rlstep_hooks.rehearse.verl.cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
+    wrap_in_trainer("rlstep_hooks.systems.verl.rehearse.cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
 
 
 # Updates

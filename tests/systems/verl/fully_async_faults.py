@@ -212,7 +212,7 @@ def engine_keeps_old_weights(at: int) -> None:
         async for _ in args[0]:
             pass
 
-    wrap_in_trainer("rlstep_hooks.rehearse.verl.cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
+    wrap_in_trainer("rlstep_hooks.systems.verl.rehearse.cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
 
 
 @fault(report="trl#4159", code="RLS403", variant="mean", lasts=1, of=FAULTS)

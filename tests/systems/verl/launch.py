@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.rehearse.verl.cpu import ENVIRONMENT as CPU_VARIABLES
+from rlstep_hooks.systems.verl.rehearse.cpu import ENVIRONMENT as CPU_VARIABLES
 from tests.cpu.verl_cpu.assets import REWARD_FILE, write_model, write_rows
 from tests.systems.processes import ray_folder, run_marked
 

@@ -188,7 +188,7 @@ def engine_keeps_old_weights(at: int) -> None:
         async for _ in args[0]:
             pass
 
-    wrap_in_trainer("rlstep_hooks.rehearse.verl.cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
+    wrap_in_trainer("rlstep_hooks.systems.verl.rehearse.cpu.rollout", "HfCpuAdapter", "update_weights", update_weights)
 
 
 @fault(report="verl 0.9.1, old log-probs of later weights", code="RLS302", variant="exactly 1")

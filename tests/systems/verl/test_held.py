@@ -8,7 +8,7 @@ import torch
 
 from rlstep_hooks.record.events import WeightsHeld
 from rlstep_hooks.record.ledger import records
-from rlstep_hooks.rehearse.verl.cpu.held import HeldWeights, held_by
+from rlstep_hooks.systems.verl.rehearse.cpu.held import HeldWeights, held_by
 from rlstep_hooks.systems.vllm_engine.environment import Place
 
 if TYPE_CHECKING:

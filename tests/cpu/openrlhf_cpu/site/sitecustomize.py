@@ -2,7 +2,7 @@
 
 import os
 
-from rlstep_hooks.rehearse.openrlhf.cpu import install
+from rlstep_hooks.systems.openrlhf.rehearse.cpu import install
 
 EXTRA_MODULE = "RLSTEP_TEST_MODULE"
 """Names a module that each process of the launch imports after the patches (faults)."""

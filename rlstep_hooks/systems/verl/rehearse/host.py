@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rlstep_hooks.rehearse.verl.cpu.engine import BACKEND, ENGINE
+from rlstep_hooks.systems.verl.rehearse.cpu.engine import BACKEND, ENGINE
 
 RESPONSE = 16
 """Tokens of a completion."""

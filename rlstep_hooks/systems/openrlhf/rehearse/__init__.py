@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.rehearse.framework import Framework
 from rlstep_hooks.rehearse.local_ray import ray_variables
-from rlstep_hooks.rehearse.openrlhf.cpu import PATCHES, VARIABLES
+from rlstep_hooks.systems.openrlhf.rehearse.cpu import PATCHES, VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,6 @@ def _limit(program: str) -> str:
 
 
 FRAMEWORK = Framework(
-    title="OpenRLHF",
     hooks={
         **PATCHES,
         "openrlhf": f"{_HERE}.run:begin",

@@ -11,17 +11,17 @@ import msgspec
 
 from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.plan import text_for
+from rlstep_hooks.cli.rehearse.command import runnable
+from rlstep_hooks.cli.rehearse.outcome import NOT_REHEARSED, Line, Outcome, outcome_of
+from rlstep_hooks.cli.rehearse.run import real_refusal, rehearse
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.words import printable
-from rlstep_hooks.rehearse.command import runnable
-from rlstep_hooks.rehearse.outcome import NOT_REHEARSED, Line, Outcome, outcome_of
-from rlstep_hooks.rehearse.run import real_refusal, rehearse
 from rlstep_hooks.systems.engine.installed import runs_here
 from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
+    from rlstep_hooks.cli.rehearse.parts import Asked
     from rlstep_hooks.planning.launched import Options, Plan
-    from rlstep_hooks.rehearse.parts import Asked
 
 
 def show(words: list[str], options: Options, asked: Asked, *, confirm: bool, as_json: bool, strict: bool) -> int:

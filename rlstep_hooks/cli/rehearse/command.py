@@ -12,13 +12,15 @@ import msgspec
 
 from rlstep_hooks.launch.command import unwrap
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
-from rlstep_hooks.rehearse.framework import framework_of, names
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.launch_search import find_launch
 
 if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.planning.launched import Options
     from rlstep_hooks.rehearse.framework import Framework
+    from rlstep_hooks.systems.engine.declaration import System
 
 _LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
 
@@ -31,8 +33,8 @@ class Runnable(msgspec.Struct, frozen=True, kw_only=True):
     processes: int | None = None
     """Processes that the launcher would start; None if it does not say."""
     launcher: str = ""
-    framework: str = ""
-    """The system that knows the launch; empty if none does."""
+    rehearsed_by: str
+    """The place of the `Framework` that says how it is rehearsed, "module:NAME"."""
 
 
 def runnable(words: list[str], options: Options) -> Runnable:
@@ -51,10 +53,11 @@ def runnable(words: list[str], options: Options) -> Runnable:
         if len(commands) != 1:
             raise
         command, framework, folder = commands[0], "", Path()
-    if framework and framework not in names():
-        titles = " and ".join(framework_of(name).title for name in names())
+    system = index.system_of(framework) if framework else _of_any_script()
+    if not system.rehearsed_by:
+        titles = " and ".join(each.title for each in _rehearsed())
         raise LaunchError(f"launches of {framework} cannot be rehearsed; those of {titles} can")
-    how = framework_of(framework)
+    how: Framework = named(system.rehearsed_by)
     if limit := how.limit(command.program.name):
         raise LaunchError(f"it cannot be rehearsed: {limit}", command.place)
     launched = command.processes
@@ -63,8 +66,17 @@ def runnable(words: list[str], options: Options) -> Runnable:
         environment={name: token.text for name, token in command.environment.items() if not token.unknown},
         processes=options.world_size or (launched.count if launched is not None else _own_processes(command)),
         launcher=launched.launcher if launched is not None else "",
-        framework=framework,
+        rehearsed_by=system.rehearsed_by,
     )
+
+
+def _rehearsed() -> list[System]:
+    return [system for system in index.observed() if system.rehearsed_by]
+
+
+def _of_any_script() -> System:
+    """The system of a script that none knows by its text: one whose classes people call in scripts of their own."""
+    return next(system for system in _rehearsed() if any(entry.calls for entry in system.recognised))
 
 
 def _program(command: Command, folder: Path, how: Framework) -> tuple[str, ...]:

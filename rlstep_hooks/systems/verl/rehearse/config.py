@@ -21,10 +21,10 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse.messages import CannotRehearseError, said, say, settings
 from rlstep_hooks.rehearse.models import place_of
 from rlstep_hooks.rehearse.places import stand_in
-from rlstep_hooks.rehearse.verl.host import HOST, LEFT_OUT, RESPONSE, SEPARATE, impossible, is_separate
-from rlstep_hooks.rehearse.verl.rate import look_at_rate
-from rlstep_hooks.rehearse.verl.rows import Taken, take
-from rlstep_hooks.rehearse.verl.sizes import Shrunk, Sizes, pieces, shrink
+from rlstep_hooks.systems.verl.rehearse.host import HOST, LEFT_OUT, RESPONSE, SEPARATE, impossible, is_separate
+from rlstep_hooks.systems.verl.rehearse.rate import look_at_rate
+from rlstep_hooks.systems.verl.rehearse.rows import Taken, take
+from rlstep_hooks.systems.verl.rehearse.sizes import Shrunk, Sizes, pieces, shrink
 from rlstep_hooks.systems.verl.unread import PROGRAM, SECTIONS, unread, worded
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _rows(config: Any, real: Any, small: Shrunk, length: _Length, tokenizer: Any
 
 def _count(real: Any) -> int | None:
     """Rows of the user's training files; None where they are not here."""
-    from rlstep_hooks.rehearse.verl.rows import count
+    from rlstep_hooks.systems.verl.rehearse.rows import count
 
     found = count(real)
     most = int(real.data.get("train_max_samples", -1) or -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
+from rlstep_hooks.systems.verl.rehearse.cpu.engine import ENGINE
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -14,7 +14,7 @@ def install_replica(module: ModuleType) -> None:
     """Name the server side of the engine."""
 
     def load() -> type:
-        from rlstep_hooks.rehearse.verl.cpu.rollout import HfCpuReplica
+        from rlstep_hooks.systems.verl.rehearse.cpu.rollout import HfCpuReplica
 
         return HfCpuReplica
 
@@ -23,4 +23,4 @@ def install_replica(module: ModuleType) -> None:
 
 def install_adapter(module: ModuleType) -> None:
     """Name the trainer's side of the engine; verl has no function for this registry."""
-    module._ROLLOUT_REGISTRY[(ENGINE, "async")] = "rlstep_hooks.rehearse.verl.cpu.rollout.HfCpuAdapter"
+    module._ROLLOUT_REGISTRY[(ENGINE, "async")] = "rlstep_hooks.systems.verl.rehearse.cpu.rollout.HfCpuAdapter"

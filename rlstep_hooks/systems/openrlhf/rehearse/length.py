@@ -14,9 +14,9 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.columns import Named
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, settings
-from rlstep_hooks.rehearse.openrlhf.arguments import TOKENS, gpus, real_sizes
 from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.systems.openrlhf.plan import plan_config
+from rlstep_hooks.systems.openrlhf.rehearse.arguments import TOKENS, gpus, real_sizes
 
 _EVALUATED = 4
 """Rows of an evaluation."""

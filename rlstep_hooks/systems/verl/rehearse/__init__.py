@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.rehearse.framework import Framework
 from rlstep_hooks.rehearse.local_ray import ray_variables
-from rlstep_hooks.rehearse.verl.cpu import ENVIRONMENT, HOOKS
+from rlstep_hooks.systems.verl.rehearse.cpu import ENVIRONMENT, HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.rehearse.messages import Rehearsal
 
-_HERE = "rlstep_hooks.rehearse.verl"
+_HERE = __name__
 _OTHERS = re.compile(r"fully_async|one_step_off|main_ppo_sync|\bsft|megatron|recipe\.")
 
 
@@ -48,7 +48,6 @@ def _checkpoint(trained: Mapping[str, Any]) -> tuple[str, str]:
 
 
 FRAMEWORK = Framework(
-    title="verl",
     hooks={
         **HOOKS,
         "verl.utils.device": f"{_HERE}.config:at_main",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from rlstep_hooks.rehearse.verl.cpu.engine import BACKEND
+from rlstep_hooks.systems.verl.rehearse.cpu.engine import BACKEND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def install_backend(module: ModuleType) -> None:
     """`verl.checkpoint_engine.base`: make the backend known."""
-    from rlstep_hooks.rehearse.verl.cpu.weight_transfer import CpuCheckpointEngine
+    from rlstep_hooks.systems.verl.rehearse.cpu.weight_transfer import CpuCheckpointEngine
 
     module.CheckpointEngineRegistry.register(BACKEND)(CpuCheckpointEngine)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.models import place_of
-from rlstep_hooks.rehearse.openrlhf.sizes import Shrunk, Sizes, rollouts_for, shrink
 from rlstep_hooks.rehearse.places import stand_in
+from rlstep_hooks.systems.openrlhf.rehearse.sizes import Shrunk, Sizes, rollouts_for, shrink
 
 TOKENS = 16
 """Tokens of a completion."""

@@ -7,7 +7,7 @@ from typing import Any
 import wrapt
 
 from rlstep_hooks.rehearse.messages import said, say, settings
-from rlstep_hooks.rehearse.verl.rewards import conclude
+from rlstep_hooks.systems.verl.rehearse.rewards import conclude
 
 _evaluations = 0
 

@@ -19,8 +19,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from rlstep_hooks.rehearse.verl.cpu.engine import ENGINE
-from rlstep_hooks.rehearse.verl.cpu.held import held_by
+from rlstep_hooks.systems.verl.rehearse.cpu.engine import ENGINE
+from rlstep_hooks.systems.verl.rehearse.cpu.held import held_by
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -13,7 +13,7 @@ from rlstep_hooks.planning.schedule import Schedule, decode_fraction
 from rlstep_hooks.planning.words import approximate, number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.rehearse.parts import Part, Rehearsed
+    from rlstep_hooks.cli.rehearse.parts import Part, Rehearsed
 
 State = Literal["proved", "wrong", "doubtful", "not proved"]
 

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.cli.rehearse.confine import confining, scratch
+from rlstep_hooks.cli.rehearse.parts import Part, Rehearsed
+from rlstep_hooks.cli.rehearse.processes import end
 from rlstep_hooks.judge.replay import report_of
 from rlstep_hooks.record.ledger import records
-from rlstep_hooks.rehearse.confine import confining, scratch
-from rlstep_hooks.rehearse.framework import framework_of
+from rlstep_hooks.rehearse import SITE
 from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, said
-from rlstep_hooks.rehearse.parts import Part, Rehearsed
-from rlstep_hooks.rehearse.processes import end
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.injection import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rlstep_hooks.rehearse.command import Runnable
+    from rlstep_hooks.cli.rehearse.command import Runnable
+    from rlstep_hooks.cli.rehearse.parts import Asked
     from rlstep_hooks.rehearse.framework import Framework
-    from rlstep_hooks.rehearse.parts import Asked
 
-SITE = Path(__file__).parent / "site"
 TAIL = 400
 """Lines of a failed script's output that are kept: others may follow the exception that ended it."""
 RETRIES = 3
@@ -77,10 +77,10 @@ def rehearse(command: Runnable, asked: Asked, *, told: Callable[[str], None] = l
     Raises:
         OSError: The interpreter cannot be started.
     """
-    framework = framework_of(command.framework)
+    framework: Framework = named(command.rehearsed_by)
     with _folder(framework.longest_folder) as folder:
         settings = Rehearsal(
-            framework=command.framework,
+            rehearsed_by=command.rehearsed_by,
             folder=str(folder),
             user_folder=os.getcwd(),
             processes=command.processes or 1,
@@ -115,9 +115,9 @@ def real_refusal(command: Runnable, asked: Asked) -> str:
     Raises:
         OSError: The interpreter cannot be started.
     """
-    with _folder(framework_of(command.framework).longest_folder) as folder:
+    with _folder(named(command.rehearsed_by).longest_folder) as folder:
         settings = Rehearsal(
-            framework=command.framework,
+            rehearsed_by=command.rehearsed_by,
             folder=str(folder),
             user_folder=os.getcwd(),
             processes=command.processes or 1,
@@ -187,7 +187,7 @@ def _variables(command: Runnable, settings: Rehearsal, file: Path) -> dict[str, 
         **threads,
         **({} if settings.online else _OFFLINE),
         **({} if settings.cuda else {"CUDA_VISIBLE_DEVICES": ""}),
-        **framework_of(settings.framework).environment(settings),
+        **named(settings.rehearsed_by).environment(settings),
         "PYTHONPATH": os.pathsep.join(paths),
         "TMPDIR": str(_made(folder / "tmp")),
         VARIABLE: str(file),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.rehearse.messages import Rehearsal
 
-_HERE = "rlstep_hooks.rehearse.trl.trainer"
+_HERE = f"{__name__}.trainer"
 
 
 def _checkpoint(trained: Mapping[str, Any]) -> tuple[str, str]:
@@ -40,7 +40,6 @@ def _template(model_type: str) -> str:
 
 
 FRAMEWORK = Framework(
-    title="TRL",
     hooks={
         "transformers.trainer": f"{_HERE}:short_training",
         "trl.trainer.grpo_config": f"{_HERE}:small_config",

@@ -1,12 +1,12 @@
 """What lets verl 0.9 train without a GPU: one reason a module, active in a rehearsal and in tests alone. No file of verl is changed.
 
 `HOOKS` says what is called at which import. Also needed are the variables of `ENVIRONMENT`, settings for one process without
-flash attention (`rlstep_hooks.rehearse.verl.host`), and a logical GPU for Ray's scheduler.
+flash attention (`rlstep_hooks.systems.verl.rehearse.host`), and a logical GPU for Ray's scheduler.
 """
 
 from __future__ import annotations
 
-_HERE = "rlstep_hooks.rehearse.verl.cpu"
+_HERE = __name__
 
 HOOKS: dict[str, str] = {
     "ray": "rlstep_hooks.rehearse.local_ray:no_dashboard",
