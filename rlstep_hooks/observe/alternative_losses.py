@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -47,6 +45,4 @@ def fitting_gradients(observed: Tensor, others: Iterable[tuple[str, tuple[Tensor
 
 def without_last(mask: Tensor) -> Tensor:
     """A mask (B, T) without the last token that each sample counts."""
-    places = torch.arange(mask.shape[-1]).expand_as(mask)
-    last = torch.where(mask > 0, places, -1).amax(-1, keepdim=True)
-    return torch.where(places == last, 0.0, mask)
+    return mask * (mask.cumsum(-1) < mask.sum(-1, keepdim=True))

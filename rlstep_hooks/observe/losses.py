@@ -1,7 +1,8 @@
 """A documented loss: its value, its gradient, what one rounding amounts to, and which known mistake gives another number.
 
 A framework gives a `Formula`: the terms that its document adds up, and what they are mistaken for there. How terms are aggregated,
-compared and named is here once. Shapes: B samples, T tokens. Everything is computed in float64.
+compared and named is here once. Shapes: B samples, T tokens; `value` and `gradient` also take N micro-batches at once, as (N, B, T),
+and wait for no device.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from torch import Tensor
 from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
 from rlstep_hooks.observe.deferred import finite
 from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+from rlstep_hooks.observe.own_graph import own_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 FITS = 32
 """Roundings within which a loss is the documented one, or one of those it is mistaken for."""
@@ -41,27 +43,18 @@ class LossBatch:
     """What the loss of one micro-batch is computed from."""
 
     tensors: Mapping[str, Tensor]
-    """(B, T) by name, float64, 0 outside the completions."""
+    """(B, T) by name, 0 outside the completions."""
     mask: Tensor
-    """(B, T), float64, 1 on tokens that count."""
+    """(B, T), 1 on tokens that count."""
     ranks: int = 1
     """Processes over which gradients are averaged; the loss is multiplied by their number."""
-    tokens: float | None = None
-    """Tokens of the update that the loss is divided by; None for those of the micro-batch."""
+    tokens: Tensor | float | None = None
+    """Tokens of the update that the loss is divided by, not 0 where they are a tensor; None for those of the micro-batch."""
     samples: float | None = None
-    """Samples of the update that the loss is divided by; None for those of the micro-batch."""
+    """Samples of the update that the loss is divided by; None for those of the micro-batch that have a token that counts."""
     epsilons: Mapping[str, float] = field(default_factory=dict)
-    """By the name of a term, the distance of 1 to the next number in the dtype in which it is computed."""
-
-    @property
-    def divisor_of_tokens(self) -> float:
-        """The tokens that a mean over tokens is divided by."""
-        return max(float(self.mask.sum()) if self.tokens is None else self.tokens, 1e-8)
-
-    @property
-    def divisor_of_samples(self) -> float:
-        """The samples that a mean over samples is divided by; a sample without a token that counts is none."""
-        return max(float(self.mask.any(-1).sum()) if self.samples is None else self.samples, 1e-8)
+    """By the name of a term, the distance of 1 to the next number in the dtype in which it is computed. Without them roundings are
+    given in multiples of it."""
 
     def with_tensors(self, **tensors: Tensor | None) -> LossBatch:
         """The same with other tensors; None takes one away."""
@@ -83,6 +76,8 @@ class Term:
     """The name of its rounding among the `epsilons` of a batch."""
     scale: float | None = None
     """Divisor of seq-mean-token-sum-norm; None for the width of the mask."""
+    mask: Tensor | None = None
+    """1 on tokens that count in this term alone, whose mean is then one over these; None for those of the batch and its update."""
 
 
 Settings = TypeVar("Settings")
@@ -97,7 +92,9 @@ class Formula(Generic[Settings]):
         leaf: The tensor at which gradients are compared, "log_probs" or "values".
         terms: The terms of settings and batch, that of the policy or of the values first.
         edges: (B, T), where a rounding decides on which side of a limit something is.
-        sizes: (B, T), sizes of the numbers that the gradient of each token is added up from, before it is aggregated.
+        sizes: (B, T), sizes of the numbers that the gradient of each token is added up from, before it is aggregated; None for none
+            but the gradient's own.
+        adds_gradient: Whether the gradient's own size is added to these.
         mistakes: What the loss is mistaken for, in words that follow "the loss is": settings and batch that give it.
     """
 
@@ -105,29 +102,31 @@ class Formula(Generic[Settings]):
     leaf: str
     terms: Callable[[Settings, LossBatch], Iterable[Term]]
     edges: Callable[[Settings, LossBatch], Tensor]
-    sizes: Callable[[Settings, LossBatch], Tensor]
+    sizes: Callable[[Settings, LossBatch], Tensor | None]
     mistakes: Callable[[Settings, LossBatch], Iterable[tuple[str, Settings, LossBatch]]]
+    adds_gradient: bool = False
 
     def value(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
         """The loss, and what one rounding of each of its terms amounts to; both of shape ()."""
-        terms = list(self.terms(self.settings, batch))
-        roundings = [abs(term.weight) * aggregated(_rounding_of(term, batch), term, batch).abs() for term in terms]
-        return torch.stack([_part(term, batch) for term in terms]).sum(), torch.stack(roundings).sum()
+        values, roundings = zip(*[_part(term, batch) for term in self.terms(self.settings, batch)], strict=True)
+        return _sum(values), _sum(roundings)
 
     def gradient(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
-        """(B, T), the gradient of the loss at the leaf, and one rounding of it: infinite where a rounding decides, and where no token
-        counts. The gradient of an entropy flows another way and is left out."""
-        with torch.enable_grad():
-            leaf = batch.tensors[self.leaf].clone().requires_grad_()
-            terms = list(self.terms(self.settings, batch.with_tensors(**{self.leaf: leaf, "entropies": None})))
-            (found,) = torch.autograd.grad(torch.stack([_part(term, batch) for term in terms]).sum(), leaf)
-            ones = torch.ones_like(batch.mask).requires_grad_()
-            (shares,) = torch.autograd.grad(aggregated(ones, terms[0], batch), ones)
-        sizes = self.sizes(self.settings, batch) * shares.abs() * batch.mask
+        """(B, T), the gradient of the loss at the leaf, and one rounding of it, infinite where a rounding decides. The gradient of an
+        entropy flows another way and is left out."""
+        with own_graph():
+            leaf = batch.tensors[self.leaf].detach().clone().requires_grad_()
+            terms = list(self.terms(self.settings, batch.with_tensors(**{self.leaf: leaf})))
+            followed = [term for term in terms if term.of.requires_grad]
+            value = _sum([term.weight * batch.ranks * aggregated(term.of, term, batch) for term in followed]).sum()
+            found, shares = torch.autograd.grad(value, (leaf, terms[0].of))
+        sizes = found.abs() if self.adds_gradient else torch.zeros(())
+        of_parts = self.sizes(self.settings, batch)
+        if of_parts is not None:
+            sizes = sizes + of_parts * (shares / terms[0].weight).abs()
         # A gradient that is added up from small and large numbers has the rounding of the large ones.
-        rounding = max(batch.epsilons.values()) * sizes.max()
-        sure = (batch.mask > 0) & ~self.edges(self.settings, batch)
-        return found, torch.where(sure, rounding, torch.inf)
+        rounding = max(batch.epsilons.values(), default=1.0) * sizes.amax((-2, -1), keepdim=True)
+        return found, torch.where(self.edges(self.settings, batch), torch.inf, rounding)
 
     def compare(self, batch: LossBatch, loss: float, microbatches: int, gradient: Tensor | None = None) -> LossNumbers:
         """A loss against the documented one.
@@ -157,7 +156,7 @@ class Formula(Generic[Settings]):
         if gradient is None or gradient.shape != batch.mask.shape:
             return None
         expected, rounding = self.gradient(batch)
-        certain = rounding.isfinite()
+        certain = rounding.isfinite() & (batch.mask > 0)
         if not bool(certain.any()):
             return None
         return finite(float(((gradient - expected).abs() / rounding.clamp(min=_LEAST))[certain].max()))
@@ -165,53 +164,75 @@ class Formula(Generic[Settings]):
     def others(self, batch: LossBatch, microbatches: int) -> Iterator[tuple[str, float]]:
         """Losses that the documented one is mistaken for, in words that follow "the loss is"."""
         terms = list(self.terms(self.settings, batch))
-        own, first = float(self.value(batch)[0]), float(_part(terms[0], batch))
+        own, first = float(self.value(batch)[0]), float(_part(terms[0], batch)[0])
         yield "the documented one with its sign flipped", -own
         if len(terms) > 1:  # only a loss of the policy has terms beside the first
             yield "that with the sign of the policy's term flipped", own - 2 * first
-        for words, settings, other in self.mistakes(self.settings, batch):
-            yield words, float(replace(self, settings=settings).value(other)[0])
+        for words, values in self.mistaken(batch):
+            yield words, float(values)
         shorter = replace(batch, mask=without_last(batch.mask))
         of_shorter = _part(next(iter(self.terms(self.settings, shorter))), shorter)
         yield "that of a mask without the last token of each completion", float(self.value(shorter)[0])
-        yield "that of a mask without the last token of each completion", own - first + float(of_shorter)
+        yield "that of a mask without the last token of each completion", own - first + float(of_shorter[0])
         alone = replace(batch, tokens=None, samples=None)
         yield "that of the micro-batch alone, not a part of its update", float(self.value(alone)[0])
         yield from of_other_size(own, ranks=batch.ranks, microbatches=microbatches)
+
+    def mistaken(self, batch: LossBatch) -> Iterator[tuple[str, Tensor]]:
+        """The losses that the framework's known mistakes give, in words that follow "the loss is"."""
+        for words, settings, other in self.mistakes(self.settings, batch):
+            yield words, replace(self, settings=settings).value(other)[0]
 
 
 _LEAST = float(torch.finfo(torch.float32).tiny)
 
 
-def _part(term: Term, batch: LossBatch) -> Tensor:
-    return term.weight * aggregated(term.of, term, batch)
+def _part(term: Term, batch: LossBatch) -> tuple[Tensor, Tensor]:
+    """What a term adds to the loss, and what one rounding of it amounts to; both of shape ()."""
+    both = torch.stack([term.of, term.of.abs() if term.sizes is None else term.sizes.detach()])
+    value, size = aggregated(both, term, batch)
+    factor = term.weight * batch.ranks
+    return factor * value, abs(factor) * batch.epsilons.get(term.epsilon, 1.0) * size.abs()
 
 
-def _rounding_of(term: Term, batch: LossBatch) -> Tensor:
-    sizes = term.of.abs() if term.sizes is None else term.sizes
-    return sizes.detach() * batch.epsilons[term.epsilon]
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
 
 
 def aggregated(parts: Tensor, term: Term, batch: LossBatch) -> Tensor:
-    """Parts (B, T), aggregated as a term is, as this process's part of the loss of the update, which is averaged over all ranks."""
-    masked, how = torch.where(batch.mask > 0, parts, 0.0), term.aggregation
+    """Parts (B, T), aggregated as those of a term are."""
+    mask, tokens, samples = batch.mask, batch.tokens, batch.samples
+    if term.mask is not None:
+        mask, tokens, samples = term.mask, None, None
+    masked, how = torch.where(mask > 0, parts, 0.0), term.aggregation
     if how == "token-sum":
-        return masked.sum() * batch.ranks
+        return masked.sum((-2, -1))
     if how == "token-mean":
-        return masked.sum() / batch.divisor_of_tokens * batch.ranks
+        return masked.sum((-2, -1)) / _divisor(mask.sum((-2, -1)), tokens)
     of_samples = masked.sum(-1)
     if how == "seq-mean-token-mean":
-        of_samples = of_samples / (batch.mask.sum(-1) + 1e-8)
-    total = of_samples.sum() / batch.divisor_of_samples * batch.ranks
-    return total / (term.scale or batch.mask.shape[-1]) if how == "seq-mean-token-sum-norm" else total
+        of_samples = of_samples / (mask.sum(-1) + 1e-8)
+    total = of_samples.sum(-1) / _divisor(mask.any(-1).sum(-1), samples)
+    return total / (term.scale or mask.shape[-1]) if how == "seq-mean-token-sum-norm" else total
+
+
+def _divisor(counted: Tensor, of_update: Tensor | float | None) -> Tensor | float:
+    """What a mean is divided by, never 0."""
+    if of_update is None:
+        return counted.clamp(min=1e-8)
+    return of_update if isinstance(of_update, Tensor) else max(of_update, 1e-8)
 
 
 # What the formulas of several frameworks are put together from.
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None) -> Tensor:
-    """-min(r A, clip(r, 1 - low, 1 + high) A), (B, T); where A < 0 at most -dual A (arxiv.org/abs/1707.06347, 1912.09729)."""
-    losses = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high))
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None, largest: float | None = None
+) -> Tensor:
+    """-min(min(r, largest) A, clip(r, 1 - low, 1 + high) A), (B, T); where A < 0 at most -dual A (arxiv.org/abs/1707.06347, 1912.09729,
+    2505.07291)."""
+    plain = ratio if largest is None else ratio.clamp(max=largest)
+    losses = torch.maximum(-advantages * plain, -advantages * ratio.clamp(1 - low, 1 + high))
     return losses if dual is None else torch.where(advantages < 0, torch.minimum(losses, -advantages * dual), losses)
 
 
@@ -220,6 +241,11 @@ def mean_over_sequence(parts: Tensor, mask: Tensor) -> Tensor:
     return (parts * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
-def near(ratio: Tensor, *limits: float, within: float = EDGE) -> Tensor:
-    """Where a ratio is so near to one of the limits that rounding decides on which side it is."""
-    return torch.stack([(ratio - limit).abs() < within for limit in limits]).any(0)
+def k3(log_ratio: Tensor) -> Tensor:
+    """exp(d) - d - 1, the estimate k3 of the KL divergence of each token, where d = log q - log p, p is trained and q the reference."""
+    return log_ratio.exp() - log_ratio - 1
+
+
+def near(ratio: Tensor, *limits: float, within: Tensor | float = EDGE) -> Tensor:
+    """Where a ratio is so near to one of the limits that rounding decides on which side it is; so it does of what is no number."""
+    return torch.stack([~((ratio - limit).abs() > within) for limit in limits]).any(0)

@@ -19,6 +19,7 @@ from rlstep_hooks.observe.losses import (
     LossBatch,
     Term,
     clipped_surrogate,
+    k3,
     mean_over_sequence,
     near,
 )
@@ -153,8 +154,7 @@ def kl_estimate(difference: Tensor, kind: str) -> Tensor:
     if kind == "k2":
         difference = difference.square() / 2
     elif kind == "k3":
-        bounded = difference.clamp(min=-10)
-        difference = (-bounded).exp() - 1 + bounded
+        difference = k3(-difference.clamp(min=-10))
     return difference.clamp(-10, 10)
 
 

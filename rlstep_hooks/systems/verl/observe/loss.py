@@ -21,6 +21,7 @@ from rlstep_hooks.observe.losses import (
     LossBatch,
     Term,
     clipped_surrogate,
+    k3,
     mean_over_sequence,
     near,
 )
@@ -200,4 +201,4 @@ def kl_estimate(log_probs: Tensor, reference: Tensor, kind: str) -> Tensor:
     if kind in ("mse", "k2"):
         return 0.5 * difference.square()
     backwards = (-difference).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return (backwards.exp() - backwards - 1).clamp(-10, 10)
+    return k3(backwards).clamp(-10, 10)
