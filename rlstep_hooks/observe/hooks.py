@@ -67,6 +67,8 @@ class Hooks:
         self._recorder = recorder
         self._patches = Patches()
         self._handles: list[Any] = []
+        self.active = True
+        """Whether the hooks look. A call that was running when they were taken off is not looked at any more."""
 
     def wrap(
         self,
@@ -88,7 +90,7 @@ class Hooks:
             around: A generator that yields once, where the method runs. If its first half fails, there is no second half.
             topics: What is not observed any more where a hook fails.
         """
-        seen = _Looks(before, after, around, Contained(self._recorder, topics))
+        seen = _Looks(self, before, after, around, Contained(self._recorder, topics))
         self._patches.wrap(
             owner, name, seen.awaits if inspect.iscoroutinefunction(getattr(owner, name)) else seen.calls
         )
@@ -129,6 +131,7 @@ class Hooks:
 
     def take_off(self) -> None:
         """Take all hooks off, and have the record say which stay because somebody else has wrapped them since."""
+        self.active = False
         while self._handles:
             self._handles.pop().remove()
         take_off(self._patches, self._recorder)
@@ -138,6 +141,7 @@ class Hooks:
 class _Looks:
     """What looks at the calls of one method."""
 
+    hooks: Hooks
     before: Callable[[Call], None] | None
     after: Callable[[Call], None] | None
     around: Callable[[Call], Iterator[None]] | None
@@ -187,6 +191,9 @@ class _Looks:
 
     def _end(self, call: Call, running: Iterator[None] | None, result: Any) -> Any:
         """What the caller gets: the method's result, or what a hook that did not fail has put in its place."""
+        if not self.hooks.active:
+            self._broken_off(running)
+            return result
         if running is not None:
             with self.guard:
                 next(running, None)
@@ -199,7 +206,7 @@ class _Looks:
         return result
 
     def _broken_off(self, running: Iterator[None] | None) -> None:
-        """The method raised: what stands in a `finally` of the generator still runs."""
+        """The generator does not go on: what stands in a `finally` of it still runs."""
         if running is not None:
             with self.guard:
                 running.close()  # type: ignore[attr-defined]  # every generator has it

@@ -142,3 +142,20 @@ def test_the_latest_hook_on_a_method_is_the_outermost() -> None:
         hooks.wrap(framework, "add", before=lambda call, name=name: seen.append(name), topics=("order",))
     framework.add(1)
     assert seen == ["outer", "inner"]
+
+
+def test_a_call_is_not_looked_at_any_more_once_the_hooks_are_off() -> None:
+    framework, gaps, ended = Framework(), Gaps(), []
+    hooks = Hooks(gaps)
+
+    def taken_off(call: Call) -> Iterator[None]:
+        hooks.take_off()
+        try:
+            yield
+            ended.append("returned")
+        finally:
+            ended.append("over")
+
+    hooks.wrap(framework, "add", around=taken_off, after=lambda call: ended.append("after"), topics=("order",))
+    assert framework.add(1) == 2
+    assert (ended, gaps.found) == (["over"], [])

@@ -10,7 +10,7 @@ from rlstep_hooks.systems.vllm_engine.layout import places_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
 
 
@@ -38,13 +38,13 @@ class ColocatedEngine:
         ranks = int(getattr(llm.llm_engine.vllm_config.parallel_config, "tensor_parallel_size", 1))
         self.sync = SyncWatch(recorder, policy, "the engine", places_in(self._model, ranks))
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hooks on this engine's objects."""
         # How tensors get into the model (model_executor/models/*.py): all of a sync, or one tensor a call.
-        patches.wrap(self._model, "load_weights", self._around_load)
+        hooks.wrap(self._model, "load_weights", before=self._loads, topics=("delivery",))
         # llm.py: sleeping, an engine gives up its weights or keeps them elsewhere; the first step of its model shows what came back.
-        patches.wrap(self._llm, "wake_up", self._around_wake)
-        patches.wrap(self._runner, "execute_model", self._around_step)
+        hooks.wrap(self._llm, "wake_up", after=self._wakes, topics=("delivery",))
+        hooks.wrap(self._runner, "execute_model", before=self._steps, topics=("delivery",))
 
     def begin(self) -> None:
         """The trainer begins a sync."""
@@ -63,20 +63,16 @@ class ColocatedEngine:
         """Training is over: what is still on the device may be waited for."""
         self.sync.collect(wait=True)
 
-    def _around_load(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        if not self._loading or not (args or "weights" in kwargs):
-            return wrapped(*args, **kwargs)
-        weights = args[0] if args else kwargs["weights"]
-        see = (self.sync.handed_over, self.sync.arrives) if self.hands_over else (self.sync.arrives,)
-        return wrapped(self.sync.through(weights, *see))
+    def _loads(self, call: Call) -> None:
+        weights = call.argument("weights", 0)
+        if self._loading and weights is not None:
+            see = (self.sync.handed_over, self.sync.arrives) if self.hands_over else (self.sync.arrives,)
+            call.replace_argument("weights", 0, self.sync.through(weights, *see))
 
-    def _around_wake(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
+    def _wakes(self, call: Call) -> None:
         self._woken = True
-        return result
 
-    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _steps(self, call: Call) -> None:
         if self._woken:
             self._woken = False
             self.sync.woken()
-        return wrapped(*args, **kwargs)

@@ -7,6 +7,7 @@ functions.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -18,9 +19,9 @@ from rlstep_hooks.systems.trl.observe.given_rewards import GivenRewards, RewardF
 from rlstep_hooks.systems.trl.observe.limits import own_advantages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
 
 Scale = Literal["group", "batch", "none"]
@@ -262,7 +263,7 @@ class RewardWatch:
         """Of the compared rollout before; where some are left out it is an older one, and then seldom fits."""
         self._compares = False
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hook, or say why advantages cannot be compared."""
         why = self._uncovered()
         if why:
@@ -270,7 +271,7 @@ class RewardWatch:
             return
         self._compares = True
         # The rewards of all processes, function by function, from which advantages are computed next (0.20 to 1.16.0).
-        patches.wrap(self._trainer, "_calculate_rewards", self._around_rewards)
+        hooks.wrap(self._trainer, "_calculate_rewards", around=self._scores, topics=("rewards", "advantages"))
 
     def _uncovered(self) -> str:
         if not hasattr(self._trainer, "_calculate_rewards"):
@@ -279,19 +280,15 @@ class RewardWatch:
             return "RLOO's KL penalty is part of the rewards, and that of other processes is not known"
         return own_advantages(self._trainer)
 
-    def _around_rewards(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        self.scoring, self.given = True, None
+    def _scores(self, call: Call) -> Iterator[None]:
+        self.scoring, self.given, self._rewards = True, None, None
         try:
-            if not is_compared(self._rollouts):
-                result = wrapped(*args, **kwargs)
-            else:
-                with self._functions.seen() as given:
-                    result = wrapped(*args, **kwargs)
-                self.given = given
+            with self._functions.seen() if is_compared(self._rollouts) else nullcontext() as given:
+                yield
         finally:
             self.scoring = False
-        self._rewards = result if isinstance(result, Tensor) and result.dim() == 2 else None
-        return result
+        self.given = given
+        self._rewards = call.result if isinstance(call.result, Tensor) and call.result.dim() == 2 else None
 
     def misplaced(self, completion_ids: Tensor) -> Tensor | None:
         """How many samples of a rollout have not the rewards that were given for them; None where that was not seen.

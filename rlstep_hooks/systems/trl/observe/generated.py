@@ -16,9 +16,7 @@ from rlstep_hooks.systems.trl.observe.randomness import RandomWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import DrawnLogProbs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
 SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory", "multi_turn_scheduler")
 """Settings of a trainer whose completions are put together of several generations."""
@@ -29,7 +27,6 @@ class GeneratedWatch:
 
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
-        self._guard = Contained(recorder, ("samples",))
         self._log_probs_guard = Contained(recorder, ("drawn_log_probs",))
         self._random = RandomWatch()
         self._drawn = DrawnLogProbs(trainer)
@@ -37,7 +34,7 @@ class GeneratedWatch:
         self._seen: list[tuple[Tensor, Tensor]] = []
         """Of each call: the prompts, and prompts with completions."""
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hook.
 
         `generate` of transformers takes `input_ids` and returns sequences that begin with them (4.51.3 to 5.23.0).
@@ -46,12 +43,13 @@ class GeneratedWatch:
             return
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         if callable(getattr(model, "generate", None)):
-            patches.wrap(model, "generate", self._around_generate)
+            hooks.wrap(model, "generate", after=self._generates, topics=("samples",))
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         # Called by `generate` before it draws, so that whatever was to be seeded is. It gives the processors of logits, of which the
         # first gets them as the model gave them (transformers 4.51.3, 4.57.6 and 5.23.0).
         if hasattr(inner, "_get_logits_processor"):
-            patches.wrap(inner, "_get_logits_processor", self._around_processors)
+            hooks.wrap(inner, "_get_logits_processor", after=self._draws, topics=("samples",))
+            hooks.wrap(inner, "_get_logits_processor", after=self._has_processors, topics=("drawn_log_probs",))
 
     def begin(self, *, looks: bool, log_probs: bool) -> None:
         """A rollout begins; its tokens are compared if `looks`, and their log-probs are taken too if `log_probs`."""
@@ -69,29 +67,23 @@ class GeneratedWatch:
             return self._drawn.take(ids)
         return None
 
-    def _around_processors(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
-        processors = wrapped(*args, **kwargs)
+    def _draws(self, call: Call) -> None:
         if self._looks:
-            with self._guard:
-                self._random.draws(self._trainer.accelerator.device)
-            with self._log_probs_guard:
-                self._drawn.see(processors, self._log_probs_guard)
-        return processors
+            self._random.draws(self._trainer.accelerator.device)
 
-    def _around_generate(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
+    def _has_processors(self, call: Call) -> None:
         if self._looks:
-            with self._guard:
-                asked = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
-                given = getattr(result, "sequences", result)
-                # A processor of images may write their places into the prompt anew.
-                if (
-                    isinstance(asked, Tensor)
-                    and isinstance(given, Tensor)
-                    and not any("pixel" in name for name in kwargs)
-                ):
-                    self._seen.append((asked.clone(), given.clone()))
-        return result
+            self._drawn.see(call.result, self._log_probs_guard)
+
+    def _generates(self, call: Call) -> None:
+        if not self._looks:
+            return
+        asked = call.kwargs.get("input_ids", call.argument("inputs", 0))
+        given = getattr(call.result, "sequences", call.result)
+        # A processor of images may write their places into the prompt anew.
+        of_text = not any("pixel" in name for name in call.kwargs)
+        if isinstance(asked, Tensor) and isinstance(given, Tensor) and of_text:
+            self._seen.append((asked.clone(), given.clone()))
 
     def moved(self, part: dict[str, Any]) -> Tensor | None:
         """How many samples of a rollout have other tokens; None where that was not seen.

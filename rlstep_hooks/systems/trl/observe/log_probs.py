@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.systems.trl.observe.calls import LogProbCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-    from rlstep_hooks.observe.engine_distance import KeptLogits
-    from rlstep_hooks.observe.head_gradient import HeadWatch
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.systems.trl.observe.observation import Observation
 
 
@@ -23,11 +20,8 @@ class LogProbHooks:
 
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
-        self._guard = Contained(observation.recorder, ("log_ratio", "refresh"))
-        self._distance_guard = Contained(observation.recorder, ("engine_distance",))
-        self._head_guard = Contained(observation.recorder, ("gradient",))
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
         trainer = self._observation.trainer
         # The policy's log-probs: in the rollout they become the old ones, in the loss the new ones. Renamed in 0.20.
@@ -38,55 +32,58 @@ class LogProbHooks:
             "_get_per_token_logps_with_topk",
         ):
             if hasattr(trainer, name):
-                patches.wrap(trainer, name, self._around_log_probs)
+                hooks.wrap(trainer, name, around=self._keep_logits, topics=("engine_distance",))
+                hooks.wrap(trainer, name, around=self._follow_gradients, topics=("gradient",))
+                hooks.wrap(trainer, name, around=self._computes, topics=("log_ratio", "refresh"))
 
-    def _around_log_probs(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _computes(self, call: Call) -> Iterator[None]:
         seen = self._observation
         watch = seen.generation.forwards if seen.generation is not None else None
-        kept, head = self._begin_to_keep(args, kwargs), self._begin_to_follow(args, kwargs)
         if watch is not None:
             watch.paused = True  # it looks for forwards of generation, not of log-prob passes
         try:
-            result = wrapped(*args, **kwargs)
+            yield
         finally:
             if watch is not None:
                 watch.paused = False
-            for placed in (kept, head):
-                if placed is not None:
-                    placed.end()
         calls = self._calls()
-        if seen.active and calls is not None:
-            with self._guard:
-                log_probs, *others = result if isinstance(result, tuple) else (result,)
-                model = args[0] if args else kwargs["model"]
-                version, grad = seen.updates.version, log_probs.requires_grad
-                calls.append(LogProbCall(model, log_probs, tuple(others) if grad else (), version, grad))
-        return result
+        if calls is not None:
+            log_probs, *others = call.result if isinstance(call.result, tuple) else (call.result,)
+            version, grad = seen.updates.version, log_probs.requires_grad
+            calls.append(
+                LogProbCall(call.argument("model", 0), log_probs, tuple(others) if grad else (), version, grad)
+            )
 
-    def _begin_to_keep(self, args: Any, kwargs: Any) -> KeptLogits | None:
+    def _keep_logits(self, call: Call) -> Iterator[None]:
         """Keep logits of a rollout's first pass, which is the policy's; the reference's comes after it."""
         generation = self._observation.generation
         if generation is None or generation.logits is None or generation.calls:
-            return None
-        with self._distance_guard:
-            model, given = self._given(args, kwargs)
+            yield
+            return
+        try:
+            model, given = self._given(call)
             generation.logits.begin(model, given["input_ids"], int(given["logits_to_keep"]))
-        return generation.logits
+            yield
+        finally:
+            generation.logits.end()
 
-    def _begin_to_follow(self, args: Any, kwargs: Any) -> HeadWatch | None:
+    def _follow_gradients(self, call: Call) -> Iterator[None]:
         """Follow gradients of the loss's own log-probs."""
         activity = self._observation.activity
         if activity is None or activity.head is None or not torch.is_grad_enabled():
-            return None
-        with self._head_guard:
-            model, given = self._given(args, kwargs)
+            yield
+            return
+        try:
+            model, given = self._given(call)
             activity.head.begin(model, given["input_ids"], given["attention_mask"], int(given["logits_to_keep"]))
-        return activity.head
+            yield
+        finally:
+            activity.head.end()
 
-    def _given(self, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    def _given(self, call: Call) -> tuple[Any, dict[str, Any]]:
         """The model, unwrapped, and the arguments by their names, whose order is the same in grpo_trainer.py 0.16.0 to 1.16.0."""
         names = ("model", "input_ids", "attention_mask", "logits_to_keep")
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = dict(zip(names, call.args, strict=False)) | call.kwargs
         return self._observation.trainer.accelerator.unwrap_model(given["model"]), given
 
     def _calls(self) -> list[LogProbCall] | None:

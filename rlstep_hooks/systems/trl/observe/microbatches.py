@@ -16,11 +16,11 @@ from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.loss_inputs import LossTerms
     from rlstep_hooks.systems.trl.observe.observation import Observation
@@ -36,9 +36,6 @@ class MicroBatchHooks:
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
         self._recorder = observation.recorder
-        self._loss_guard = Contained(self._recorder, ("log_ratio", "loss", "samples"))
-        self._window_guard = Contained(self._recorder, ("weights",))
-        self._microbatch_guard = Contained(self._recorder, ("order", "samples", "log_ratio"))
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.form.divides_loss())
         self._hooks = ModuleHookWatch(Contained(self._recorder, ("gradient",)))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
@@ -49,60 +46,64 @@ class MicroBatchHooks:
         self.in_epoch = 0
         """Micro-batches of this pass of the loader."""
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
         trainer = self._observation.trainer
         # One forward and backward: gives MicroBatch. transformers' Trainer in 0.16 to 0.25, GRPOTrainer's own after.
-        patches.wrap(trainer, "training_step", self._around_training_step)
+        hooks.wrap(trainer, "training_step", around=self._looks_at_layers, topics=("gradient",))
+        hooks.wrap(trainer, "training_step", before=self._window_begins, topics=("weights",))
+        hooks.wrap(trainer, "training_step", around=self._trains, topics=("order", "samples", "log_ratio"))
         # The loss, and the inputs it really gets. 0.16 has compute_loss only; from 0.17 it hands over to _compute_loss.
-        patches.wrap(trainer, "compute_loss", self._around_loss)
+        topics = ("log_ratio", "loss", "samples")
+        hooks.wrap(trainer, "compute_loss", around=self._computes_loss, topics=topics)
         if hasattr(trainer, "_compute_loss"):
-            patches.wrap(trainer, "_compute_loss", self._around_inner_loss)
+            hooks.wrap(trainer, "_compute_loss", before=self._loss_gets, topics=topics)
 
-    def _around_training_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _trains(self, call: Call) -> Iterator[None]:
         seen = self._observation
-        if not seen.active:
-            return wrapped(*args, **kwargs)
         activity = seen.activity = Activity("training")
-        with self._window_guard:
-            seen.reference.goes_on(seen.updates.latest)
-            seen.updates.microbatch_begins()
-        with self._window_guard:
-            cycle, place = divmod(self._microbatches, seen.schedule.microbatches_per_cycle)
-            compared = is_compared_whole(cycle)
-            self._replaced = self._hooks.begin(seen.trainer.model) if compared else []
-            # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
-            if compared and place == cycle % seen.schedule.microbatches_per_cycle:
-                activity.head = self._head
         try:
-            result = wrapped(*args, **kwargs)
+            yield
         finally:
             seen.activity = None
-            self._hooks.end()
         if activity.backward is not None:
             activity.backward.over = True
-        with self._microbatch_guard:
-            self._emit_microbatch(activity)
-        return result
+        self._emit_microbatch(activity)
 
-    def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _window_begins(self, call: Call) -> None:
+        seen = self._observation
+        seen.reference.goes_on(seen.updates.latest)
+        seen.updates.microbatch_begins()
+
+    def _looks_at_layers(self, call: Call) -> Iterator[None]:
+        seen = self._observation
+        cycle, place = divmod(self._microbatches, seen.schedule.microbatches_per_cycle)
+        compared = is_compared_whole(cycle)
+        try:
+            self._replaced = self._hooks.begin(seen.trainer.model) if compared else []
+            # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
+            if compared and place == cycle % seen.schedule.microbatches_per_cycle and seen.activity is not None:
+                seen.activity.head = self._head
+            yield
+        finally:
+            self._hooks.end()
+
+    def _computes_loss(self, call: Call) -> Iterator[None]:
         activity = self._observation.activity
-        if not self._observation.active or activity is None:
-            return wrapped(*args, **kwargs)
-        activity.loss_inputs = self._observation.form.loss_inputs(args[1] if len(args) > 1 else kwargs.get("inputs"))
-        loss = wrapped(*args, **kwargs)
-        activity.loss = loss
+        if activity is None:
+            yield
+            return
+        activity.loss_inputs = self._observation.form.loss_inputs(call.argument("inputs", 1))
+        yield
+        activity.loss = call.result
         if activity.purpose == "training":
-            with self._loss_guard:
-                self._measure_loss(activity)
-        return loss
+            self._measure_loss(activity)
 
-    def _around_inner_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _loss_gets(self, call: Call) -> None:
         activity = self._observation.activity
-        if self._observation.active and activity is not None:
-            inputs = self._observation.form.loss_inputs(args[1] if len(args) > 1 else kwargs.get("inputs"))
+        if activity is not None:
+            inputs = self._observation.form.loss_inputs(call.argument("inputs", 1))
             activity.loss_inputs = inputs if inputs is not None else activity.loss_inputs
-        return wrapped(*args, **kwargs)
 
     def _measure_loss(self, activity: Activity) -> None:
         """Keep, on the device, what this micro-batch's loss was computed from."""

@@ -38,8 +38,6 @@ class Observation:
     numbers: NumberCollector
     counted: dict[int, Tensor] = dataclasses.field(default_factory=dict)
     """Tokens that the masks of the latest rollouts count, by rollout, where all of them are known."""
-    active: bool = False
-    """True from attaching to detaching. A hook that another package holds on to does nothing afterwards."""
     activity: Activity | None = None
     """None outside training steps and evaluation."""
     generation: Generation | None = None

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
 
 
 class ReplayWatch:
@@ -17,16 +15,14 @@ class ReplayWatch:
         self._buffer = getattr(trainer, "replay_buffer", None)
         self._replayed = False
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
         # The only way out of the buffer (grpo_with_replay_buffer_trainer.py 0.24.0 and 1.0.0, `sample_from_replay_buffer`).
         if hasattr(self._buffer, "sample"):
-            patches.wrap(self._buffer, "sample", self._around_sample)
+            hooks.wrap(self._buffer, "sample", after=self._sampled, topics=("samples", "refresh"))
 
-    def _around_sample(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        samples = wrapped(*args, **kwargs)
-        self._replayed = self._replayed or bool(samples)
-        return samples
+    def _sampled(self, call: Call) -> None:
+        self._replayed = self._replayed or bool(call.result)
 
     def take(self) -> bool:
         """Whether samples came out of the buffer since the last call."""

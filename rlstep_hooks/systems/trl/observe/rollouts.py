@@ -29,11 +29,11 @@ from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
 from rlstep_hooks.systems.vllm_engine.served import served_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
@@ -88,42 +88,60 @@ class RolloutHooks:
         self._rows_guard = Contained(recorder, ("rows",))
         self._rewards_guard = Contained(recorder, ("rewards",))
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
         trainer = self._observation.trainer
         # Generation, rewards and old log-probs: gives Rollout and Refresh. In all releases; called by `_prepare_inputs`.
-        patches.wrap(trainer, "_generate_and_score_completions", self._around_generation)
+        hooks.wrap(trainer, "_generate_and_score_completions", after=self._engine_generated, topics=("delivery",))
+        hooks.wrap(
+            trainer,
+            "_generate_and_score_completions",
+            around=self._generates,
+            topics=("order", "samples", "refresh"),
+        )
         # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Verified with the real engine on a
         # CPU in 1.16.0 (tests/systems/trl_vllm), with a stand-in for it in all releases.
         if self._observation.form.samples_with_engine():
-            if hasattr(trainer, "vllm_generation"):
-                patches.wrap(trainer.vllm_generation, "sync_weights", self._around_weight_sync)
-            elif hasattr(trainer, "_move_model_to_vllm"):
-                patches.wrap(trainer, "_move_model_to_vllm", self._around_weight_sync)
+            syncs = (getattr(trainer, "vllm_generation", None), "sync_weights"), (trainer, "_move_model_to_vllm")
+            place = next(((owner, name) for owner, name in syncs if hasattr(owner, name)), None)
+            if place is not None:
+                hooks.wrap(*place, after=self._synced_weights, topics=("sampler",))
+                hooks.wrap(*place, around=self._delivers, topics=("delivery",))
             with self._delivery_guard:
-                self._attach_engine(patches)
-        self._sampling.attach(patches)
-        self._generated.attach(patches)  # around the hook of `SamplingWatch`, which counts the processors of others
-        self._replay.attach(patches)
-        self._rewards.attach(patches)
+                self._attach_engine(hooks)
+        self._sampling.attach(hooks)
+        self._generated.attach(hooks)  # around the hook of `SamplingWatch`, which counts the processors of others
+        self._replay.attach(hooks)
+        self._rewards.attach(hooks)
         self._observation.reference.attach()
         for name, configured, used in self._settings.not_as_configured():
             self._recorder.emit(
                 ConfigChanged(at=self._recorder.now(), name=name, before=configured, after=used, since="configuration")
             )
 
-    def _around_generation(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _generates(self, call: Call) -> Iterator[None]:
         seen = self._observation
-        if not seen.active:
-            return wrapped(*args, **kwargs)
         seen.reference.goes_on(seen.updates.latest)
-        generation = seen.generation = Generation()
+        generation = Generation()
+        began = self._recorder.now()
+        try:
+            seen.generation = generation
+            self._generation_begins(generation)
+            yield
+        finally:
+            seen.generation = None
+            if generation.forwards is not None:
+                generation.forwards.end()
+        self._quick = self._recorder.now() - began < QUICK
+        self._emit_rollout(call.argument("inputs", 0), call.result, generation)
+
+    def _generation_begins(self, generation: Generation) -> None:
+        seen = self._observation
         trained = self._trained_rollouts if self._purpose() == "training" else None
         compared = trained is not None and is_compared(trained)
         self._generated.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
         if self._corrects_for_engine() and compared:
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
-        began = self._recorder.now()
         if not self._quick:
             self._recorder.write()  # so that nothing is lost to a kill while it generates
         if self._watches_sampler():
@@ -131,20 +149,10 @@ class RolloutHooks:
             generation.forwards = self._watch_of(seen.trainer.model)
             if generation.forwards is not None:
                 generation.forwards.begin(look)
-        try:
-            output = wrapped(*args, **kwargs)
-        finally:
-            seen.generation = None
-            if generation.forwards is not None:
-                generation.forwards.end()
+
+    def _engine_generated(self, call: Call) -> None:
         if self._engine is not None:
-            with self._delivery_guard:
-                self._engine.generated()
-        self._quick = self._recorder.now() - began < QUICK
-        with self._rollout_guard:
-            rows = args[0] if args else kwargs.get("inputs")
-            self._emit_rollout(rows, output, generation)
-        return output
+            self._engine.generated()
 
     def _corrects_for_engine(self) -> bool:
         """Whether the trainer scores each rollout itself and compares that with the engine's log-probs."""
@@ -152,7 +160,7 @@ class RolloutHooks:
         correction = getattr(trainer, "vllm_importance_sampling_correction", False)
         return bool(correction and self._observation.form.samples_with_engine())
 
-    def _attach_engine(self, patches: Patches) -> None:
+    def _attach_engine(self, hooks: Hooks) -> None:
         """Follow the weights into vLLM: in this process (`vllm_mode="colocate"`), or in a server that tells what it holds."""
         trainer = self._observation.trainer
         generation = getattr(trainer, "vllm_generation", None)
@@ -160,7 +168,7 @@ class RolloutHooks:
         unwrap = trainer.accelerator.unwrap_model
         if llm is not None:
             self._engine = own = ColocatedEngine(llm, self._recorder, lambda: unwrap(trainer.model))
-            own.attach(patches)
+            own.attach(hooks)
             # Earlier releases hand each tensor to the engine where they gather it.
             own.hands_over = not hasattr(generation, "_iter_named_params")
         elif getattr(generation, "mode", "") == "server" and trainer.accelerator.is_main_process:
@@ -170,24 +178,22 @@ class RolloutHooks:
                 self._recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
         if self._engine is not None and hasattr(generation, "_iter_named_params"):
             # vllm_generation.py 1.16.0:435: all tensors of a sync under vLLM's names, each gathered and, with PEFT, merged.
-            patches.wrap(generation, "_iter_named_params", self._around_tensors)
+            hooks.wrap(generation, "_iter_named_params", after=self._hands_over, topics=("delivery",))
 
-    def _around_tensors(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        tensors, engine = wrapped(*args, **kwargs), self._engine
-        return tensors if engine is None else engine.sync.through(tensors, engine.sync.handed_over)
+    def _hands_over(self, call: Call) -> None:
+        if self._engine is not None:
+            call.result = self._engine.sync.through(call.result, self._engine.sync.handed_over)
 
-    def _around_weight_sync(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        engine = self._engine if self._observation.active else None
-        if engine is not None:
-            engine.begin()
-        result = wrapped(*args, **kwargs)
-        if self._observation.active:
-            with self._sampler_guard:
-                version = self._engine_version = self._observation.updates.version
-                self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=version))
-                if engine is not None:
-                    engine.end(version)
-        return result
+    def _synced_weights(self, call: Call) -> None:
+        version = self._engine_version = self._observation.updates.version
+        self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=version))
+
+    def _delivers(self, call: Call) -> Iterator[None]:
+        if self._engine is not None:
+            self._engine.begin()
+        yield
+        if self._engine is not None:
+            self._engine.end(self._observation.updates.version)
 
     def finish(self) -> None:
         """Training is over: what is still on the device may be waited for."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.record.events import FactsRead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
 
 NEUTRAL: dict[str, float] = {
@@ -76,9 +75,8 @@ class SamplingWatch:
         """All that the latest call was seen with."""
         self._lasting = False
         """Whether it holds no collections, into which somebody may write."""
-        self._guard = Contained(recorder, ("sampler",))
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         model = getattr(model, "policy", model)  # PPOTrainer's holds policy and value model
@@ -87,42 +85,36 @@ class SamplingWatch:
         # Where `generate` puts together its own arguments, the given configuration and that of the model (`GenerationMixin`,
         # transformers 4.51.3, 4.57.6 and 5.23.0): the result is what is in force.
         if hasattr(model, "_prepare_generation_config"):
-            patches.wrap(model, "_prepare_generation_config", self._around_prepare)
+            hooks.wrap(model, "_prepare_generation_config", after=self._prepared, topics=("sampler",))
         # Where `generate` puts together what changes logits before a token is drawn: those that the settings ask for, all of
         # transformers, and those that were handed over (4.51.3, 4.57.6 and 5.23.0).
         if self._processors and hasattr(model, "_get_logits_processor"):
-            patches.wrap(model, "_get_logits_processor", self._around_processors)
+            hooks.wrap(model, "_get_logits_processor", after=self._has_processors, topics=("sampler",))
 
     def take(self) -> tuple[dict[str, float], ...]:
         """The settings in force since the last call; those of one `generate` once, however often it was called with them."""
         used, self._used = tuple(self._used), []
         return used
 
-    def _around_prepare(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
+    def _prepared(self, call: Call) -> None:
         if not self._of_rollout():
-            return result
-        with self._guard:
-            asked = args[0] if args else kwargs.get("generation_config")
-            configurations = asked, result[0], model.generation_config
-            read = self._read(configurations, kwargs)
-            if read != self._latest or not self._lasting:  # else all is what it was at the last call
-                configured, used = self._configured(asked, kwargs), _settings_of(result[0])
-                self._record(configured, used, _settings_of(model.generation_config))
-                self._latest, self._lasting = read, not any(isinstance(value, _COLLECTIONS) for value in read)
-            if self._shown not in self._used:
-                self._used.append(self._shown)
-        return result
+            return
+        asked, of_model = call.argument("generation_config", 0), call.owner.generation_config
+        used = call.result[0]
+        read = self._read((asked, used, of_model), call.kwargs)
+        if read != self._latest or not self._lasting:  # else all is what it was at the last call
+            self._record(self._configured(asked, call.kwargs), _settings_of(used), _settings_of(of_model))
+            self._latest, self._lasting = read, not any(isinstance(value, _COLLECTIONS) for value in read)
+        if self._shown not in self._used:
+            self._used.append(self._shown)
 
-    def _around_processors(self, wrapped: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        if self._of_rollout():
-            with self._guard:
-                given = kwargs.get("logits_processor", args[4] if len(args) > 4 else None) or ()
-                count = sum(_is_foreign(one) or any(one is other for other in given) for one in result)
-                if count and (used := self._shown | {PROCESSORS: count}) not in self._used:
-                    self._used.append(used)
-        return result
+    def _has_processors(self, call: Call) -> None:
+        if not self._of_rollout():
+            return
+        given = call.argument("logits_processor", 4) or ()
+        count = sum(_is_foreign(one) or any(one is other for other in given) for one in call.result)
+        if count and (used := self._shown | {PROCESSORS: count}) not in self._used:
+            self._used.append(used)
 
     def _read(self, configurations: tuple[Any, ...], given: dict[str, Any]) -> list[Any]:
         """Everything that decides what is recorded, as it is."""

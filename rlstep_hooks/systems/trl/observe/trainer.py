@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
-from rlstep_hooks.observe.patches import Patches, take_off
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.record.events import EpochEnd, Evaluated
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
@@ -30,7 +30,7 @@ from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.form import TrainerForm
@@ -67,7 +67,7 @@ class TrlObserver(Observer):
         self._rollouts = RolloutHooks(self._observation)
         self._log_probs = LogProbHooks(self._observation)
         self._microbatches = MicroBatchHooks(self._observation)
-        self._patches = Patches()
+        self._hooks = Hooks(recorder)
         # Keeps this package's own errors away from training; what they cost the observation is recorded.
         self._order_guard = Contained(recorder, ("order",))
         self._epochs = epochs
@@ -87,12 +87,12 @@ class TrlObserver(Observer):
 
     def attach(self, optimizer: Any) -> None:
         """Place all hooks. Called when training begins; the optimizer exists then, the first batch does not."""
-        self._observation.active = True
-        self._microbatches.attach(self._patches)
+        hooks = self._hooks
+        self._microbatches.attach(hooks)
         # Evaluation: keeps its rollouts and losses apart. GRPOTrainer's own in all releases.
-        self._patches.wrap(self.trainer, "prediction_step", self._around_prediction_step)
-        self._rollouts.attach(self._patches)
-        self._log_probs.attach(self._patches)
+        hooks.wrap(self.trainer, "prediction_step", around=self._evaluates, topics=("order",))
+        self._rollouts.attach(hooks)
+        self._log_probs.attach(hooks)
         self._observation.drawing.attach()
         if getattr(self.trainer, "is_deepspeed_enabled", False):
             self.updates.attach_to_engine()
@@ -103,11 +103,9 @@ class TrlObserver(Observer):
 
     def detach(self) -> None:
         """Take all hooks off. Every attribute is then the object it was before."""
-        if not self._observation.active:
-            return
-        self._observation.active = False
-        self.updates.detach()
-        take_off(self._patches, self.recorder)
+        if self._hooks.active:
+            self.updates.detach()
+            self._hooks.take_off()
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
@@ -116,14 +114,12 @@ class TrlObserver(Observer):
 
     # Evaluations and passes of the loader
 
-    def _around_prediction_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _evaluates(self, call: Call) -> Iterator[None]:
         seen = self._observation
-        if not seen.active:
-            return wrapped(*args, **kwargs)
         self._evaluation_batches += 1
         outer, seen.activity = seen.activity, Activity("evaluation")
         try:
-            return wrapped(*args, **kwargs)
+            yield
         finally:
             seen.activity = outer
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.delivery import same_names
-from rlstep_hooks.observe.patches import Patches, take_off
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.sync_watch import SyncWatch
 from rlstep_hooks.record.events import UNSENT, MicroBatch, Rollout, SampleRows, WeightSync
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
@@ -23,10 +22,13 @@ from rlstep_hooks.systems.trl_async.observe.ratios import RatioMeter
 from rlstep_hooks.systems.trl_async.observe.samples import Samples, Trained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
+
+_SAMPLES = ("order", "samples", "sampler")
+"""What is not observed any more where samples or their versions cannot be followed."""
 
 
 class AsyncObserver(Observer):
@@ -35,16 +37,12 @@ class AsyncObserver(Observer):
     def __init__(self, trainer: Any, schedule: Schedule, recorder: Recorder, *, interval: float = INTERVAL) -> None:
         self.trainer = trainer
         self.recorder = recorder
-        self.active = False
         self.updates = UpdateObserver(trainer, recorder)
         self._by_tokens = schedule.samples_per_update is None
         self._samples = Samples()
         self._meter = RatioMeter()
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
-        self._patches = Patches()
-        self._handles: list[Any] = []
-        self._guard = Contained(recorder, ("order", "samples", "sampler"))
-        self._ratio_guard = Contained(recorder, ("log_ratio",))
+        self._hooks = Hooks(recorder)
         self._synced: dict[int, int] = {}
         """The trainer's number for the weights of a sync -> updates that were made then."""
         self._sync: SyncWatch | None = None
@@ -66,23 +64,22 @@ class AsyncObserver(Observer):
 
     def attach(self, optimizer: Any) -> None:
         """Place all hooks. The loader is there when training begins, and was not iterated yet."""
-        trainer, wrap = self.trainer, self._patches.wrap
-        self.active = True
+        trainer, wrap = self.trainer, self._hooks.wrap
         if self._by_tokens:
             self.recorder.cannot("order", "token_budget cuts micro-batches by their tokens: the plan knows no sizes")
         loader = trainer.callback_handler.train_dataloader
         if trainer.rollout_queue is not None and trainer.accelerator.num_processes == 1:
             # What the dataset takes (`RolloutQueueDataset.__iter__`, 1.16.0:351): the samples with their versions.
-            wrap(trainer.rollout_queue, "get", self._around_get)
+            wrap(trainer.rollout_queue, "get", after=self._took, topics=_SAMPLES)
             # What it makes of them (`DataCollatorForRollout.torch_call`, 1.16.0:592): one row of samples for each process.
-            wrap(loader.collate_fn, "torch_call", self._around_collate)
+            wrap(loader.collate_fn, "torch_call", before=self._collates, topics=_SAMPLES)
         else:
-            for topic in ("samples", "sampler", "order"):
+            for topic in _SAMPLES:
                 self.recorder.cannot(topic, "only one process takes samples from the queue, for all of them")
         # Weights brought to the engine, with their new number: what `_sync_weight` calls (1.16.0:1733-1858), before the first rollout
         # too. It is itself held by a callback of the trainer's constructor, so it cannot be wrapped on the object.
-        wrap(trainer, "_sync_weight_merged", self._around_sync)
-        wrap(trainer, "_sync_weight_lora", self._around_sync)
+        wrap(trainer, "_sync_weight_merged", after=self._synced_weights, topics=_SAMPLES)
+        wrap(trainer, "_sync_weight_lora", after=self._synced_weights, topics=_SAMPLES)
         if trainer.model_version:
             self._synced[int(trainer.model_version)] = self.updates.version
             self._emit_sync()
@@ -98,23 +95,18 @@ class AsyncObserver(Observer):
                 place=same_names(engine),
             )
             # 1.16.0:1777: all tensors of a sync, as an iterator of names and tensors.
-            wrap(transfer, "send_weights", self._around_transfer)
+            wrap(transfer, "send_weights", around=self._transfers, topics=("delivery",))
         # A micro-batch, from its forward to its backward; its log-probs, for the ratio.
-        wrap(trainer, "training_step", self._around_step)
-        wrap(trainer, "compute_loss", self._around_loss)
-        self._handles.append(trainer.model.register_forward_hook(self._after_forward))
+        wrap(trainer, "training_step", before=self._step_begins, after=self._stepped, topics=_SAMPLES)
+        wrap(trainer, "compute_loss", after=self._computed_loss, topics=("log_ratio",))
+        self._hooks.forward(trainer.model, after=self._forwarded, topics=("log_ratio",))
         self.updates.attach(optimizer)
 
     def detach(self) -> None:
         """Take all hooks off. Every attribute is then the object it was before."""
-        if not self.active:
-            return
-        self.active = False
-        self.updates.detach()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        take_off(self._patches, self.recorder)
+        if self._hooks.active:
+            self.updates.detach()
+            self._hooks.take_off()
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
@@ -126,37 +118,28 @@ class AsyncObserver(Observer):
 
     # From the queue to the loader
 
-    def _around_get(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        sample = wrapped(*args, **kwargs)
-        with self._guard:
-            age = int(self.trainer.model_version) - int(sample.model_version)
-            self._samples.took(sample, due=age <= self.trainer.args.max_staleness)
-        return sample
+    def _took(self, call: Call) -> None:
+        age = int(self.trainer.model_version) - int(call.result.model_version)
+        self._samples.took(call.result, due=age <= self.trainer.args.max_staleness)
 
-    def _around_collate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        with self._guard:
-            examples = args[0] if args else kwargs["examples"]
-            self._samples.made(examples[0], own=0)
-        return wrapped(*args, **kwargs)
+    def _collates(self, call: Call) -> None:
+        self._samples.made(call.argument("examples", 0)[0], own=0)
 
     # Weights
 
-    def _around_sync(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._guard:
-            self._synced[int(self.trainer.model_version)] = self.updates.version
-            self._emit_sync()
-        return result
+    def _synced_weights(self, call: Call) -> None:
+        self._synced[int(self.trainer.model_version)] = self.updates.version
+        self._emit_sync()
 
-    def _around_transfer(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        sync = self._sync
-        if sync is None or not (args or "iterator" in kwargs):
-            return wrapped(*args, **kwargs)
+    def _transfers(self, call: Call) -> Iterator[None]:
+        sync, tensors = self._sync, call.argument("iterator", 0)
+        if sync is None or tensors is None:
+            yield
+            return
         sync.begin()
-        tensors = sync.through(args[0] if args else kwargs["iterator"], sync.handed_over, sync.arrives)
-        result = wrapped(tensors, *args[1:]) if args else wrapped(**(kwargs | {"iterator": tensors}))
+        call.replace_argument("iterator", 0, sync.through(tensors, sync.handed_over, sync.arrives))
+        yield
         sync.end(self.updates.version)
-        return result
 
     def _emit_sync(self) -> None:
         version, label = self.updates.version, int(self.trainer.model_version)
@@ -164,14 +147,12 @@ class AsyncObserver(Observer):
 
     # Micro-batches
 
-    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        with self._guard:
-            if not self._left:
-                self._begin_rollout()
-        result = wrapped(*args, **kwargs)
-        with self._guard:
-            self._emit_microbatch()
-        return result
+    def _step_begins(self, call: Call) -> None:
+        if not self._left:
+            self._begin_rollout()
+
+    def _stepped(self, call: Call) -> None:
+        self._emit_microbatch()
 
     def _begin_rollout(self) -> None:
         """The samples of the update that begins: the loop has fetched all its micro-batches."""
@@ -237,18 +218,15 @@ class AsyncObserver(Observer):
 
     # The ratio
 
-    def _after_forward(self, module: Any, args: Any, output: Any) -> None:
-        log_probs = getattr(output, "log_probs", None)
+    def _forwarded(self, call: Call) -> None:
+        log_probs = getattr(call.result, "log_probs", None)
         self._log_probs = None if log_probs is None else log_probs.detach()
 
-    def _around_loss(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._ratio_guard, torch.no_grad():
-            inputs = args[1] if len(args) > 1 else kwargs["inputs"]
-            if self._log_probs is not None:
-                self._meter.measure(self._microbatches, inputs, self._log_probs)
-        self._log_probs = None
-        return result
+    def _computed_loss(self, call: Call) -> None:
+        log_probs, self._log_probs = self._log_probs, None
+        if log_probs is not None:
+            with torch.no_grad():
+                self._meter.measure(self._microbatches, call.argument("inputs", 1), log_probs)
 
     # transformers' events
 

@@ -14,7 +14,7 @@ import torch
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
-from rlstep_hooks.observe.patches import Patches, take_off
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.record.events import ConfigChanged, EpochEnd, MicroBatch, Refresh, Rollout
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
@@ -25,10 +25,13 @@ from rlstep_hooks.systems.trl_ppo.observe.watch import ArithmeticWatch
 from rlstep_hooks.systems.trl_ppo.plan import ARITHMETIC, SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
+
+_ROLLOUT = ("order", "samples", "refresh")
+"""What is not observed any more where rollouts cannot be followed."""
 
 
 class PpoObserver(Observer):
@@ -37,15 +40,8 @@ class PpoObserver(Observer):
     def __init__(self, trainer: Any, recorder: Recorder, *, interval: float = INTERVAL) -> None:
         self.trainer = trainer
         self.recorder = recorder
-        self.active = False
         self.updates = UpdateObserver(trainer, recorder)
-        self._patches = Patches()
-        self._handles: list[Any] = []
-        self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
-        self._microbatch_guard = Contained(recorder, ("order", "samples"))
-        self._ratio_guard = Contained(recorder, ("log_ratio",))
-        self._loss_guard = Contained(recorder, ("formula",))
-        self._window_guard = Contained(recorder, ("weights",))
+        self._hooks = Hooks(recorder)
         self._meter = RatioMeter(
             trainer.args.temperature, trainer.processing_class.pad_token_id, getattr(trainer, "stop_token_id", None)
         )
@@ -55,7 +51,7 @@ class PpoObserver(Observer):
             recorder,
             self._meter,
             self._numbers,
-            measured=lambda: self.active and not self._sampling and self._is_measured(),
+            measured=lambda: not self._sampling and self._is_measured(),
         )
         self._sampled_with = SamplingWatch(
             trainer, recorder, of_rollout=lambda: not self._sampling, processors=not self._arithmetic.of_another_loop
@@ -81,87 +77,81 @@ class PpoObserver(Observer):
 
     def attach(self, optimizer: Any) -> None:
         """Place all hooks. Called when training begins; models and optimizer are prepared then."""
-        trainer, wrap = self.trainer, self._patches.wrap
-        self.active = True
+        trainer, hooks = self.trainer, self._hooks
         model = trainer.model
         policy = trainer.accelerator.unwrap_model(model).policy
         # Generation, whose scores are the old log-probs: with the first micro-batch after it gives Rollout and Refresh. The loop
         # and the sampling of completions both call it (trl/trainer/utils.py `generate`).
-        wrap(policy, "generate", self._around_generate)
-        self._sampled_with.attach(self._patches)
-        wrap(trainer, "generate_completions", self._around_sampling)
+        hooks.wrap(policy, "generate", before=self._generates, after=self._generated_samples, topics=_ROLLOUT)
+        hooks.wrap(policy, "generate", after=self._generated_scores, topics=("log_ratio",))
+        self._sampled_with.attach(hooks)
         # What callbacks generate and score is for the logs (transformers 4.51.3 to 5.23.0 call all of them here).
-        wrap(trainer.callback_handler, "call_event", self._around_sampling)
+        for owner, name in ((trainer, "generate_completions"), (trainer.callback_handler, "call_event")):
+            hooks.wrap(owner, name, around=self._samples_for_logs, topics=_ROLLOUT)
         # The reference model's log-probs belong to the rollout; with adapters it is the policy, within this context.
         if trainer.ref_model is not None:
-            self._handles.append(trainer.ref_model.register_forward_pre_hook(self._reference_seen))
-        wrap(trainer, "null_ref_context", self._around_null_reference)
-        self._arithmetic.attach(self._patches, self._handles)
+            hooks.forward(trainer.ref_model, before=self._reference_seen, topics=_ROLLOUT)
+        hooks.wrap(trainer, "null_ref_context", before=self._reference_seen, topics=_ROLLOUT)
+        self._arithmetic.attach(hooks)
         # The forward of a micro-batch. The loop calls policy and value model together only to train.
-        self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
-        self._handles.append(model.register_forward_hook(self._after_forward, with_kwargs=True))
+        hooks.forward(model, before=self._forward_begins, topics=("order", "samples"))
+        hooks.forward(model, before=self._window_begins, topics=("weights",))
+        hooks.forward(model, after=self._measure_ratio, topics=("log_ratio",))
+        hooks.forward(model, after=self._follow_loss, topics=("formula",))
         # Its backward: gives MicroBatch, before the optimizer steps.
-        wrap(trainer.accelerator, "backward", self._around_backward)
+        hooks.wrap(trainer.accelerator, "backward", after=self._trained_microbatch, topics=("order", "samples"))
+        hooks.wrap(trainer.accelerator, "backward", around=self._backward, topics=("formula",))
         # accelerate's step, which does nothing within a window. It shows a step that was due and not made.
-        wrap(trainer.optimizer, "step", self._around_step)
+        hooks.wrap(trainer.optimizer, "step", around=self._step, topics=("order",))
         self.updates.attach(optimizer)
 
     def detach(self) -> None:
         """Take all hooks off. Every attribute is then the object it was before."""
-        if not self.active:
-            return
-        self.active = False
-        self.updates.detach()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        take_off(self._patches, self.recorder)
+        if self._hooks.active:
+            self.updates.detach()
+            self._hooks.take_off()
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
-        with self._rollout_guard:
+        with Contained(self.recorder, _ROLLOUT):
             self._rollout_is_over()
         self._numbers.finish()
 
     # Rollouts
 
-    def _around_sampling(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _samples_for_logs(self, call: Call) -> Iterator[None]:
         outer, self._sampling = self._sampling, True
         try:
-            return wrapped(*args, **kwargs)
+            yield
         finally:
             self._sampling = outer
 
-    def _around_generate(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    def _generates(self, call: Call) -> None:
         self.recorder.write()  # what comes now may take long
-        output = wrapped(*args, **kwargs)
-        if self.active and not self._sampling:
-            with self._rollout_guard:
-                self._add_generated(kwargs, output)
-        return output
 
-    def _add_generated(self, given: dict[str, Any], output: Any) -> None:
+    def _generated_samples(self, call: Call) -> None:
+        if self._sampling:
+            return
         if not self._generated:
             self._rollout_is_over()
             self._meter.begin()
             self._arithmetic.begin()
-        queries, sequences = given["input_ids"], output.sequences
+        queries, sequences = call.kwargs["input_ids"], call.result.sequences
         self._generated += sequences.shape[0]
         self._positions += sequences.shape[0] * (sequences.shape[1] - queries.shape[1])
-        if self._is_measured():
-            with self._ratio_guard, torch.no_grad():
-                self._meter.generated(queries, given["attention_mask"], sequences, output.scores)
+
+    def _generated_scores(self, call: Call) -> None:
+        if self._is_measured() and not self._sampling:
+            given, output = call.kwargs, call.result
+            with torch.no_grad():
+                self._meter.generated(given["input_ids"], given["attention_mask"], output.sequences, output.scores)
 
     def _is_measured(self) -> bool:
         """Whether the log ratios of this rollout are measured, which costs one more pass over the logits."""
         return is_compared(self._rollouts)
 
-    def _reference_seen(self, module: Any, args: Any) -> None:
+    def _reference_seen(self, call: Call) -> None:
         self._reference = True
-
-    def _around_null_reference(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        self._reference = True
-        return wrapped(*args, **kwargs)
 
     def _emit_rollout(self) -> None:
         """The samples generated so far are a rollout, because their training begins."""
@@ -218,42 +208,40 @@ class PpoObserver(Observer):
     def logged(self, logs: dict[str, Any]) -> None:
         """The numbers of this rollout were logged (TrainerCallback.on_log, all releases)."""
         ratio = logs.get("val/ratio")
-        with self._ratio_guard, torch.no_grad():
+        with Contained(self.recorder, ("log_ratio",)), torch.no_grad():
             mean = self._meter.mean_ratio()
             if isinstance(ratio, float) and mean is not None:
                 self._numbers.add_logged_ratio(self._rollouts, ratio, mean)
 
     # Micro-batches and updates
 
-    def _before_forward(self, module: Any, args: Any, kwargs: Any) -> None:
-        with self._microbatch_guard:
-            if self._generated:
-                self._emit_rollout()
-                self._arithmetic.rollout_trained(self._rollouts)
-            self._samples = int(kwargs["input_ids"].shape[0])
-        with self._window_guard:
-            self.updates.microbatch_begins()
+    def _forward_begins(self, call: Call) -> None:
+        if self._generated:
+            self._emit_rollout()
+            self._arithmetic.rollout_trained(self._rollouts)
+        self._samples = int(call.kwargs["input_ids"].shape[0])
 
-    def _after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        if not self._is_measured():
-            return
-        with self._ratio_guard, torch.no_grad():
-            self._meter.trained(
-                self._microbatches, kwargs["input_ids"], kwargs["attention_mask"], output[0].logits.detach()
-            )
-        with self._loss_guard:
-            self._arithmetic.follow(output[0].logits, output[1])
+    def _window_begins(self, call: Call) -> None:
+        self.updates.microbatch_begins()
 
-    def _around_backward(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        with self._loss_guard:
-            self._arithmetic.backward_begins(args[0] if args else kwargs.get("loss"))
-        result = wrapped(*args, **kwargs)
-        if self.active and self._samples is not None:
-            with self._microbatch_guard:
-                self._emit_microbatch(self._samples)
-        with self._loss_guard:
-            self._arithmetic.backward_is_over()
-        return result
+    def _measure_ratio(self, call: Call) -> None:
+        if self._is_measured():
+            given, logits = call.kwargs, call.result[0].logits.detach()
+            with torch.no_grad():
+                self._meter.trained(self._microbatches, given["input_ids"], given["attention_mask"], logits)
+
+    def _follow_loss(self, call: Call) -> None:
+        if self._is_measured():
+            self._arithmetic.follow(call.result[0].logits, call.result[1])
+
+    def _backward(self, call: Call) -> Iterator[None]:
+        self._arithmetic.backward_begins(call.argument("loss", 0))
+        yield
+        self._arithmetic.backward_is_over()
+
+    def _trained_microbatch(self, call: Call) -> None:
+        if self._samples is not None:
+            self._emit_microbatch(self._samples)
 
     def _emit_microbatch(self, samples: int) -> None:
         self.recorder.emit(
@@ -270,11 +258,10 @@ class PpoObserver(Observer):
         self._microbatches += 1
         self.updates.trained_microbatch()
 
-    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        due = self.active and bool(self.trainer.accelerator.sync_gradients)
+    def _step(self, call: Call) -> Iterator[None]:
+        due = bool(self.trainer.accelerator.sync_gradients)
         if due:
             self.updates.step_expected()
-        result = wrapped(*args, **kwargs)
+        yield
         if due:
             self.updates.step_passed()
-        return result

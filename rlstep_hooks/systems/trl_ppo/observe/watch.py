@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
     from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
@@ -64,7 +64,7 @@ class ArithmeticWatch:
         """Advantages and returns of the rollout, as they are trained, each (N, T)."""
         self._followed: FollowedLoss | None = None
 
-    def attach(self, patches: Patches, handles: list[Any]) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hooks, or say why there are none."""
         reason = self._hidden()
         if reason:
@@ -75,14 +75,15 @@ class ArithmeticWatch:
         self._on = True
         value_model = trainer.accelerator.unwrap_model(trainer.model).value_model
         # Values and scores of a rollout's responses (trl/trainer/utils.py `get_reward`), and the logits of the reference.
-        handles.append(value_model.score.register_forward_hook(self._valued))
-        handles.append(trainer.reward_model.score.register_forward_hook(self._scored))
+        topics = ("advantages", "formula")
+        hooks.forward(value_model.score, after=self._valued, topics=topics)
+        hooks.forward(trainer.reward_model.score, after=self._scored, topics=topics)
         if trainer.ref_model is None:
             self._recorder.cannot("advantages", "with adapters the reference is the policy itself")
         else:
-            handles.append(trainer.ref_model.register_forward_hook(self._referred, with_kwargs=True))
+            hooks.forward(trainer.ref_model, after=self._referred, topics=topics)
         # Advantages before and after they are whitened. The loop looks the function up in its module, by this name since 0.16.
-        patches.wrap(sys.modules[_MODULE], "masked_whiten", self._around_whitening)
+        hooks.wrap(sys.modules[_MODULE], "masked_whiten", after=self._whitened, topics=topics)
 
     @property
     def of_another_loop(self) -> bool:
@@ -114,27 +115,22 @@ class ArithmeticWatch:
     def _of_rollout(self) -> bool:
         return self._on and not torch.is_grad_enabled() and self._measured()
 
-    def _valued(self, module: Any, args: Any, output: Tensor) -> None:
+    def _valued(self, call: Call) -> None:
         if self._of_rollout():
-            self._values.append(output.detach().squeeze(-1))
+            self._values.append(call.result.detach().squeeze(-1))
 
-    def _scored(self, module: Any, args: Any, output: Tensor) -> None:
+    def _scored(self, call: Call) -> None:
         if self._of_rollout():
-            self._scores.append(output.detach().squeeze(-1))
+            self._scores.append(call.result.detach().squeeze(-1))
 
-    def _referred(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        if self._of_rollout():
-            with self._guard:  # at once: the loop writes to these logits
-                self._references.append(self._meter.log_probs_of(kwargs["input_ids"], output.logits))
+    def _referred(self, call: Call) -> None:
+        if self._of_rollout():  # at once: the loop writes to these logits
+            self._references.append(self._meter.log_probs_of(call.kwargs["input_ids"], call.result.logits))
 
-    def _around_whitening(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        if self._of_rollout():
-            with self._guard:
-                given = dict(zip(("values", "mask", "shift_mean"), args, strict=False)) | kwargs
-                if given.get("shift_mean", True):  # else it whitens rewards
-                    self._whitening = Whitening(given["values"].detach(), given["mask"].detach(), result.detach())
-        return result
+    def _whitened(self, call: Call) -> None:
+        if self._of_rollout() and call.argument("shift_mean", 2, default=True):  # else it whitens rewards
+            values, mask = call.argument("values", 0), call.argument("mask", 1)
+            self._whitening = Whitening(values.detach(), mask.detach(), call.result.detach())
 
     def rollout_trained(self, index: int) -> None:
         """The first micro-batch of a rollout begins.
