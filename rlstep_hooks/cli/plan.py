@@ -73,7 +73,7 @@ def to_json(plan: Plan, steps: int | None) -> str:
 
 
 def failure_json(error: LaunchError | OSError) -> str:
-    """The same shape for a launch that cannot be read."""
+    """The JSON of an answer where a launch cannot be read."""
     from rlstep_hooks.record.wire import to_json as encode
     from rlstep_hooks.show.plan_json import Answer, Failure
 

@@ -26,13 +26,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     """Tensors whose place in the engine is proved."""
     moved: int
-    """Of these, with another value in the policy than the engine held before: only they can show whether anything was loaded."""
+    """Proved tensors whose value in the policy is not what the engine held before: only they can show whether anything was loaded."""
     wrong: tuple[str, ...]
-    """Of these, that hold another value than the policy has."""
+    """Proved tensors of the engine that hold another value than the policy has."""
     kept: int
-    """Of the wrong ones, that hold what they held before."""
+    """Wrong tensors that hold what they held before."""
     sent_wrong: int
-    """Of the wrong ones, that were already handed over with other values."""
+    """Wrong tensors that were already handed over with other values than the policy has."""
     dtype: str
     """The engine's."""
     through: str

@@ -37,7 +37,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     """Where the deviation was read or measured."""
     workaround: str
     severity: Severity = "error"
-    """Of the findings that it explains; less where the framework does so in every healthy run and little is lost."""
+    """How severe the findings are that it explains; less where the framework does so in every healthy run and little is lost."""
     codes: frozenset[str]
     """Codes of the rules whose findings it can explain."""
     applies: Callable[[Evidence], bool]
@@ -54,7 +54,7 @@ DeviationsOf = Callable[[str, str], tuple[Deviation, ...]]
 
 
 def none_known(framework: str, version: str) -> tuple[Deviation, ...]:
-    """Of frameworks that keep to their documents."""
+    """No deviation is known: the answer for a framework that keeps to its documents."""
     return ()
 
 

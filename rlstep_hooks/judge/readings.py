@@ -62,9 +62,9 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     learning_rate: Series | None = None
     gradient_norm: Series | None = None
-    """Of all gradients when the optimizer stepped, so after the clip."""
+    """The norm of all gradients when the optimizer stepped, so after the clip."""
     gradient_before_clip: Series | None = None
-    """The same before the clip; None where the clip's factor is not known."""
+    """The norm of all gradients before the clip; None where the clip's factor is not known."""
     gradient_limit: float | None = None
     """The latest limit that was configured."""
     clipped_updates: int = 0

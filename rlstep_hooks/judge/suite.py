@@ -54,7 +54,7 @@ class Suite(msgspec.Struct, frozen=True):
     """All tests of the commands that recorded in a folder."""
 
     tests: tuple[AuditedTest, ...] = ()
-    """Those that built a trainer that is audited, or trained, in the order in which they did."""
+    """The tests that built a trainer that is audited, or trained, in the order in which they did."""
     others: int = 0
     """How many tests did neither."""
 

@@ -264,7 +264,7 @@ class SymptomAnswer(msgspec.Struct, frozen=True, kw_only=True):
     right: tuple[str, ...]
     """The links of the run that were checked for it and are right."""
     right_in_part: dict[str, str]
-    """Those that are right where they were checked, with the share that was."""
+    """Links that are right where they were checked, with the share that was."""
     left: tuple[Left, ...]
     """What else explains it, the likeliest first."""
 

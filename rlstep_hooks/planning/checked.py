@@ -43,7 +43,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def now(self) -> str:
-        """The same of what it is now."""
+        """What the launch is now: its plan in words, or why it has none."""
         return _outcome(self.plan, self.reason)
 
     @property

@@ -77,7 +77,7 @@ def evaluate(text: str, values: Values) -> Any:
 
 
 def value_of(node: ast.expr, values: Values) -> Any:
-    """The same for an expression that is parsed already.
+    """The value of an expression that is parsed already.
 
     Raises:
         FormulaError: It does not accept its values.

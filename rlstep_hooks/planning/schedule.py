@@ -117,7 +117,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     max_age: int | None = 0
     """Largest age, in rollouts, of the sampler's weights when a rollout is trained; 0 for synchronous training."""
     max_age_updates: int | None = 0
-    """The same in updates, when the first update on a rollout is made; the lag of later ones is added to it."""
+    """Largest age, in updates, of the sampler's weights at the first update on a rollout; the lag of later ones is added to it."""
     correction: str = ""
     """What corrects for the distance between the sampler and the old log-probs, with its bound, or "none"; empty if it is not read."""
     correction_inert: str = ""

@@ -121,7 +121,7 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     rewards_moved: int | None = None
     """Samples whose advantages were computed from other rewards than they have; None if that was not compared."""
     targets_altered: int | None = None
-    """The same for the values that advantages were computed with, and the returns; None without a critic."""
+    """Samples whose returns, or values behind advantages, were others once they were trained; None without a critic."""
     samples: int = 0
     """Samples whose masks were compared."""
     masks_wrong: int | None = None

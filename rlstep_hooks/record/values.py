@@ -334,4 +334,4 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     groups: int | None = None
     """Groups whose rewards were seen; None where they were not."""
     equal_groups: int | None = None
-    """Those of them in which all samples have the same reward, so that they give no gradient."""
+    """Groups in which all samples have the same reward, so that they give no gradient."""

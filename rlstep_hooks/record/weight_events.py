@@ -28,9 +28,9 @@ class WeightsSent(Event, frozen=True, kw_only=True, gc=False, tag="weights_sent"
     sent: int
     """Tensors that were handed over."""
     policy: tuple[Probe, ...]
-    """Of the policy itself, where it could be read; else of what was handed over."""
+    """Probes of the policy itself, where it could be read; else of what was handed over."""
     sent_as: tuple[Probe, ...] = ()
-    """Of the tensors among these that were handed over with other values than the policy has."""
+    """Probes of the tensors that were handed over with other values than the policy has."""
 
 
 class WeightsHeld(Event, frozen=True, kw_only=True, gc=False, tag="weights_held"):
@@ -43,7 +43,7 @@ class WeightsHeld(Event, frozen=True, kw_only=True, gc=False, tag="weights_held"
     arrived: int
     """Tensors that arrived."""
     before: tuple[Probe, ...]
-    """Of the engine's own tensors before the sync."""
+    """Probes of the engine's own tensors before the sync."""
     after: tuple[Probe, ...]
     woken: bool = False
     """Whether nothing was synced, and the engine was woken up."""

@@ -30,7 +30,7 @@ def place_here(name: str) -> str:
 
 
 def stand_in(setting: str, name: str) -> str:
-    """The same, said where another path stands for it.
+    """The path that stands for one of the launch on this machine (`place_here`); where it is another, the rehearsal says so.
 
     Args:
         setting: What the launch calls it.

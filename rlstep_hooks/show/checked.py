@@ -51,7 +51,7 @@ def text(checked: Sequence[Checked], width: int) -> RenderableType:
 
 
 def markdown(checked: Sequence[Checked]) -> str:
-    """The same as GitHub-flavoured Markdown."""
+    """The table of checked launches as GitHub-flavoured Markdown."""
     if not checked:
         return "No launch file is changed."
     lines = table(HEAD, [[escaped(cell) for cell in _cells(one)] for one in checked])

@@ -35,7 +35,7 @@ def escaped(text: str) -> str:
 
 
 def escaped_html(text: str) -> str:
-    """The same for a place where GitHub reads HTML and no Markdown, such as a summary.
+    """Text for a place where GitHub reads HTML and no Markdown, such as a summary.
 
     An invisible space parts an `@`, a `#` or the `//` of an address from what follows, because GitHub makes links of them even
     where the character is escaped; its documentation gives `<span>` as the way to write a dollar that begins no formula.

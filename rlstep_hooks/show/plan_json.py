@@ -57,7 +57,7 @@ class Mending(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
     """Fields of the schedule that are as before: sizes and lengths."""
     lost: tuple[str, ...]
-    """Those that are not."""
+    """Fields of the schedule that are no longer as before."""
     schedule: Schedule
 
 

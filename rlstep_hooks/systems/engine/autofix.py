@@ -75,7 +75,7 @@ class Mend(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
     """Names in `KEPT` of what is as before."""
     lost: tuple[str, ...]
-    """Those of what is not."""
+    """Names in `KEPT` of what is no longer as before."""
     left: tuple[Finding, ...]
     """Errors and warnings of the new plan that the plan before could not show, because the framework refuses the launch."""
 

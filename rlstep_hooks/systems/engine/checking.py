@@ -127,7 +127,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def may_be_launches(paths: Sequence[str]) -> list[str]:
-    """Those of some paths whose names are those of scripts, configurations or Python files."""
+    """The paths whose names are those of scripts, configurations or Python files."""
     return [path for path in paths if path.endswith(SUFFIXES)]
 
 

@@ -231,7 +231,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """What of a run is recorded, in the words of the glossary."""
     does_not_observe: tuple[str, ...] = ()
     links: Mapping[LinkName, Link] = {}
-    """Of each link from the reward to the weight, what is compared and what is not; of a system that is observed, all of them."""
+    """What is compared of each link from the reward to the weight, and what is not; a system that is observed states all of them."""
     knobs: Mapping[Knob, str] = {}
     """What the settings that people turn when a run goes wrong are called; without what this system does not have."""
     attaches_by: str = ""

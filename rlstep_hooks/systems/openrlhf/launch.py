@@ -60,7 +60,7 @@ def started_processes(launch: Request) -> int | None:
 
 
 def write(schedule: Schedule) -> Conversion:
-    """The same schedule as a launch of OpenRLHF 0.11.
+    """A schedule as a launch of OpenRLHF 0.11.
 
     Raises:
         LaunchError: A quantity cannot be kept.

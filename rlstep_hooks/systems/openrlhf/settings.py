@@ -80,7 +80,7 @@ SHOWN = tuple(
     for name in OF_SCHEDULE
     if ".is_correction" not in name and name not in ("actor.policy_loss_type", "rollout.top_p")
 )
-"""Those that are shown beside it; the correction is shown in words."""
+"""Settings that are shown beside the Schedule; the correction is shown in words."""
 
 FLAT_NAMES_END = (0, 10, 2)
 """The release that renamed `--rollout_batch_size` to `--rollout.batch_size`, and so on (cli/train_ppo_ray.py)."""

@@ -40,7 +40,7 @@ SETTINGS = {
     "exp.eval_interval": count(-1, least=-1),
     "exp.use_grpo": flag(False),
 }
-"""Those of `BasePPOExpConfig`."""
+"""Settings of `BasePPOExpConfig`, with their defaults."""
 
 PUBLISHED: dict[str, Any] = {
     "exp.rollout_batch_size": 128,

@@ -35,7 +35,7 @@ _LOSS = "trainer.algorithm.policy_loss_type"
 
 
 def _write(schedule: Schedule) -> Conversion:
-    """The same schedule as a launch of SkyRL."""
+    """A schedule as a launch of SkyRL."""
     from rlstep_hooks.planning.writing import Target
 
     target = Target(schedule, "SkyRL")

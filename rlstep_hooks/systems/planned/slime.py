@@ -42,7 +42,7 @@ _START_UP = "at start-up, when the arguments are checked"
 
 
 def _write(schedule: Schedule) -> Conversion:
-    """The same schedule as a launch of slime."""
+    """A schedule as a launch of slime."""
     from rlstep_hooks.planning.writing import Target, whole_rollouts
 
     # slime can train asynchronously and freeze the policy, so neither is lost.

@@ -98,7 +98,7 @@ def valid_groups(samples: int) -> tuple[int, ...]:
 
 
 def write(schedule: Schedule) -> Conversion:
-    """The same schedule as a launch of `trl grpo`.
+    """A schedule as a launch of `trl grpo`.
 
     Raises:
         LaunchError: A quantity cannot be kept.

@@ -32,7 +32,7 @@ class Fact(msgspec.Struct, frozen=True):
     """A deviation and the configurations that meet it."""
 
     kind: NoteKind
-    """Of the note on a plan."""
+    """The kind of the note on a plan."""
     when: str
     """Whether a configuration meets it: an expression of settings and of quantities that a Schedule has."""
     deviation: Deviation

@@ -76,7 +76,7 @@ _ESTIMATORS = {"GRPO": "grpo", "RLOO": "rloo", "REINFORCE++": "reinforce_plus_pl
 
 
 def write(schedule: Schedule) -> Conversion:
-    """The same schedule as a launch of `verl.trainer.main_ppo` 0.9.
+    """A schedule as a launch of `verl.trainer.main_ppo` 0.9.
 
     Raises:
         LaunchError: A quantity cannot be kept.

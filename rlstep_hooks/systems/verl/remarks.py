@@ -54,7 +54,7 @@ def _samples_before(launch: Request) -> int | None:
 
 
 def _samples_after(launch: Request) -> int | None:
-    """Those of an update."""
+    """Samples of a process in a micro-batch of an update, where the launch says them."""
     return _fixed(launch, f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz")
 
 

@@ -103,7 +103,7 @@ SETTINGS: dict[str, Typed] = {
 """All settings that a plan of verl reads."""
 
 SHOWN = tuple(_SHOWN)
-"""Those that a plan shows as behind it."""
+"""Settings that a plan shows as behind it."""
 
 OF_SCHEDULE = tuple(
     name
@@ -111,7 +111,7 @@ OF_SCHEDULE = tuple(
     if not name.startswith((f"{ACTOR}.optim.", "critic.optim.", "trainer.save_", "trainer.test_", "config_name"))
     and not name.endswith(".grad_clip")
 )
-"""Those behind a Schedule; the others are facts for the rules on launches."""
+"""Settings behind a Schedule; the others are facts for the rules on launches."""
 
 
 # Nested configurations.

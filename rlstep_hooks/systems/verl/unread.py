@@ -50,7 +50,7 @@ def _now(name: str) -> str:
 
 
 def unread_in(launch: Request) -> str | None:
-    """The same of a launch of verl's program, in words; None where there is none.
+    """The settings of a launch of verl's program that have no effect, in words; None where there is none.
 
     Args:
         launch: One of 0.9 or later.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
 ROUNDING = 1e-6
-"""Of a mean of exp(x) - 1 - x in float32, relative and absolute: each term is the difference of numbers near 1."""
+"""The rounding of a mean of exp(x) - 1 - x in float32, relative and absolute: each term is the difference of numbers near 1."""
 
 
 class NoUpdate(Rule):

@@ -46,7 +46,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def microbatches(self) -> int:
-        """Of one rollout; some in each update where token counts cut them."""
+        """Micro-batches of one rollout; a number for each update where token counts cut them."""
         each = math.ceil(self.update / 4) if self.dynamic else self.microbatch
         return self.passes * math.ceil(self.samples / max(each, 1))
 

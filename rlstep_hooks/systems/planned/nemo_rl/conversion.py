@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def write(schedule: Schedule) -> Conversion:
-    """The same schedule as a launch of NeMo-RL: PPO where there is a critic, else GRPO."""
+    """A schedule as a launch of NeMo-RL: PPO where there is a critic, else GRPO."""
     critic = schedule.critic
     part = "grpo" if critic is None else "ppo"
     # PPO can wait for its critic, so that is not lost.

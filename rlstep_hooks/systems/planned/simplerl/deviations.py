@@ -53,4 +53,4 @@ FACTS = (
 """All facts about SimpleRL."""
 
 DEVIATIONS: tuple[Deviation, ...] = tuple(known.deviation for known in FACTS)
-"""The same facts, as deviations that explain findings."""
+"""All facts about SimpleRL, as deviations that explain findings."""

@@ -107,4 +107,4 @@ FACTS = (
 """All facts about TinyZero."""
 
 DEVIATIONS: tuple[Deviation, ...] = tuple(known.deviation for known in FACTS)
-"""The same facts, as deviations that explain findings."""
+"""All facts about TinyZero, as deviations that explain findings."""

@@ -12,7 +12,7 @@ from rlstep_hooks.systems.verl.family import DIVIDED_FIRST
 
 
 def _microbatch_divides(role: str, device: str, micro: str, processes: str, where: str = "") -> Check:
-    """Also asserted where token counts decide (dp_actor.py:207, dp_critic.py:48)."""
+    """The micro-batch must divide its mini-batch, also where token counts decide (dp_actor.py:207, dp_critic.py:48)."""
     return Check(
         f"{micro} > 0 and {device} % {micro} == 0",
         f"{{'ZeroDivisionError' if {micro} == 0 else 'AssertionError'}}",

@@ -45,7 +45,7 @@ class Watched:
         return found
 
     async def awaited(self, arguments: dict[str, Any]) -> Any:
-        """The same for a coroutine function."""
+        """Await a coroutine function, and look at what it gives."""
         try:
             found = await self._function(**arguments)
         except Exception as error:

@@ -91,7 +91,7 @@ SEPARATE: dict[str, Any] = {
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": None,
     "ray_kwargs.ray_init": HOST["ray_kwargs.ray_init"] | {"num_gpus": 2},
 }
-"""The same for engines in processes of their own."""
+"""Settings of the host for engines in processes of their own."""
 
 LEFT_OUT: dict[str, tuple[Any, str]] = {
     "algorithm.filter_groups.enable": (

@@ -45,7 +45,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def filled(self) -> int:
-        """The same of a rollout."""
+        """Samples of a rollout once each of its parts is filled up to a multiple."""
         return self.part * self.parts
 
 
