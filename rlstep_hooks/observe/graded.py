@@ -22,6 +22,8 @@ class GradedTensors:
     def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
         # A shard may hold nothing of a tensor, and then gets no gradient of it.
         self._never = [(name, tensor) for name, tensor in named if tensor.numel()]
+        """Those without a gradient at any look so far."""
+        self._named = any(name for name, _ in self._never)
         self._matrices = [
             tensor
             for name, tensor in self._never
@@ -31,19 +33,22 @@ class GradedTensors:
         self._graded: list[Any] | None = None
         """Those matrices that had a gradient at the first look."""
 
-    @property
-    def never(self) -> int:
-        """Tensors without a gradient at any look so far."""
-        return len(self._never)
+    def look(self, *, whole: bool) -> dict[str, int]:
+        """Gradients are final. Gives what is to be said of them, as fields of UpdateValues.
 
-    def look(self) -> None:
-        """Gradients are final."""
-        if self._never:
-            self._never = [(name, tensor) for name, tensor in self._never if tensor.grad is None]
+        Args:
+            whole: Whether to say it in any case; else it is said if a tensor has its first gradient.
+        """
+        known = len(self._never)
+        self._never = [(name, tensor) for name, tensor in self._never if tensor.grad is None]
         if self._graded is None:
             self._graded = [tensor for tensor in self._matrices if tensor.grad is not None]
+        if not whole and len(self._never) == known:
+            return {}
+        never = {"ungraded": len(self._never)}
+        return never | {"gradient_lost": self._lost()} if whole and self._named else never
 
-    def lost(self) -> int:
+    def _lost(self) -> int:
         """Matrices of numbered layers that had a gradient at the first look, still require one, and have none now. Experts of a mixture
         are left out."""
         return sum(tensor.grad is None and tensor.requires_grad for tensor in self._graded or ())

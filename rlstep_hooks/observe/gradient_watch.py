@@ -6,13 +6,14 @@ them by one factor. A hook of our own, before all others of its tensor, copies a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import finite, on_device
+from rlstep_hooks.record.events import UpdateValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -94,6 +95,7 @@ class GradientWatch:
 class GradientSource(msgspec.Struct, frozen=True):
     """What a vector means: of each followed tensor its distance and its factor, then the factor that most of them have."""
 
+    of: ClassVar = UpdateValues
     update: int
     names: tuple[str, ...]
     passes: int | None

@@ -9,14 +9,16 @@ Their foreach, fused and capturable forms compute the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.bits import bits
-from rlstep_hooks.observe.deferred import finite, on_device
+from rlstep_hooks.observe.deferred import on_device
+from rlstep_hooks.observe.numbers import Columns
+from rlstep_hooks.record.events import UpdateValues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,22 +76,18 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
 class ReplaySource(msgspec.Struct, frozen=True):
     """What a vector of `OptimizerReplay` means: three numbers of each replayed update, then two of each whose moments were seen."""
 
+    of: ClassVar = UpdateValues
     updates: tuple[int, ...]
     looked_at: tuple[int, ...]
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The vector's numbers, as fields of `UpdateValues`."""
-        count = len(self.updates)
-        fields: dict[int, dict[str, Any]] = {
-            update: {"optimizer_off": finite(off), "optimizer_share": finite(share), "moments_off": finite(moments)}
-            for update, off, share, moments in zip(
-                self.updates, *(numbers[place * count : (place + 1) * count] for place in range(3)), strict=True
-            )
-        }
-        looks = len(self.looked_at)
-        moments, steps = numbers[3 * count : 3 * count + looks], numbers[3 * count + looks :]
-        for update, lost, other in zip(self.looked_at, moments, steps, strict=True):
-            fields.setdefault(update, {}).update(moments_lost=int(lost), steps_lost=int(other))
+        replayed = Columns(self.of, self.updates, ("optimizer_off", "optimizer_share", "moments_off"))
+        seen = Columns(self.of, self.looked_at, ("moments_lost", "steps_lost"))
+        cut = 3 * len(self.updates)
+        fields = replayed.values(numbers[:cut])
+        for update, more in seen.values(numbers[cut:]).items():
+            fields.setdefault(update, {}).update(more)
         return fields
 
 

@@ -13,7 +13,8 @@ import msgspec
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import DeferredValues
 from rlstep_hooks.observe.microbatch_numbers import MicroBatchNumbers
-from rlstep_hooks.observe.update_numbers import UpdateNumbers
+from rlstep_hooks.observe.numbers import Numbers
+from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import (
     Carried,
@@ -28,6 +29,7 @@ from rlstep_hooks.record.events import (
     Refresh,
     RolloutValues,
     Update,
+    UpdateValues,
     WeightSync,
 )
 from rlstep_hooks.record.writer import EventWriter
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from rlstep_hooks.observe.gradient_watch import GradientWatch
     from rlstep_hooks.observe.identity import Recognised, RefreshedSamples
     from rlstep_hooks.observe.microbatch_numbers import LossNumbers
     from rlstep_hooks.record.events import Attached
@@ -73,7 +74,12 @@ class TrainerRecord:
         self._window: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
         self._numbers = MicroBatchNumbers()
-        self._update_numbers = UpdateNumbers(self.writer)
+        self.steps: dict[Role, StepFollower] = {
+            "policy": StepFollower(self.writer),
+            "critic": StepFollower(self.writer, "critic"),
+        }
+        """What is looked at around the steps of each optimizer."""
+        self._step_numbers = Numbers()
         self._reference: tuple[WeightProbe, torch.Tensor] | None = None
         """The reference model's probe, with its weights at their first use."""
         self._references: DeferredValues[int] = DeferredValues()
@@ -225,48 +231,14 @@ class TrainerRecord:
 
     # Updates
 
-    def begin_window(self, role: Role) -> None:
-        """Gradients have been cleared for a micro-batch that is the first of an update of this role."""
+    def begin_window(self, role: Role, *, probed: bool = True, followed: bool = False) -> None:
+        """A backward pass comes next; if it is the first of an update of this role, the update begins (see `StepFollower`)."""
         if not self._window[role]:
-            self._update_numbers.begin_window(role)
-
-    def probe(self, role: Role, parameters: Iterable[Any]) -> None:
-        """Probe some of these weights around each optimizer step."""
-        self._update_numbers.probe(role, parameters)
-
-    def replay(self, role: Role, optimizer: Any) -> None:
-        """Replay some steps of this optimizer on the probed weights, or say why that cannot be."""
-        self._update_numbers.replay(role, optimizer)
-
-    def follow(self, role: Role, parameters: Iterable[tuple[str, Any]]) -> None:
-        """Compare the gradients of these tensors, or of their local parts, between backward passes and steps, and their values between
-        updates."""
-        self._update_numbers.follow(role, parameters)
-
-    def gradients_made(self, role: Role) -> None:
-        """The backward passes of an update are done, and its gradients are to be compared."""
-        self._update_numbers.gradients_made(role)
-
-    def follow_gradients(self, role: Role, watch: GradientWatch) -> None:
-        """Follow some gradients from the backward passes of an update to its step."""
-        self._update_numbers.follow_gradients(role, watch)
-
-    def begin_backward(self, role: Role, *, followed: bool) -> None:
-        """A backward pass begins; the update that it begins may be followed."""
-        if followed and not self._window[role]:
-            self._update_numbers.begin_backward(role)
-
-    def see_frozen(self, role: Role, tensors: int) -> None:
-        """So many tensors that were trained at first require no gradient at the update that is being made."""
-        self._update_numbers.see_frozen(role, self._updates[role], tensors)
+            self.steps[role].begin_window(probed=probed, followed=followed)
 
     def see_norm(self, role: Role, norm: Any, limit: float) -> None:
         """The norm of all gradients of the update that is being made, and the configured limit."""
-        self._update_numbers.see_norm(role, self._updates[role], norm, limit)
-
-    def weights(self, role: Role) -> torch.Tensor:
-        """The current probed weights of a role."""
-        return self._update_numbers.weights(role)
+        self.steps[role].see_norm(self._updates[role], norm, limit)
 
     def see_reference(self, refresh: int, parameters: Iterable[Any]) -> None:
         """The reference model was used for the rollout with this refresh number."""
@@ -279,13 +251,13 @@ class TrainerRecord:
         if weights.device == first.device:
             self._references.add(refresh, (weights != first).count_nonzero().float().reshape(1))
 
-    def before_step(self, role: Role, *, replayed: bool = False) -> None:
+    def before_step(self, role: Role, *, replayed: bool) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
-        self._update_numbers.before_step(role, self._updates[role], replayed=replayed)
+        self.steps[role].before_step(self._updates[role], replayed=replayed)
 
     def after_step(self, role: Role, rate: Any, *, whole: bool = False) -> None:
         """The optimizer has stepped. All weights that it leaves are compared with those that the next step begins with, if `whole`."""
-        self._update_numbers.after_step(role, self._updates[role], rate, whole=whole)
+        self.steps[role].after_step(self._updates[role], rate, whole=whole)
 
     def updated(
         self, role: Role, *, applied: bool, rate: float, by_loop: bool = True, tick: int | None = None, reason: str = ""
@@ -318,7 +290,10 @@ class TrainerRecord:
     def send_numbers(self) -> None:
         """Start fetching numbers from the device: the framework synchronises with it before `write_numbers`."""
         self._numbers.send()
-        self._update_numbers.send()
+        for role, steps in self.steps.items():
+            for meaning, numbers in steps.work_up():
+                self._step_numbers.add(meaning, numbers, role)
+        self._step_numbers.send()
         self._references.send()
 
     def write_numbers(self, losses: Callable[[], Mapping[int, LossNumbers]] = dict) -> None:
@@ -328,7 +303,7 @@ class TrainerRecord:
             losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
         """
         microbatches = self._numbers.arrived(losses)
-        updates = self._update_numbers.arrived()
+        updates = self._step_numbers.ready()[UpdateValues]
         changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}
         known = {values.index: values for values in self._rollout_values} | {
             refresh: RolloutValues(index=refresh)

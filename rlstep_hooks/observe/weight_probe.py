@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.bits import bits
-from rlstep_hooks.observe.deferred import finite, on_device
-from rlstep_hooks.record.events import UpdateValues
-from rlstep_hooks.record.values import Role
+from rlstep_hooks.observe.deferred import on_device
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -22,40 +20,8 @@ PROBED_TENSORS = 4
 PROBED_PER_TENSOR = 256
 _NOT_SEEN = -1
 
-
-class UpdateSource(msgspec.Struct, frozen=True):
-    """Names the numbers of a `WeightProbe` vector."""
-
-    indices: tuple[int, ...]
-    probed: int
-    role: Role = "policy"
-
-    def values(self, numbers: list[float]) -> list[UpdateValues]:
-        """The vector's numbers, one `UpdateValues` per update."""
-        count = len(self.indices)
-        return [self._values(index, *numbers[place::count]) for place, index in enumerate(self.indices)]
-
-    def _values(
-        self,
-        index: int,
-        changed: float,
-        with_gradient: float,
-        visible: float,
-        moved: float,
-        largest: float,
-        left_over: float,
-    ) -> UpdateValues:
-        return UpdateValues(
-            index=index,
-            role=self.role,
-            probed=self.probed,
-            changed=int(changed),
-            with_gradient=int(with_gradient),
-            visible=int(visible),
-            max_change=finite(largest),
-            moved_before=int(moved),
-            left_over=int(left_over) if left_over >= 0 else None,
-        )
+COLUMNS = ("changed", "with_gradient", "visible", "moved_before", "max_change", "left_over")
+"""What `WeightProbe.work_up` gives of updates, as fields of `UpdateValues`."""
 
 
 class WeightProbe:
@@ -154,9 +120,8 @@ class WeightProbe:
         weight by exactly that product; adaptive optimizers change it by more when gradients are small.
 
         Returns:
-            The updates, and float32 of shape (6 * updates,): one block per quantity, with one number per update. The quantities are the
-            weights that changed, those with a gradient, those whose change must be visible, those that moved since the previous
-            update, the largest change, and those with a gradient before the first backward. None without readings.
+            The updates, and float32 of shape (6 * updates,): one block for each of `COLUMNS`, with one number per update. None without
+            readings.
         """
         held, self._held = self._held, []
         if not held:

@@ -90,15 +90,13 @@ class LoopObserver:
         self._refreshes = 0
         self._dtype = facts.get("compute_dtype")
         self._told_dtype = self._dtype is not None
-        self._numbers = LoopNumbers()
-        self._gradients: GradientWatch | None = None
-        """None where a loop may do with its gradients what it likes."""
+        self._numbers = LoopNumbers(recorder)
+        self._follows = False
+        """Whether gradients are followed: a loop of one's own may do with them what it likes."""
         self._apart: set[int] = set()
         """Identities of tensors of the critic alone."""
         self._due_rate: float | None = None
         """The rate that the schedule gives for the latest rollout; None where that is not known."""
-        self._norm: tuple[Tensor | None, float] | None = None
-        """Norm of the gradients of the step that is being made, and its limit."""
         self._steps = OptimizerSteps(
             optimizers, before=self._before_step, after=self._after_step, unnamed=self._unnamed_step
         )
@@ -121,7 +119,8 @@ class LoopObserver:
     def detach(self) -> None:
         """Take them off."""
         self._steps.detach()
-        self._numbers.remove()
+        for steps in self._numbers.steps.values():
+            steps.remove()
 
     def set_apart(self, parameters: Iterable[Any]) -> None:
         """Tensors that the policy's optimizer trains and its log-probs do not depend on: those of the critic alone."""
@@ -133,8 +132,9 @@ class LoopObserver:
         Args:
             parameters: The policy's tensors by name.
         """
-        self._gradients = GradientWatch(parameters, Contained(self._recorder, ("gradient",)))
-        self._numbers.follow(self._gradients)
+        self._follows = True
+        watch = GradientWatch(parameters, Contained(self._recorder, ("gradient",)))
+        self._numbers.steps["policy"].watch_gradients(watch)
 
     # Rollouts and old log-probs
 
@@ -251,7 +251,7 @@ class LoopObserver:
     def cleared(self) -> None:
         """The policy's gradients have been cleared, and the first backward of an update comes next."""
         with self._before_guard:
-            self._numbers.begin_window("policy", self._updates["policy"], followed=self.compares_whole)
+            self._numbers.steps["policy"].begin_window(followed=self.compares_whole)
 
     def add_replaced(self, replaced: list[tuple[str, Tensor]]) -> None:
         """Modules whose backward hooks replaced gradients of the latest micro-batch; see `LoopNumbers.add_replaced`."""
@@ -389,14 +389,16 @@ class LoopObserver:
                 self._first_step(role, optimizer)
             rate = optimizer.param_groups[0]["lr"]
             self._rates[role] = rate.clone() if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
-            self._numbers.before_step(role, self._updates[role], replayed=final and self.compares)
         if role == "policy" and self._learning_rate is not None:
             with self._rate_guard:
                 due = self._learning_rate
                 self._due_rate = float(due(self._rollouts - 1, self._updates[role]) if callable(due) else due)
         with self._step_guard:
             limit = self._max_grad_norm() if final and role == "policy" and self.compares_whole else None
-            self._norm = (norm_of_gradients(parameters_of(optimizer)), limit) if limit else None
+            if limit:
+                norm = norm_of_gradients(parameters_of(optimizer))
+                self._numbers.steps[role].see_norm(self._updates[role], norm, limit)
+        self._numbers.steps[role].before_step(self._updates[role], replayed=final and self.compares)
 
     def _first_step(self, role: Role, optimizer: Any) -> None:
         """Read from the live optimizer: the dtype of its weights, and which of them can be probed."""
@@ -405,14 +407,15 @@ class LoopObserver:
             self._told_dtype = True
             dtype = self._dtype or _dtype_of(parameters)
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"compute_dtype": dtype}))
-        if not self._numbers.probe(role, parameters, self._apart):
-            self._recorder.cannot("weights", f"the optimizer of the {role} holds no trainable weight")
-        with self._step_guard:
-            if self._gradients is None and role == "policy":
-                self._numbers.look_for_left_over(Contained(self._recorder, ("weights",)))
-            uncovered = self._numbers.replay(role, optimizer)
-            if uncovered:
-                self._recorder.cannot("optimizer", uncovered)
+        # The last tensor of the policy is always among those that are probed: layers before it may be dead, and have no gradient.
+        parameters.reverse()
+        parameters.sort(key=lambda parameter: id(parameter) in self._apart)
+        steps = self._numbers.steps[role]
+        nothing = f"the optimizer of the {role} holds no trainable weight"
+        steps.watch_weights(parameters, apart=self._apart, nothing=nothing)
+        if role == "policy" and not self._follows:
+            steps.watch_left_over()
+        steps.watch_steps(optimizer)
 
     def _after_step(self, role: Role, optimizer: Any) -> None:
         with self._after_guard:
@@ -421,10 +424,8 @@ class LoopObserver:
             rate, index = self._rates.get(role), self._updates[role]
             self._update(role, applied=True, rate=rate if isinstance(rate, float) else None)
             if rate is not None:
-                self._numbers.after_step(role, index, rate, followed=self.compares_whole)
-            norm, self._norm = self._norm, None
-            if norm is not None and norm[0] is not None:
-                self._numbers.add_norm(index, *norm)
+                self._numbers.steps[role].after_step(index, rate, whole=self.compares_whole)
+                self._numbers.held += 1
         if self._numbers.held >= HELD:
             self._collect()
 
@@ -477,7 +478,7 @@ class LoopObserver:
 
     def _emit_numbers(self, *, wait: bool = False) -> None:
         with self._numbers_guard:
-            measured = self._numbers.measured(self._recorder.now(), wait=wait)
+            measured = self._numbers.measured(self._recorder.now, wait=wait)
             if measured is not None:
                 self._recorder.emit(measured)
 

@@ -10,6 +10,7 @@ import torch
 
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.numbers import Numbers
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import Measured, MicroBatchValues
@@ -45,7 +46,11 @@ def slice_of_a_rollout(meter: MicroBatchMeter, old: torch.Tensor | None = None) 
 
 
 def values(meter: MicroBatchMeter) -> list[MicroBatchValues]:
-    return [one for source, vector in meter.work_up() for one in source.values(vector.tolist())]
+    numbers = Numbers()
+    for source, vector in meter.work_up():
+        numbers.add(source, vector)
+    numbers.send()
+    return numbers.ready()[MicroBatchValues]
 
 
 def terms(value: float) -> LossTerms:

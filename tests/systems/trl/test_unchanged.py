@@ -161,7 +161,7 @@ HOOKS = (
     "microbatches.MicroBatchHooks._measure_loss",
     "identities.SampleIdentities.trained",
     "live_settings.LiveSettings.changes",
-    "updates.WeightProbe.before_step",
+    "rlstep_hooks.observe.steps.WeightProbe.before_step",
     "updates.UpdateObserver._emit_update",
     "numbers.NumberCollector._work_up",
     "numbers.NumberCollector._emit",
@@ -182,7 +182,9 @@ def test_a_hook_that_raises_costs_an_observation_and_nothing_else(
         raise RuntimeError("broken on purpose")
 
     bare = _run(tmp_path / "bare", "reuse", [])
-    monkeypatch.setattr(f"rlstep_hooks.systems.trl.observe.{hook}", broken)
+    monkeypatch.setattr(
+        hook if hook.startswith("rlstep_hooks.") else f"rlstep_hooks.systems.trl.observe.{hook}", broken
+    )
     audit = StepAuditCallback(log_dir=None, listeners=())
     audited = _run(tmp_path / "audited", "reuse", [audit])
     for key, value in bare["weights"].items():

@@ -380,7 +380,7 @@ class OpenRlhfTrainer:
         with self._formula:
             self._meter.backward(kwargs.get("loss", args[0] if args else None))
         with self._gradient_guard:
-            self._record.begin_backward(self.role, followed=is_compared_whole(self._cycle))
+            self._record.begin_window(self.role, probed=False, followed=is_compared_whole(self._cycle))
         with self._record.order:
             self._record.close_microbatch()
         return wrapped(*args, **kwargs)
@@ -431,20 +431,20 @@ class OpenRlhfTrainer:
         """torch's own hook. ZeRO steps its groups of flat weights one after the other; only one of them is looked at."""
         self._probing = False
         with self._record.values:
-            held = list(_with_gradient(optimizer))
+            held, steps = list(_with_gradient(optimizer)), self._record.steps[self.role]
             if self._probed is None and held:
                 self._probed = held[0]
-                self._record.probe(self.role, [self._probed])
-                with self._steps_guard:
-                    self._record.replay(self.role, optimizer)
+                steps.watch_weights([self._probed])
+                steps.watch_graded([("", self._probed)])
+                steps.watch_steps(optimizer)
                 with self._gradient_guard:
                     named = self._engine.module.named_parameters()
                     watch = gradients_of(named, self._probed, self._gradient_guard) if self._scales_seen else None
                     if watch is not None:
-                        self._record.follow_gradients(self.role, watch)
+                        steps.watch_gradients(watch)
             if any(weights is self._probed for weights in held):
                 self._probing = True
-                self._record.see_frozen(self.role, self._model.frozen)
+                steps.see_frozen(self._model.frozen)
                 self._record.before_step(self.role, replayed=is_compared(self._cycle))
         with self._steps_guard:
             self._settings_in_force()

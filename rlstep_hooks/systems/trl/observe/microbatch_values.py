@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import torch
@@ -30,6 +30,7 @@ ROUNDINGS = 32
 class MicroBatchSource(msgspec.Struct, frozen=True):
     """What a vector of `MicroBatchMeter` means: `columns` one after the other, each with a number for each micro-batch."""
 
+    of: ClassVar = MicroBatchValues
     indices: tuple[int, ...]
     columns: tuple[str, ...]
     scope: Scope
@@ -42,12 +43,13 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     masks_unknown: bool = False
     """Whether the loss leaves tokens out in a way that nobody follows."""
 
-    def values(self, numbers: list[float]) -> list[MicroBatchValues]:
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The vector's numbers, micro-batch by micro-batch."""
         count = len(self.indices)
-        return [
-            self._values(place, dict(zip(self.columns, numbers[place::count], strict=True))) for place in range(count)
-        ]
+        return {
+            index: self._values(place, dict(zip(self.columns, numbers[place::count], strict=True)))
+            for place, index in enumerate(self.indices)
+        }
 
     def _gap(self, of: dict[str, float]) -> float | None:
         """The distance of a loss whose terms cancel, in roundings of their sizes; None where other roundings are larger."""
@@ -96,12 +98,11 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
         with torch.no_grad():
             return fitting(*self.losses, place)
 
-    def _values(self, place: int, of: dict[str, float]) -> MicroBatchValues:
+    def _values(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         tokens = max(of["tokens"], 1.0)
         ratio_is_one = "largest" not in of  # the current log-probs in the place of old ones
         clipped = 0.0 if ratio_is_one else of.get("clipped")
-        return MicroBatchValues(
-            index=self.indices[place],
+        return dict(
             tokens=int(of["tokens"]),
             max_abs_advantage=finite(of["signal"]) if "signal" in of else None,
             max_lone_advantage=finite(of["lone"]) if "lone" in of and of["lone"] != of["signal"] else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 import torch
@@ -11,12 +11,10 @@ from torch import Tensor
 
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.deferred import INTERVAL, DeferredValues, finite
+from rlstep_hooks.observe.deferred import INTERVAL, finite
 from rlstep_hooks.observe.engine_distance import Explained, closest, explained
-from rlstep_hooks.observe.gradient_watch import GradientSource
-from rlstep_hooks.observe.optimizer_replay import ReplaySource
-from rlstep_hooks.observe.weight_probe import UpdateSource
-from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
+from rlstep_hooks.observe.numbers import Numbers
+from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off, spread
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import (
@@ -25,12 +23,12 @@ from rlstep_hooks.systems.trl.observe.measure import (
     token_mask,
     version_of,
 )
-from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
-from rlstep_hooks.systems.trl.observe.reference import ReferenceLook, SyncSource
+from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
@@ -131,41 +129,42 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
 class RolloutSource(msgspec.Struct, frozen=True):
     """What a vector of `RolloutMeter` means: `columns` one after the other, each with a number for each rollout."""
 
+    of: ClassVar = RolloutValues
     held: tuple[HeldRollout, ...]
     columns: tuple[str, ...]
 
-    def values(self, numbers: list[float]) -> list[RolloutValues]:
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The vector's numbers, rollout by rollout."""
         count = len(self.held)
-        return [
-            self._values(held, dict(zip(self.columns, numbers[place::count], strict=True)))
+        return {
+            held.index: self._values(held, dict(zip(self.columns, numbers[place::count], strict=True)))
             for place, held in enumerate(self.held)
-        ]
+        }
 
-    def _values(self, held: HeldRollout, of: dict[str, float]) -> RolloutValues:
+    def _values(self, held: HeldRollout, of: dict[str, float]) -> dict[str, Any]:
         off = finite(of["off"]) if "off" in of else None
-        return RolloutValues(
-            index=held.index,
-            max_abs_advantage=finite(of["largest"]),
-            weights_differ=int(of["weights_differ"]) if "weights_differ" in of else None,
-            reference_changed=int(of["reference_changed"]) if "reference_changed" in of else None,
-            reference_shared=held.reference.shared if held.reference is not None else None,
-            reference_written=held.reference.written if held.reference is not None else None,
-            reference_gap=finite(of["reference_gap"]) if "reference_gap" in of else None,
-            reference_moved=int(of["reference_moved"]) if "reference_moved" in of else None,
-            tokens_moved=int(of["tokens_moved"]) if "tokens_moved" in of else None,
-            rewards_moved=int(of["rewards_moved"]) if "rewards_moved" in of else None,
-            masks_wrong=int(of["masks_wrong"]) if "masks_wrong" in of else None,
-            advantages_off=off,
-            advantages_fit=held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
-            sampler_gap_mean=finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
-            sampler_gap_max=finite(of["largest_gap"]) if "gap" in of else None,
-            sampler_gap_fit=self._fit(held, of),
-            reward_mean=finite(of["reward_mean"]) if "reward_mean" in of else None,
-            reward_deviation=finite(of["reward_deviation"]) if "reward_mean" in of else None,
-            groups=held.scored.groups if held.scored is not None and "reward_mean" in of else None,
-            equal_groups=int(of["equal_groups"]) if "reward_mean" in of else None,
-        )
+        fields = {
+            "max_abs_advantage": finite(of["largest"]),
+            "weights_differ": int(of["weights_differ"]) if "weights_differ" in of else None,
+            "reference_changed": int(of["reference_changed"]) if "reference_changed" in of else None,
+            "reference_shared": held.reference.shared if held.reference is not None else None,
+            "reference_written": held.reference.written if held.reference is not None else None,
+            "reference_gap": finite(of["reference_gap"]) if "reference_gap" in of else None,
+            "reference_moved": int(of["reference_moved"]) if "reference_moved" in of else None,
+            "tokens_moved": int(of["tokens_moved"]) if "tokens_moved" in of else None,
+            "rewards_moved": int(of["rewards_moved"]) if "rewards_moved" in of else None,
+            "masks_wrong": int(of["masks_wrong"]) if "masks_wrong" in of else None,
+            "advantages_off": off,
+            "advantages_fit": held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
+            "sampler_gap_mean": finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
+            "sampler_gap_max": finite(of["largest_gap"]) if "gap" in of else None,
+            "sampler_gap_fit": self._fit(held, of),
+            "reward_mean": finite(of["reward_mean"]) if "reward_mean" in of else None,
+            "reward_deviation": finite(of["reward_deviation"]) if "reward_mean" in of else None,
+            "groups": held.scored.groups if held.scored is not None and "reward_mean" in of else None,
+            "equal_groups": int(of["equal_groups"]) if "reward_mean" in of else None,
+        }
+        return {name: value for name, value in fields.items() if value not in (None, "")}
 
     def _fit(self, held: HeldRollout, of: dict[str, float]) -> str:
         if held.explained is None:
@@ -177,60 +176,41 @@ class RolloutSource(msgspec.Struct, frozen=True):
 class LoggedRatioSource(msgspec.Struct, frozen=True):
     """What one number means: the mean ratio of a rollout's micro-batches, beside what the framework logged for it."""
 
+    of: ClassVar = RolloutValues
     index: int
     logged: float
 
-    def values(self, numbers: list[float]) -> list[RolloutValues]:
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The number, with its counterpart."""
-        return [RolloutValues(index=self.index, mean_ratio=finite(numbers[0]), logged_ratio=finite(self.logged))]
+        return {self.index: {"mean_ratio": finite(numbers[0]), "logged_ratio": finite(self.logged)}}
 
 
 class GapSource(msgspec.Struct, frozen=True):
     """What three numbers mean: tokens of a rollout, the largest and the sum of |trainer log-prob - engine log-prob|."""
 
+    of: ClassVar = RolloutValues
     index: int
 
-    def values(self, numbers: list[float]) -> list[RolloutValues]:
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The gap of the rollout."""
         tokens, largest, total = numbers
         mean = finite(total / max(tokens, 1.0))
-        return [RolloutValues(index=self.index, sampler_gap_mean=mean, sampler_gap_max=finite(largest))]
+        return {self.index: {"sampler_gap_mean": mean, "sampler_gap_max": finite(largest)}}
 
 
 class EstimateSource(msgspec.Struct, frozen=True):
     """What two numbers mean: the distance of a rollout's advantages from the documented ones, and samples whose mask is another."""
 
+    of: ClassVar = RolloutValues
     index: int
     fit: Callable[[], str]
     """Names the calculation that gives them. It waits for the device, so it is called for wrong advantages only."""
 
-    def values(self, numbers: list[float]) -> list[RolloutValues]:
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The numbers of the rollout."""
         off, wrong = numbers
         fit = self.fit() if off > 1 else ""
-        return [RolloutValues(index=self.index, advantages_off=finite(off), advantages_fit=fit, masks_wrong=int(wrong))]
-
-
-_OfRollouts = RolloutSource | LoggedRatioSource | GapSource | EstimateSource
-
-
-class NormSource(msgspec.Struct, frozen=True):
-    """What a vector means: the norm of the gradients of each of some updates."""
-
-    limits: dict[int, float]
-    """Update -> the limit that was configured for it."""
-
-    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
-        """The vector's numbers, as fields of `UpdateValues`."""
-        return {
-            index: {"gradient_norm": finite(norm), "gradient_limit": limit}
-            for (index, limit), norm in zip(self.limits.items(), numbers, strict=True)
-        }
-
-
-_OfSteps = ReplaySource | NormSource | GradientSource | SyncSource
-
-_Source = _OfRollouts | MicroBatchSource | UpdateSource | _OfSteps
+        return {self.index: {"advantages_off": finite(off), "advantages_fit": fit, "masks_wrong": int(wrong)}}
 
 
 class Meter(Protocol):
@@ -265,7 +245,7 @@ class NumberCollector:
         self._reference = reference
         self._interval = interval
         self._latest = -interval
-        self._fetched: DeferredValues[_Source] = DeferredValues()
+        self._fetched = Numbers()
         self._held: list[HeldRollout] = []
         """Rollouts that were not worked up yet."""
         self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
@@ -377,24 +357,10 @@ class NumberCollector:
             self._work_up_rollouts()
             for source, numbers in self._meter.work_up():
                 self._fetched.add(source, numbers)
-            probe, replay = self._updates.probe, self._updates.replay
-            probed = probe.work_up() if probe is not None else None
-            replayed = replay.work_up() if replay is not None else None
-            norms, self._updates.norms = self._updates.norms, []
-            followed = [] if self._updates.gradients is None else self._updates.gradients.work_up()
-            synced = [] if self._reference is None else self._reference.work_up()
-        if replayed is not None:
-            self._fetched.add(*replayed)
-        if norms:
-            limits = NormSource({index: limit for index, _, limit in norms})
-            self._fetched.add(limits, torch.stack([norm for _, norm, _ in norms]))
-        for gradients, distances in followed:
-            self._fetched.add(gradients, distances)
-        for sync, others in synced:
-            self._fetched.add(sync, others)
-        if probe is not None and probed is not None:
-            updates, numbers = probed
-            self._fetched.add(UpdateSource(updates, probe.size), numbers)
+            for meaning, numbers in self._updates.steps.work_up():
+                self._fetched.add(meaning, numbers)
+            for sync, others in () if self._reference is None else self._reference.work_up():
+                self._fetched.add(sync, others)
         self._fetched.send()
 
     def _work_up_rollouts(self) -> None:
@@ -410,47 +376,9 @@ class NumberCollector:
             self._fetched.add(RolloutSource(tuple(group), tuple(columns)), vector)
 
     def _emit(self, *, wait: bool = False) -> None:
-        rollouts: dict[int, RolloutValues] = {}
-        updates: list[UpdateValues] = []
-        microbatches: list[MicroBatchValues] = []
-        steps: dict[int, dict[str, Any]] = {}
-        for source, numbers in self._fetched.ready(wait=wait):
-            if isinstance(source, _OfRollouts):
-                for values in source.values(numbers):
-                    rollouts[values.index] = _merged(rollouts.get(values.index), values)
-            elif isinstance(source, _OfSteps):  # before the other numbers of the same updates
-                for index, fields in source.values(numbers).items():
-                    steps.setdefault(index, {}).update(fields)
-            elif isinstance(source, UpdateSource):
-                for index in [index for index in self._updates.trained if index in source.indices]:
-                    steps.setdefault(index, {}).update(self._updates.trained.pop(index))
-                updates += [msgspec.structs.replace(of, **steps.pop(of.index, {})) for of in source.values(numbers)]
-            else:
-                microbatches += source.values(numbers)
-        # Around the others no weight was read.
-        updates += [
-            UpdateValues(index=index, probed=0, changed=0, with_gradient=0, visible=0, **fields)
-            for index, fields in steps.items()
-        ]
-        microbatches.sort(key=lambda values: values.index)
-        if rollouts or updates or microbatches:
-            self._recorder.emit(
-                Measured(
-                    at=self._recorder.now(),
-                    rollouts=tuple(rollouts.values()),
-                    microbatches=tuple(microbatches),
-                    updates=tuple(updates),
-                )
-            )
-
-
-def _merged(one: RolloutValues | None, other: RolloutValues) -> RolloutValues:
-    """Numbers of one rollout from two sources."""
-    if one is None:
-        return other
-    fields = msgspec.structs.asdict(other)
-    plain = msgspec.structs.asdict(RolloutValues(index=other.index))
-    return msgspec.structs.replace(one, **{name: value for name, value in fields.items() if value != plain[name]})
+        measured = self._fetched.measured(self._recorder.now, wait=wait)
+        if measured is not None:
+            self._recorder.emit(measured)
 
 
 def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.weight_probe import WeightProbe
+from rlstep_hooks.record.events import UpdateValues
 from rlstep_hooks.systems.trl.observe.measure import version_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class ReferenceLook(msgspec.Struct, frozen=True):
 class SyncSource(msgspec.Struct, frozen=True):
     """What a vector means: the probed weights that are not the documented mix, then those that are not each of `OTHER_MIXES`."""
 
+    of: ClassVar = UpdateValues
     update: int
     """The update after which the sync was due."""
 

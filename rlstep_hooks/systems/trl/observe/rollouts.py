@@ -223,7 +223,7 @@ class RolloutHooks:
     def _look_at_weights(self, generation: Generation) -> None:
         """The policy is about to generate: read the probe of its weights. Where it is sharded, they have other shapes now."""
         with self._sampler_guard:
-            probe = self._observation.updates.probe
+            probe = self._observation.updates.steps.probe
             sharded = getattr(self._observation.trainer, "is_fsdp_enabled", False)
             left = None if probe is None or sharded else probe.left()
             if probe is not None and left is not None:

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.graded import GradedTensors
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
-from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
-from rlstep_hooks.observe.weight_probe import WeightProbe
+from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
 from rlstep_hooks.systems.trl.observe.optimizer_settings import NEVER_SCHEDULED, OptimizerSettings
@@ -69,20 +67,7 @@ class UpdateObserver:
         """Writes to the probed tensors, as torch had counted them after the latest step."""
         self._written: int | None = None
         """Probed tensors that were written to between that step and this one."""
-        self.probe: WeightProbe | None = None
-        """None where no weight can be probed."""
-        self.replay: OptimizerReplay | None = None
-        """None where no step can be replayed."""
-        self.gradients: GradientWatch | None = None
-        """None where gradients cannot be followed."""
-        self.graded: GradedTensors | None = None
-        """None where gradients are not whole on this process."""
-        self.trained: dict[int, dict[str, int]] = {}
-        """Of updates that were not worked up yet: tensors that are no longer trained, or get no gradient, by UpdateValues' names."""
-        self.norms: list[tuple[int, Tensor, float]] = []
-        """Of updates that were not worked up yet: index, norm of the gradients, its limit."""
-        self._norm: tuple[Tensor, float] | None = None
-        self._replay_guard = Contained(recorder, ("optimizer",))
+        self.steps = StepFollower(recorder)
         self.settings: OptimizerSettings | None = None
         self._settings_guard = Contained(recorder, ("optimizer",))
         self._facts_guard = Contained(recorder, ("weights",))
@@ -114,25 +99,16 @@ class UpdateObserver:
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
         with self._settings_guard:
             self.settings = OptimizerSettings(self._trainer, inner)
-        probe = WeightProbe(stepped_by(inner, self._trainer.model.parameters()))
-        if probe.size:
-            self.probe = probe
-            if not getattr(self._trainer, "is_fsdp_enabled", False):
-                self._tensors = [tensor for tensor, _, _ in probe.probed]
-            with self._replay_guard:
-                replay = OptimizerReplay(probe.probed, inner)
-                if replay.uncovered:
-                    self._recorder.cannot("optimizer", replay.uncovered)
-                else:
-                    self.replay = replay
-        else:
-            self._recorder.cannot("weights", "no trainable weight is held whole on this process")
-        # Among several processes gradients are averaged, and a scaler multiplies them, between autograd and the step.
+        self.steps.watch_weights(stepped_by(inner, self._trainer.model.parameters()))
+        self.steps.watch_steps(inner)
         sharded = getattr(self._trainer, "is_fsdp_enabled", False)
+        if self.steps.probe is not None and not sharded:
+            self._tensors = [tensor for tensor, _, _ in self.steps.probe.probed]
+        # Among several processes gradients are averaged, and a scaler multiplies them, between autograd and the step.
         if self._trainer.accelerator.num_processes == 1 and self._own_scaler is None and not sharded:
             guard = Contained(self._recorder, ("gradient",))
-            self.gradients = GradientWatch(self._trainer.model.named_parameters(), guard)
-            self.graded = GradedTensors(of for of in self._trainer.model.named_parameters() if of[1].requires_grad)
+            self.steps.watch_gradients(GradientWatch(self._trainer.model.named_parameters(), guard))
+            self.steps.watch_graded(of for of in self._trainer.model.named_parameters() if of[1].requires_grad)
 
     def _compare_settings(self, settings: OptimizerSettings) -> None:
         """Those of the optimizer: at the first step with the configured ones, later with those of the step before."""
@@ -181,8 +157,7 @@ class UpdateObserver:
     def detach(self) -> None:
         """Take the hooks off."""
         self.active = False
-        if self.gradients is not None:
-            self.gradients.remove()
+        self.steps.remove()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -205,11 +180,7 @@ class UpdateObserver:
             return
         self._began = True
         cycle = self._windows // self._per_cycle
-        if self.probe is not None and is_probed(cycle):
-            self.probe.begin_window()
-        if self.gradients is not None and is_compared_whole(cycle):
-            self.gradients.begin_window()
-            self.trained[self._windows] = {"frozen": self.gradients.frozen}
+        self.steps.begin_window(probed=is_probed(cycle), followed=is_compared_whole(cycle))
 
     def trained_microbatch(self) -> None:
         """One more micro-batch accumulates."""
@@ -219,41 +190,21 @@ class UpdateObserver:
         if not self.active:
             return
         cycle = self._windows // self._per_cycle
+        whole = is_compared_whole(cycle)
         with self._before_guard:
             rate = optimizer.param_groups[0]["lr"]
             self._rate = rate if isinstance(rate, float) else _own(rate)
             self._tick = tick_of(self._trainer.lr_scheduler)
             self._follow_schedule()
-            if self.probe is not None:
-                self._written = self._count_written()
-                if self._written or is_probed(cycle):
-                    self.probe.before_step()
-            self._norm = None
-            limit = self._limit() if is_compared_whole(cycle) else None
-            norm = norm_of_gradients(self._clipped(optimizer)) if limit else None
-            if limit and norm is not None:
-                self._norm = norm, limit
-            if self.gradients is not None:
-                self.gradients.before_step(self._windows)
-            if self.graded is not None:
-                self._look_at(self.graded, whole=is_compared_whole(cycle))
+            self._written = self._count_written()
+            limit = self._limit() if whole else None
+            if limit:
+                self.steps.see_norm(self._windows, norm_of_gradients(self._clipped(optimizer)), limit)
         with self._settings_guard:
             if self.settings is not None and is_compared(cycle):
                 self._compare_settings(self.settings)
-        with self._replay_guard:
-            if self.replay is not None:
-                self.replay.before_step(compared=is_compared(cycle))
-
-    def _look_at(self, graded: GradedTensors, *, whole: bool) -> None:
-        never = graded.never
-        graded.look()
-        if whole:
-            counts = {"ungraded": graded.never, "gradient_lost": graded.lost()}
-        elif graded.never != never:
-            counts = {"ungraded": graded.never}
-        else:
-            return
-        self.trained.setdefault(self._windows, {}).update(counts)
+        probed = bool(self._written) or is_probed(cycle)
+        self.steps.before_step(self._windows, replayed=is_compared(cycle), probed=probed, whole=whole)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
@@ -263,14 +214,9 @@ class UpdateObserver:
             self.version += 1
             index = self._windows
             self._emit_update(applied=True, by_loop=self._loop_steps)
-            if self.probe is not None and self._rate is not None:
-                self.probe.after_step(index, self._rate)
+            if self._rate is not None:
+                self.steps.after_step(index, self._rate)
                 self._writes = self._writes_so_far()
-        with self._replay_guard:
-            if self.replay is not None:
-                self.replay.after_step(index)
-            if self._norm is not None:
-                self.norms.append((index, *self._norm))
 
     def _clipped(self, optimizer: Any) -> Iterable[Any]:
         """The parameters whose gradients are clipped together: transformers clips the whole model (trainer.py 5.23.0:2779), of which an

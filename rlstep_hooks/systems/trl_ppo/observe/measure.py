@@ -5,7 +5,7 @@ Shapes: N samples of a rollout, B of a micro-batch, L tokens of prompt and respo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -16,8 +16,6 @@ from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rlstep_hooks.record.events import MicroBatchValues
 
 COLUMNS = ("tokens", "largest", "sum", "tokens_differ")
 """Real tokens, the largest and the sum of their |log ratio|, and samples that are not of the rollout."""
@@ -36,13 +34,13 @@ class PpoSource(MicroBatchSource, frozen=True):
     like: Callable[[], str] | None = None
     """Names its loss, if that is not the documented one."""
 
-    def _values(self, place: int, of: dict[str, float]) -> MicroBatchValues:
+    def _values(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         values = MicroBatchSource._values(self, place, of)
         gap = finite(of["loss_gap"]) if "loss_gap" in of else None
         if gap is None:
             return values
         like = self.like() if self.like is not None and gap > FITS else ""
-        return msgspec.structs.replace(values, loss_gap=gap, loss_ratio=finite(of["loss_ratio"]), loss_like=like)
+        return values | {"loss_gap": gap, "loss_ratio": finite(of["loss_ratio"]), "loss_like": like}
 
 
 class Matched(msgspec.Struct, frozen=True, gc=False):

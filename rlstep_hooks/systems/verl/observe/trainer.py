@@ -146,13 +146,14 @@ class VerlTrainer:
             optimizer.register_step_pre_hook(self._before_optimizer)
             optimizer.register_step_post_hook(self._after_optimizer)
             parameters = list(engine.module.parameters())
-            self._record.probe(role, local_shards(stepped_by(optimizer, parameters)))
-            with self._replay_guard:
-                self._record.replay(role, optimizer)
+            steps, shards = self._record.steps[role], list(local_shards(stepped_by(optimizer, parameters)))
+            steps.watch_weights(shards)
+            steps.watch_graded(("", shard) for shard in shards)
+            steps.watch_steps(optimizer)
             with self._replay_guard:
                 self._settings[role] = SettingsInForce(engine, f"{_SECTIONS[role]}.optim")
             names = engine.module.named_parameters()
-            self._record.follow(role, [(plain_name(name), LocalShard(p)) for name, p in names])
+            steps.watch_whole((plain_name(name), LocalShard(p)) for name, p in names)
             facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
@@ -161,7 +162,7 @@ class VerlTrainer:
             if facts:
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
         with self._record.checkpoints:
-            self._engines[role] = engine, state_of(engine, self._record.weights(role))
+            self._engines[role] = engine, state_of(engine, self._record.steps[role].weights)
 
     # Checkpoints, which verl loads before its first sync of weights
 
@@ -173,7 +174,7 @@ class VerlTrainer:
         """A checkpoint was written."""
         with self._record.checkpoints:
             if path and not ray_sink.asked():
-                state = state_of(engine, self._record.weights(role_of(engine)))
+                state = state_of(engine, self._record.steps[role_of(engine)].weights)
                 note_saved(folder(), self._process, path, state)
 
     def begins(self) -> None:
@@ -184,7 +185,7 @@ class VerlTrainer:
         with self._record.checkpoints:
             facts = {}
             for role, (engine, first) in self._engines.items():
-                weights, manager = self._record.weights(role), engine.checkpoint_manager
+                weights, manager = self._record.steps[role].weights, engine.checkpoint_manager
                 facts[f"restored_{role}"] = restored(
                     state_of(engine, weights),
                     first,
@@ -408,7 +409,7 @@ class VerlTrainer:
         """The forward and backward passes of an update are done."""
         with self._record.values:
             if self._losses.looks_at_all and getattr(engine, "scaler", None) is None:
-                self._record.gradients_made(role_of(engine))
+                self._record.steps[role_of(engine)].gradients_made()
 
     def after_update(self, engine: Any, norm: Any) -> None:
         """verl is done with an optimizer step, made or left out."""
@@ -438,9 +439,7 @@ class VerlTrainer:
             self._record.changed(settings.changes(), since="configuration")
             if limit > 0 and self._losses.looks_at_all:
                 # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).
-                norm = norm_of_gradients(self._engines[role][0].module.parameters())
-                if norm is not None:
-                    self._record.see_norm(role, norm, limit)
+                self._record.see_norm(role, norm_of_gradients(self._engines[role][0].module.parameters()), limit)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""

@@ -1,0 +1,232 @@
+"""One optimizer, followed from the beginning of each window to its step: what all observers know of updates, as `UpdateValues`.
+
+An observer chooses once what is looked at, then says when a window begins, when the optimizer is about to step, and when it has. All
+numbers stay on the device until `work_up`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.graded import GradedTensors
+from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
+from rlstep_hooks.observe.left_over import LeftOver
+from rlstep_hooks.observe.numbers import Columns
+from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
+from rlstep_hooks.observe.weight_probe import COLUMNS, WeightProbe
+from rlstep_hooks.observe.weight_sums import WeightSums
+from rlstep_hooks.record.events import UpdateValues
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from torch import Tensor
+
+    from rlstep_hooks.observe.contained import GapRecorder
+    from rlstep_hooks.observe.gradient_watch import GradientWatch
+    from rlstep_hooks.observe.numbers import Meaning
+    from rlstep_hooks.record.values import Role
+
+NOTHING_HELD = "no trainable weight is held whole on this process"
+
+
+class StepFollower:
+    """Follows the optimizer of one role. Its own errors cost an observation and nothing else.
+
+    Args:
+        recorder: Is told what cannot be looked at.
+        role: Whose optimizer it is.
+    """
+
+    def __init__(self, recorder: GapRecorder, role: Role = "policy") -> None:
+        self.role = role
+        self.probe: WeightProbe | None = None
+        """None where no weight can be probed."""
+        self._recorder = recorder
+        self._replay: OptimizerReplay | None = None
+        self._gradients: GradientWatch | None = None
+        self._snapshot: GradientSnapshot | None = None
+        self._graded: GradedTensors | None = None
+        self._sums: WeightSums | None = None
+        self._left_over: LeftOver | None = None
+        self._known: dict[str, Any] = {}
+        """What the host knows of the update that is being made, as fields of UpdateValues."""
+        self._known_of: dict[int, dict[str, Any]] = {}
+        """The same of updates that were not worked up yet."""
+        self._norms: dict[int, tuple[Tensor, float]] = {}
+        """Of updates that were not worked up yet: the norm of the gradients and its limit."""
+        self._weights_guard = Contained(recorder, ("weights",))
+        self._gradient_guard = Contained(recorder, ("gradient",))
+        self._replay_guard = Contained(recorder, ("optimizer",))
+
+    # What is looked at
+
+    def watch_weights(
+        self, parameters: Iterable[Any], *, apart: Collection[int] = (), nothing: str = NOTHING_HELD
+    ) -> None:
+        """Read some of these weights around each step.
+
+        Args:
+            parameters: The tensors to choose from.
+            apart: Identities (`id`) of those on which the policy's log-probs do not depend.
+            nothing: Why there is nothing to read, if so.
+        """
+        probe = WeightProbe(parameters, apart=apart)
+        if probe.size:
+            self.probe = probe
+        else:
+            self._recorder.cannot("weights", nothing)
+
+    def watch_steps(self, optimizer: Any) -> None:
+        """Replay some steps of this optimizer on the probed weights, or say why that cannot be."""
+        with self._replay_guard:
+            if self.probe is None:
+                return
+            replay = OptimizerReplay(self.probe.probed, optimizer)
+            if replay.uncovered:
+                self._recorder.cannot("optimizer", replay.uncovered)
+            else:
+                self._replay = replay
+
+    def watch_gradients(self, watch: GradientWatch) -> None:
+        """Compare some gradients that the optimizer uses with what the backward passes of the window gave."""
+        self._gradients = watch
+
+    def watch_graded(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Look which of these tensors get gradients."""
+        self._graded = GradedTensors(named)
+
+    def watch_whole(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Compare the gradients of these tensors, or of their local parts, between backward passes and steps, and their values between
+        updates."""
+        tensors = list(named)
+        self._snapshot = GradientSnapshot(tensors)
+        self._sums = WeightSums(tensor for _, tensor in tensors)
+
+    def watch_left_over(self) -> None:
+        """Look for gradients that are never cleared, where nobody says when they are."""
+        if self.probe is not None:
+            self._left_over = LeftOver(self.probe.probed, self._weights_guard)
+
+    @property
+    def weights(self) -> Tensor:
+        """A copy of the probed weights; empty where none are."""
+        return torch.empty(0) if self.probe is None else self.probe.weights()
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for watch in (self._gradients, self._left_over):
+            if watch is not None:
+                watch.remove()
+
+    # Within an update
+
+    def begin_window(self, *, probed: bool = True, followed: bool = False) -> None:
+        """The first backward pass of an update comes next.
+
+        Args:
+            probed: Whether gradients that are there already are left over.
+            followed: Whether gradients are followed through this window.
+        """
+        self._known = {}
+        with self._weights_guard:
+            if self.probe is not None and probed:
+                self.probe.begin_window()
+        with self._gradient_guard:
+            if self._gradients is not None and followed:
+                self._gradients.begin_window()
+                self._known["frozen"] = self._gradients.frozen
+
+    def gradients_made(self) -> None:
+        """The backward passes of an update are done, and its gradients are to be compared."""
+        if self._snapshot is not None:
+            self._snapshot.made()
+
+    def see_frozen(self, tensors: int) -> None:
+        """So many tensors that were trained at first require no gradient at the update that is being made."""
+        self._known["frozen"] = tensors
+
+    def see_norm(self, update: int, norm: Tensor | None, limit: float) -> None:
+        """The norm of all gradients of an update that is worked up later, and the configured limit."""
+        if norm is not None:
+            self._norms[update] = norm.detach().float().reshape(1), limit
+
+    def before_step(self, update: int, *, replayed: bool, probed: bool = True, whole: bool = True) -> None:
+        """The optimizer is about to step; gradients are final.
+
+        Args:
+            update: The update.
+            replayed: Whether the step is replayed.
+            probed: Whether weights are read around it.
+            whole: Whether it is looked at which tensors have a gradient; else it is only if a tensor has its first.
+        """
+        with self._weights_guard:
+            if self._sums is not None:
+                self._sums.before_step(update)
+            left_over = None if self._left_over is None else self._left_over.before_step()
+            if self.probe is not None and left_over is not None:
+                self.probe.found_left_over(left_over)
+            if self.probe is not None and probed:
+                self.probe.before_step()
+        with self._gradient_guard:
+            for watch in (self._snapshot, self._gradients):
+                if watch is not None:
+                    watch.before_step(update)
+            if self._graded is not None:
+                self._known |= self._graded.look(whole=whole)
+        with self._replay_guard:
+            if self._replay is not None:
+                self._replay.before_step(compared=replayed)
+
+    def after_step(self, update: int, rate: float | Tensor, *, whole: bool = False) -> None:
+        """The optimizer has stepped.
+
+        Args:
+            update: The update.
+            rate: The learning rate of its first group.
+            whole: Whether all that it leaves, weights and gradients, is compared with what the next step begins with.
+        """
+        with self._weights_guard:
+            if self._sums is not None and whole:
+                self._sums.after_step()
+            if self.probe is not None:
+                self.probe.after_step(update, rate)
+            if self._known:
+                self._known_of[update], self._known = self._known, {}
+            if self._left_over is not None and whole:
+                self._left_over.begin()
+        with self._replay_guard:
+            if self._replay is not None:
+                self._replay.after_step(update)
+
+    # Numbers
+
+    def work_up(self) -> Iterator[tuple[Meaning, Tensor]]:
+        """The numbers of all updates since the last call, as vectors of float32."""
+        norms, self._norms = self._norms, {}
+        known, self._known_of = self._known_of, {}
+        read = None if self.probe is None else self.probe.work_up()
+        if self.probe is not None and read is not None:
+            updates, numbers = read
+            at_least = {"probed": self.probe.size}
+            facts = tuple(at_least | known.get(update, {}) for update in updates)
+            yield Columns(UpdateValues, updates, COLUMNS, facts), numbers
+            followed = tuple(update for update in updates if update in norms)
+            if followed:
+                limits = tuple({"gradient_limit": norms[update][1]} for update in followed)
+                clipped = Columns(UpdateValues, followed, ("gradient_norm",), limits)
+                yield clipped, torch.cat([norms[update][0] for update in followed])
+        replayed = None if self._replay is None else self._replay.work_up()
+        if replayed is not None:
+            yield replayed
+        if self._snapshot is not None:
+            yield from self._snapshot.work_up()
+        if self._sums is not None:
+            for update, moved in self._sums.work_up():
+                yield Columns(UpdateValues, (update,), ("tensors_moved",)), moved
+        with self._gradient_guard:
+            if self._gradients is not None:
+                yield from self._gradients.work_up()
