@@ -28,6 +28,7 @@ from mkdocs.structure.files import File
 
 from rlstep_hooks.cli import main
 from rlstep_hooks.launch.settings import MISSING
+from rlstep_hooks.record.cadence import WORDS
 from rlstep_hooks.systems.engine import index, links
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.index import system_of
@@ -251,21 +252,26 @@ def links_page() -> str:
     found = [system for system in index.observed() if system.links]
     lines = [
         "# From the reward to the weight\n",
-        "Each number of an update is computed again from what went into it, and compared: in the first eight cycles of rollouts,",
-        "and in every 41st later (82nd, where all gradients of a model are read). The report says which of these links a run",
-        "showed. `rlstep doctor trl` prints those of TRL.\n",
+        "Each number of an update is computed again from what went into it, and compared, where nothing else is said at each rollout",
+        "and update. The report says which of these links a run showed. `rlstep doctor trl` prints those of TRL.\n",
+        "A link is proved where this project's tests train and compare it: in the deployments that the last column names.",
+        "In any other deployment it is not proved.\n",
     ]
     for name in links.NAMES:
         codes = ", ".join(f"[{code}](../rules/{code}.md)" for code in links.RULES[name])
         lines += [
             f"## {name.capitalize()}\n",
             f"Rules: {codes}\n",
-            "| framework | compared | not compared |",
-            "|---|---|---|",
+            "| framework | compared | in which cycles of rollouts | not compared | proved in |",
+            "|---|---|---|---|---|",
         ]
         for system in found:
             link = system.links[name]
-            lines.append(f"| {system.title} | {cell(link.compared) or 'no'} | {cell(link.not_compared)} |")
+            proved = ", ".join((system.proved_in, *link.proved)) if link.compared else ""
+            often = WORDS[link.often] or ("all" if link.compared else "")
+            lines.append(
+                f"| {system.title} | {cell(link.compared) or 'no'} | {often} | {cell(link.not_compared)} | {proved} |"
+            )
         lines.append("")
     return "\n".join(lines)
 

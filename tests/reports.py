@@ -12,10 +12,12 @@ from rlstep_hooks.judge.run_diff import recorded, run_and_plan
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.page.build import page_of
 from rlstep_hooks.show.page.timeline import TimelineWatcher
-from rlstep_hooks.systems.engine.index import deviations_of, system_of
-from rlstep_hooks.systems.engine.links import RULES
+from rlstep_hooks.systems.engine.index import deviations_of, observed, system_of
+from rlstep_hooks.systems.engine.limits import is_evaluated, proved_rules
+from rlstep_hooks.systems.engine.links import RULES, Deployment
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
@@ -35,7 +37,18 @@ def recorded_page(folder: Path) -> Page:
 
 
 def claimed(report: Report, system: str) -> set[str]:
-    """Links that a report calls right although `rlstep doctor` says of this system that one of their rules compares nothing."""
+    """Links that a report calls right although `rlstep doctor` says of this system that one of their rules compares nothing, and rules
+    that have compared something although their pages say that they do not in this system."""
     right = {link.name for link in links_of(report.rules, report.findings) if link.state == "right"}
     declared = [name for name, link in system_of(system).links.items() if link.exists and not link.compared]
-    return right & {link_of(code).name for name in declared for code in RULES[name]}
+    passed = {rule.code for rule in report.rules if rule.verdict == "PASS"}
+    return right & {link_of(code).name for name in declared for code in RULES[name]} | {
+        code for code in passed if not is_evaluated(system_of(system), code, observed())
+    }
+
+
+def unproved(passed: Collection[str], system: str, deployment: Deployment) -> set[str]:
+    """Rules that the table calls proved in a deployment, and that compared nothing in a healthy run there."""
+    proved = proved_rules(system_of(system), deployment)
+    assert proved
+    return proved.difference(passed)

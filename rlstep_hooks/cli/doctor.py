@@ -147,6 +147,7 @@ def _show_one(console: Terminal, name: str) -> int:
     table.add_row("  attach", system.attaches_by.replace("`", ""))
     table.add_row("  observed", ", ".join(system.observes))
     table.add_row("  not observed", "; ".join(system.does_not_observe))
+    table.add_row("  proved in", f"{system.proved_in}, and where a link says so")
     for link in NAMES:
         if link in system.links:
             table.add_row(f"  {link}", in_words(system.links[link]))

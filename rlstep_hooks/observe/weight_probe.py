@@ -10,14 +10,13 @@ from torch import Tensor
 
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import on_device
+from rlstep_hooks.record.cadence import PROBED_PER_TENSOR, PROBED_TENSORS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from torch.nn import Parameter
 
-PROBED_TENSORS = 4
-PROBED_PER_TENSOR = 256
 _NOT_SEEN = -1
 
 COLUMNS = ("changed", "with_gradient", "visible", "moved_before", "max_change", "left_over")

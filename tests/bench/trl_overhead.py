@@ -33,9 +33,9 @@ from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.observe.compared import ALL_OF_FIRST
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.observe.patches import _ABSENT, Patches
+from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.record.wire import encode
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver

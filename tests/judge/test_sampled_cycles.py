@@ -1,4 +1,4 @@
-"""Which cycles are compared and probed, and that the rules' pages name the same numbers."""
+"""Which cycles are compared and probed, and that no rule says it by hand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 import pytest
 
 from rlstep_hooks.judge.rules.catalogue import RULES
-from rlstep_hooks.observe import compared
 from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole, is_probed
 
 CYCLES = range(2000)
-SAID = re.compile(r"(?:later (?:in )?one of |every (?=\d+th)|one cycle in )(\d+)")
+SAID = re.compile(
+    r"first (?:\d+|eight|sixteen) (?:cycles|rollouts)|later one of \d+|\d(?:st|nd|th) later|one cycle in \d+"
+)
 
 
 def test_all_of_the_first_cycles_are_compared_and_few_later_ones() -> None:
@@ -27,6 +28,5 @@ def test_a_compared_cycle_begins_with_weights_that_a_probe_has_read() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-def test_the_pages_name_the_cycles_that_are_compared(rule: type) -> None:
-    said = {int(number) for number in SAID.findall(rule.__doc__ or "")}
-    assert said <= {compared.ONE_OF, compared.WHOLE_ONE_OF, compared.CARRIED_ONE_OF}
+def test_the_table_alone_says_which_cycles_are_compared(rule: type) -> None:
+    assert not SAID.findall(rule.__doc__ or "")

@@ -10,6 +10,7 @@ from rlstep_hooks.judge.causes import Found
 from rlstep_hooks.judge.effects import Effects
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Severity, Verdict, Where, kind_of
+from rlstep_hooks.record.cadence import ALL_OF_FIRST
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
 KINDS = 16
 """How many findings of one variant are told apart; a further one counts as a repetition of the last."""
-
-
-ALL_OF_FIRST = 8
-"""Rollouts at the beginning of a run in which an observer recomputes what it recomputes at all."""
 
 
 class _Reported(msgspec.Struct):

@@ -115,8 +115,6 @@ class SchedulerTicks(Rule):
         missing.
 
     Known limits:
-        - Loops of your own and Stable-Baselines3 have no scheduler whose position can be read: there it is not
-          evaluated.
         - A scheduler that follows a metric (reduce_lr_on_plateau, greedy) ticks at evaluations: there it is not evaluated.
 
     Sources:
@@ -184,15 +182,12 @@ class RateNotScheduled(Rule):
         Look for code that writes into `param_groups`, and for schedulers that are made or loaded in mid-run.
 
     Known limits:
-        - TRL's trainers and OpenRLHF, with the schedules of transformers that they name; verl and Stable-Baselines3 with their own.
-          A function of somebody's is called once more for each rollout (Stable-Baselines3) if its code shows that it only computes
-          with numbers; any other is not. A loop of one's own says which rate it means (`audit(learning_rate=...)`).
+        - A function of somebody's is called once more for each rollout if its code shows that it only computes with numbers; any
+          other is not.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - The first parameter group is looked at.
-        - TRL: a schedule that is changed in mid-run (its base rate, its function, another scheduler) is a warning, and what it gives
-          from then on is expected.
-        - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run where
-          the resumed one is longer.
+        - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run
+          where the resumed one is longer.
 
     Sources:
         - https://huggingface.co/docs/transformers/main_classes/optimizer_schedules: the schedules and their arguments
@@ -457,8 +452,6 @@ class RateFollowsRollouts(Rule):
         Give warm-up and length in the unit that the finding names.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
         - It is how the framework works, so it is information.
 
     Sources:

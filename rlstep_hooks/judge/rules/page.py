@@ -1,9 +1,11 @@
-"""A rule's page: the sections of its docstring, and when it is not evaluated."""
+"""A rule's page: the sections of its docstring, when it is not evaluated, and what of it is compared in which system."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +19,7 @@ HEADINGS = ("What it checks", "Why it matters", "Example", "What to do", "Known 
 """Sections that the docstring of each rule has, in this order, below the sentence that says what the rule finds."""
 
 EXAMPLE = "Example"
+LIMITS = "Known limits"
 NOT_EVALUATED = "When it is not evaluated"
 
 
@@ -42,13 +45,30 @@ class Section(msgspec.Struct, frozen=True):
         return found
 
 
+PLAN_ALONE = (
+    "- Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a run does not "
+    "repeat it."
+)
+
+
 def page(rule: type[Rule]) -> list[Section]:
-    """The sections of a rule's page."""
+    """The sections of a rule's page. To its own limits come those of each system, of which the judge knows what its file says."""
     written = list(_sections(inspect.cleandoc(rule.__doc__ or "")))
+    place = next((place for place, section in enumerate(written) if section.heading == LIMITS), len(written))
     if rule.seen_in == "plan":
-        return written
-    limits = next((place for place, section in enumerate(written) if section.heading == "Known limits"), len(written))
-    return [*written[:limits], Section(NOT_EVALUATED, _not_evaluated(rule)), *written[limits:]]
+        more = [PLAN_ALONE]
+    else:
+        more = [f"- {limit}" for limit in _of_systems().get(rule.code, ())]
+        written.insert(place, Section(NOT_EVALUATED, _not_evaluated(rule)))
+        place += 1
+    if place < len(written) and more:
+        written[place] = Section(LIMITS, "\n".join(filter(None, (written[place].text, *more))))
+    return written
+
+
+@lru_cache(maxsize=1)
+def _of_systems() -> dict[str, list[str]]:
+    return msgspec.json.decode(Path(__file__).with_name("limits.json").read_bytes(), type=dict[str, list[str]])
 
 
 def _sections(text: str) -> Iterator[Section]:

@@ -50,9 +50,6 @@ class CheckpointNotRestored(Rule):
         afterwards.
 
     Known limits:
-        - verl and OpenRLHF show it. In other systems it is not evaluated.
-        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
-          seen.
         - The state of random generators and the optimizer's momentum are not compared.
 
     Sources:

@@ -232,6 +232,10 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     does_not_observe: tuple[str, ...] = ()
     links: Mapping[LinkName, Link] = {}
     """What is compared of each link from the reward to the weight, and what is not; a system that is observed states all of them."""
+    rules: Mapping[str, Link] = {}
+    """The same of single rules, by their codes, where more is to be said than of their link, or where they belong to none."""
+    proved_in: str = "one process"
+    """The deployment in which all of that was proved by real training."""
     knobs: Mapping[Knob, str] = {}
     """What the settings that people turn when a run goes wrong are called; without what this system does not have."""
     attaches_by: str = ""
@@ -282,5 +286,7 @@ PLANNED_ONLY: dict[str, Any] = {
     "does_not_observe": (),
     "observed_releases": None,
     "trained_releases": (),
+    "links": {},
+    "rules": {},
 }
 """What a copy of an observed system does not take from it: its launches are planned, and hooks and deviations hold for the original."""

@@ -1,7 +1,9 @@
-"""The links from the reward to the weight: of each framework, what is compared with its documentation, and what is not and why.
+"""The table of what is compared in the runs of each framework: topic x system x deployment x how often.
 
-A system that is observed declares each link (`System(links=...)`). The page of links in the documentation and `rlstep doctor` are made
-of these declarations.
+A system that is observed declares each link from the reward to the weight (`System(links=...)`), and what more is to be said of single
+rules (`System(rules=...)`). Everything that says what is compared, and what is not, is made of these declarations: the page of links in
+the documentation, `rlstep doctor`, what a report calls not observed, and what the rules' pages list as known limits
+(`rlstep_hooks.systems.engine.limits`).
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
+
+from rlstep_hooks.record.cadence import WORDS, Cadence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,8 +68,12 @@ RULES: dict[LinkName, tuple[str, ...]] = {
 """Rules that judge a link."""
 
 
+Deployment = Literal["DDP", "FSDP", "ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload", "LoRA"]
+"""How several processes share a model, or what is changed of one, other than where all is proved (`System.proved_in`)."""
+
+
 class Link(msgspec.Struct, frozen=True):
-    """What is done with one link in one framework."""
+    """What is done with one link, or for one rule, in one framework."""
 
     compared: str = ""
     """What is compared; empty where nothing is."""
@@ -73,11 +81,15 @@ class Link(msgspec.Struct, frozen=True):
     """What is not, with the reason."""
     exists: bool = True
     """Whether runs of this framework have the link at all."""
+    often: Cadence = ""
+    """In which cycles of rollouts."""
+    proved: tuple[Deployment, ...] = ()
+    """Deployments in which this project's tests train and compare it, besides the system's own. It holds nowhere else."""
 
 
-def yes(compared: str, but: str = "") -> Link:
+def yes(compared: str, but: str = "", often: Cadence = "", proved: tuple[Deployment, ...] = ()) -> Link:
     """A link that is compared, and what of it is not."""
-    return Link(compared, but)
+    return Link(compared, but, often=often, proved=proved)
 
 
 def no(reason: str) -> Link:
@@ -88,6 +100,14 @@ def no(reason: str) -> Link:
 def none(reason: str) -> Link:
     """A link that no run of this framework has, and why."""
     return Link("", reason, exists=False)
+
+
+AS_SAID = "as the page of the rule says"
+
+
+def limited(limit: str, often: Cadence = "") -> Link:
+    """A rule that looks at these runs as at any other, but for a limit of its own."""
+    return Link(AS_SAID, limit, often=often)
 
 
 def facts_of(links: Mapping[LinkName, Link]) -> dict[str, dict[str, str]]:
@@ -106,4 +126,7 @@ def in_words(link: Link) -> str:
     """What is said of a link in one line."""
     if not link.compared:
         return f"not compared: {link.not_compared}"
-    return f"{link.compared}; {link.not_compared}" if link.not_compared else link.compared
+    compared = f"{link.compared} ({WORDS[link.often]})" if link.often else link.compared
+    proved = f"proved with {', '.join(link.proved)} too" if link.proved else ""
+    parts = [compared if link.compared != AS_SAID else WORDS[link.often], link.not_compared, proved]
+    return "; ".join(part for part in parts if part)

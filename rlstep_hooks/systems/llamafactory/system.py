@@ -13,6 +13,7 @@ from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
 from rlstep_hooks.systems.engine.links import no
 from rlstep_hooks.systems.trl_ppo_step.links import LINKS as STEP_LINKS
+from rlstep_hooks.systems.trl_ppo_step.links import RULES as STEP_RULES
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
@@ -219,6 +220,7 @@ SYSTEM = System(
         "learning rate": no("the schedule of its launch is not read"),
         "sampler": no("its settings are not looked at"),
     },
+    rules=STEP_RULES,
     does_not_observe=(
         "how samples are drawn, and with which weights",
         "the reference model's log-probs",

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from rlstep_hooks.planning import lags
 from rlstep_hooks.systems.engine.declaration import Demand, Entry, Formula, Note, System, text
-from rlstep_hooks.systems.engine.links import no, yes
 from rlstep_hooks.systems.engine.remarks import other_shapes
 from rlstep_hooks.systems.openrlhf.launch import release_of_flags, started_processes
+from rlstep_hooks.systems.openrlhf.links import LINKS, RULES
 from rlstep_hooks.systems.openrlhf.names import KEYS
 from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
 from rlstep_hooks.systems.openrlhf.releases import FIRST, FIRST_UNSUPPORTED
@@ -394,71 +394,9 @@ SYSTEM = System(
         "a checksum of the reference",
         "checkpoints on resume",
     ),
-    links={
-        "settings in force": yes(
-            "the arguments of each process with the beginning; betas, epsilon, decay and clip of the optimizer with those configured",
-            "not engines, references and reward models, and not Muon",
-        ),
-        "completions": yes(
-            "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
-        ),
-        "completions on the way": yes(
-            "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer",
-            "asynchronous: from the controller on",
-        ),
-        "rewards on the way": yes(
-            "from the answer of the engine or the reward model to the advantages, by the tokens; the labels of the prompts",
-            "asynchronous: not labels",
-        ),
-        "advantages": yes(
-            "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
-            "flash_reinforce; penalties for length, limits of rewards, the KL penalty from the log-probs, normalisation",
-            "a KL coefficient that adapts is taken as it came",
-        ),
-        "advantages on the way": yes(
-            "from the controller to the trainer's buffer and the loss; the critic's targets too"
-        ),
-        "mask": yes("the tokens that the sampler chose", "not where another process generates (asynchronous training)"),
-        "mask on the way": yes("from the advantages to the loss, and from old log-probs or values to it"),
-        "loss": yes(
-            "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term; the critic's with its clip "
-            "of values; in float64",
-            "not an entropy bonus or a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with "
-            "OpenRLHF's own divisor",
-        ),
-        "backward": yes(
-            "the factor that arrives at the loss of policy or critic, and the gradient at each log-prob or value",
-            "not in float16, where a scaler multiplies too",
-        ),
-        "gradients cleared": no(
-            "DeepSpeed keeps them inside its engine; what is left over shows in the gradients on the way"
-        ),
-        "gradients on the way": yes(
-            "from each backward pass to the flat gradient that DeepSpeed's optimizer steps with",
-            "not where several processes train a role, nor with ZeRO-3, float16 or an offloaded optimizer",
-        ),
-        "gradient norm": yes("of the gradients that DeepSpeed's optimizer steps with", "the part of one process"),
-        "optimizer step": yes(
-            "DeepSpeed's Adam and AdamW on its float32 weights, those that one process holds", "not Muon"
-        ),
-        "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": yes(
-            "constant, linear and cosine of transformers, of policy and critic", "not other schedules"
-        ),
-        "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
-        "reference on the way": yes(
-            "from the reference's answer to the trainer's buffer; the KL penalty from it",
-            "not from the buffer to the loss",
-        ),
-        "sampler": yes(
-            "what the engine is given and holds after each sync, its settings, its log-probs",
-            "not weights through CUDA IPC",
-        ),
-        "weights between updates": yes(
-            "a probe of the optimizer's weights between updates, and of the model's at each use",
-            "not the model's with ZeRO-3",
-        ),
-    },
+    proved_in="one process of each role (ZeRO-2)",
+    links=LINKS,
+    rules=RULES,
     does_not_observe=(
         "weights that colocated engines take through CUDA IPC",
         "engines and references on other machines than the controller",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.engine.declaration import System
-from rlstep_hooks.systems.engine.links import no, none, yes
+from rlstep_hooks.systems.engine.links import limited, no, none, yes
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.reading import Reading
@@ -41,10 +41,12 @@ SYSTEM = System(
         "completions on the way": no("the loop hands over none"),
         "rewards on the way": no("a loop hands over the rewards that it has"),
         "advantages": yes(
-            "from audit.rewards, by the estimator that audit.advantages names, in float64", "not by other estimators"
+            "from audit.rewards, by the estimator that audit.advantages names, in float64",
+            "not by other estimators",
+            often="compared",
         ),
         "advantages on the way": yes(
-            "from audit.advantages to audit.microbatch, up to their mean and a positive factor"
+            "from audit.advantages to audit.microbatch, up to their mean and a positive factor", often="compared"
         ),
         "mask": no("the loop does not say what its tokens are"),
         "mask on the way": no("the loop hands over its masks once"),
@@ -53,14 +55,18 @@ SYSTEM = System(
         "gradients cleared": yes(
             "an update's gradients are not those of its backward passes and of the update before, added up",
             "not with a gradient scaler, or gradients that are changed on the way",
+            often="whole",
         ),
         "gradients on the way": no("a loop may scale or mask its gradients on purpose"),
-        "gradient norm": yes("of all gradients at the step, against audit(max_grad_norm=...)", "not without it"),
+        "gradient norm": yes(
+            "of all gradients at the step, against audit(max_grad_norm=...)", "not without it", often="whole"
+        ),
         "optimizer step": yes(
             "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
             "not other optimizers, nor steps with a closure",
+            often="compared",
         ),
-        "optimizer moments": yes("between a replayed step and the next"),
+        "optimizer moments": yes("between a replayed step and the next", often="compared"),
         "learning rate": yes(
             "against audit(learning_rate=...)", "not without it: nothing else says which schedule the loop means"
         ),
@@ -68,6 +74,25 @@ SYSTEM = System(
         "reference on the way": no("the loop hands over none"),
         "sampler": none("the loop samples itself"),
         "weights between updates": yes("a probe between updates"),
+    },
+    rules={
+        "RLS210": limited("call `audit.skipped(...)` where the loop leaves a step out"),
+        "RLS303": limited("it knows the calls of `audit.refresh()`, not who else computes log-probs"),
+        "RLS305": yes(
+            "what the loop hands over: `audit.refresh(old_logprobs=...)`, and the samples of each micro-batch"
+        ),
+        "RLS308": no("the loop hands over none"),
+        "RLS402": limited("the loop says which version sampled, or nothing; then it is not evaluated"),
+        "RLS404": yes("the policy's weights"),
+        "RLS602": no("there is no scheduler whose position can be read"),
+        "RLS801": no("nothing says which loss it is"),
+        "RLS802": yes("what the loop hands over"),
+        "RLS803": yes(
+            "the gradients of an update against those of its backward passes and those that the step before left",
+            "not with a gradient scaler, nor where they are changed on the way by more than one factor",
+            "whole",
+        ),
+        "RLS809": yes("updates whose advantages and log-probs, new and old, the loop hands over"),
     },
     does_not_observe=("what the loop does not tell",),
 )

@@ -20,8 +20,8 @@ from rlstep_hooks.systems.engine.declaration import (
     number,
     text,
 )
-from rlstep_hooks.systems.engine.links import none, yes
 from rlstep_hooks.systems.sb3.launch import OWN, learning_rate, settings_of
+from rlstep_hooks.systems.sb3.links import LINKS, RULES
 from rlstep_hooks.systems.sb3.releases import FIRST, FIRST_UNSUPPORTED
 
 _PPO = "SB3 2.7.0 stable_baselines3/ppo/ppo.py"
@@ -196,56 +196,8 @@ SYSTEM = System(
         "updates",
         "an early stop by target_kl",
     ),
-    links={
-        "settings in force": yes(
-            "sizes, discount, lambda, coefficients, limits, clips and the optimizer's: at each rollout against those when training "
-            "began; discount, lambda and a constant rate also against the copies that the buffer and `lr_schedule` keep",
-            "the model's attributes are its configuration; another ent_coef, which callbacks lower on purpose, is reported as "
-            "information",
-        ),
-        "completions": yes(
-            "whether actions are drawn from the policy: those of each rollout's first mini-batch, by its entropies",
-            "not in continuous spaces",
-        ),
-        "completions on the way": yes(
-            "observations, actions, values and ends of episodes: bit for bit, from the environment's step to the buffer and the loss; "
-            "masks of actions and states of LSTMs from the buffer to the loss",
-            "not in a buffer class or a `collect_rollouts` of somebody's",
-        ),
-        "rewards on the way": yes(
-            "bit for bit, from the environment's step to the buffer",
-            "not what wrappers make of them, nor a buffer class of somebody's",
-        ),
-        "advantages": yes(
-            "GAE and the critic's targets, from the buffer's rewards, values and ends of episodes, in float64"
-        ),
-        "advantages on the way": yes("bit for bit, from the buffer to the mini-batch; the critic's targets too"),
-        "mask": none("each timestep counts"),
-        "mask on the way": none("each timestep counts"),
-        "loss": yes(
-            "by the gradients that it sends to log-probs, values and entropies: clips, normalisation, signs, coefficients",
-            "not where a clip is a function of somebody's that does more than compute with numbers",
-        ),
-        "backward": yes("in the same gradients, as a factor of the loss"),
-        "gradients cleared": yes("a probe after zero_grad"),
-        "gradients on the way": yes(
-            "eight tensors in each update, from the backward pass to the step; hooks of modules",
-            "not what a hook of a tensor between two layers does",
-        ),
-        "gradient norm": yes("of all gradients at the step, against max_grad_norm"),
-        "optimizer step": yes(
-            "SGD, Adam, AdamW and RMSprop of torch, and RMSpropTFLike, replayed in float64", "not other optimizers"
-        ),
-        "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": yes(
-            "constant and linear schedules of Stable-Baselines3, and functions that only compute with numbers",
-            "not functions that do more than that",
-        ),
-        "reference": none("there is none"),
-        "reference on the way": none("there is none"),
-        "sampler": none("the policy itself acts"),
-        "weights between updates": yes("a probe between updates"),
-    },
+    links=LINKS,
+    rules=RULES,
     does_not_observe=(
         "algorithms other than PPO, A2C, MaskablePPO and RecurrentPPO (TRPO steps by a line search of its own)",
         "subclasses with a `train` of their own",

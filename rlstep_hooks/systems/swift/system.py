@@ -27,6 +27,7 @@ from rlstep_hooks.systems.swift.releases import COMPUTED_SINCE, FIRST, FIRST_UNS
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import valid_groups
 from rlstep_hooks.systems.trl.links import OF_UPDATES
+from rlstep_hooks.systems.trl.links import RULES as TRL_RULES
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
@@ -85,6 +86,23 @@ def _has_teacher(launch: Request) -> bool:
     """Whether a teacher's log-probs join the advantages (arguments/rlhf_args.py, teacher_set)."""
     return launch.settings.is_given("teacher_model", "teacher_model_server")
 
+
+_AS_TRL = (
+    "RLS301",
+    "RLS302",
+    "RLS305",
+    "RLS310",
+    "RLS401",
+    "RLS404",
+    "RLS406",
+    "RLS407",
+    "RLS501",
+    "RLS504",
+    "RLS505",
+    "RLS802",
+    "RLS809",
+)
+"""Rules that look at ms-swift's GRPOTrainer as at TRL's, whose hooks it has."""
 
 SYSTEM = System(
     name="swift",
@@ -268,21 +286,40 @@ SYSTEM = System(
         "completions": yes(
             "against the policy's own distributions, and each other",
             "not truncated sampling, several turns, or dropout",
+            often="compared",
         ),
-        "completions on the way": yes("bit for bit, from the rollout to the loss", "not prompts"),
+        "completions on the way": yes("bit for bit, from the rollout to the loss", "not prompts", often="carried"),
         "rewards on the way": no("ms-swift computes rewards and advantages in methods of its own"),
         "advantages": no("ms-swift computes rewards and advantages in methods of its own"),
-        "advantages on the way": yes("bit for bit, from the rollout to the loss"),
+        "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried"),
         "mask": no("ms-swift makes masks of its templates"),
-        "mask on the way": yes("bit for bit, from the rollout to the loss"),
-        "loss": yes("grpo, bnpo, dr_grpo and dapo, on the same log-probs", "not other types, nor inside a liger loss"),
+        "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried"),
+        "loss": yes(
+            "grpo, bnpo, dr_grpo and dapo, on the same log-probs",
+            "not other types, nor inside a liger loss",
+            often="compared",
+        ),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
-        "reference": yes("a probe of its weights"),
-        "reference on the way": yes("bit for bit, from the rollout to the loss"),
+        "reference": yes("a probe of its weights", often="compared"),
+        "reference on the way": yes("bit for bit, from the rollout to the loss", often="compared"),
         "sampler": yes(
             "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
         ),
-        "weights between updates": yes("a probe, between updates and while samples are generated"),
+        "weights between updates": yes("a probe, between updates and while samples are generated", often="probed"),
+    },
+    rules={
+        **{code: TRL_RULES[code] for code in _AS_TRL},
+        "RLS306": yes("the tokens of each sample, bit for bit", "not prompts", "carried"),
+        "RLS403": yes("vLLM's log-probs where the trainer corrects for them"),
+        "RLS410": yes("the settings of transformers' generate", "not the settings of vLLM's requests"),
+        "RLS411": yes("a probe of its weights", "not shards", "compared"),
+        "RLS413": yes("by the entropies that the loss computes", often="compared"),
+        "RLS519": yes("completions, at the first update on a rollout", often="compared"),
+        "RLS801": yes(
+            "grpo, bnpo, dr_grpo and dapo, on the same log-probs",
+            "not other types, nor inside a liger loss",
+            "compared",
+        ),
     },
     does_not_observe=(
         "GRPO on Megatron and on Ray",

@@ -4,74 +4,201 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.systems.engine.links import yes
+import msgspec
+
+from rlstep_hooks.record.cadence import ALL_OF_FIRST, ONE_OF, WORDS
+from rlstep_hooks.systems.engine.links import limited, yes
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.engine.links import Link, LinkName
+    from rlstep_hooks.systems.engine.links import Deployment, Link, LinkName
 
 OF_UPDATES: dict[LinkName, Link] = {
     "backward": yes(
         "the factor that arrives at the loss",
         "not with a gradient scaler or DeepSpeed, whose factors are their own",
+        often="compared",
     ),
     "gradients on the way": yes(
         "eight tensors an update, from autograd to the step",
         "not among several processes, nor with a scaler, FSDP or DeepSpeed",
+        often="whole",
     ),
     "gradient norm": yes(
-        "of all gradients at the step, against max_grad_norm", "with sharded parameters, only one process's part"
+        "of all gradients at the step, against max_grad_norm",
+        "with sharded parameters, only one process's part",
+        often="whole",
     ),
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
         "not other optimizers, nor steps of DeepSpeed's engine",
+        often="compared",
     ),
-    "optimizer moments": yes("between a replayed step and the next"),
+    "optimizer moments": yes("between a replayed step and the next", often="compared"),
     "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
 }
 """From the loss to the weights: the same in every trainer that inherits these from TRL's."""
 
+_ZERO: tuple[Deployment, ...] = ("ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload")
+
 LINKS: dict[LinkName, Link] = {
     **OF_UPDATES,
+    **{
+        name: msgspec.structs.replace(OF_UPDATES[name], proved=("DDP",))
+        for name in ("backward", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
+    },
     "settings in force": yes(
         "what trainer and optimizer compute with, when training begins and at each rollout",
         "of an optimizer that you build yourself, only its changes",
+        proved=("DDP",),
     ),
     "completions": yes(
         "against the policy's own distributions and each other (0.20 and later); the loss's log-probs against those of generate",
         "not truncated sampling, several turns, or dropout; an engine's log-probs where it gives them",
+        proved=("DDP",),
     ),
     "completions on the way": yes(
         "what generate was asked for and gave, and bit for bit from the rollout to the loss",
         "with an engine, only from the rollout on",
+        often="carried",
+        proved=("DDP",),
     ),
     "rewards on the way": yes(
         "what each reward function gave, and which completions it got (0.20 and later)",
         "not reward models, nor coroutines",
+        often="compared",
+        proved=("DDP",),
     ),
     "advantages": yes(
         "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
-        "before 0.20 rewards are not seen; not RLOO with a KL penalty in the rewards, nor trainers with advantages of their own",
+        "before 0.20 rewards are not seen; not RLOO with a KL penalty on several processes, nor trainers with advantages of their own",
+        often="compared",
+        proved=("DDP",),
     ),
-    "advantages on the way": yes("bit for bit, from the rollout to the loss"),
+    "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=("DDP",)),
     "mask": yes(
         "through the first end; truncated completions as configured",
         "not with tools, environments or other ends: several turns",
+        often="compared",
+        proved=("DDP",),
     ),
-    "mask on the way": yes("bit for bit, from the rollout to the loss"),
-    "loss": yes("the documented types, on the same log-probs", "not inside a liger loss, nor types of somebody's own"),
-    "gradients cleared": yes("a probe before the first micro-batch of each update"),
+    "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=("DDP",)),
+    "loss": yes(
+        "the documented types, on the same log-probs",
+        "not inside a liger loss, nor types of somebody's own",
+        often="compared",
+        proved=("DDP", *_ZERO),
+    ),
+    "gradients cleared": yes("a probe before the first micro-batch of each update", often="probed", proved=("DDP",)),
     "reference": yes(
         "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
         "not shards, nor a reference that is the policy with its adapters off",
+        often="compared",
     ),
     "reference on the way": yes(
         "bit for bit, from the rollout to the loss",
         "not RLOO's, which enter its rewards, nor those computed in the loss",
+        often="compared",
     ),
     "sampler": yes(
         "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
         "and what it holds after each sync; of a vLLM server too that was started with RLSTEP_ENGINES (1.16)",
         "not what other servers do with the weights",
     ),
-    "weights between updates": yes("a probe, between updates and while samples are generated"),
+    "weights between updates": yes(
+        "a probe, between updates and while samples are generated", often="probed", proved=("DDP",)
+    ),
 }
+
+_LIGER = limited("a liger loss and other fused losses compute log-probs inside a kernel, so it is not evaluated")
+_TOKENS = (
+    "not where nobody knows which tokens get a gradient: with a loss of one's own, an entropy mask over several processes, or an "
+    "off-policy mask of an engine's log-probs"
+)
+_PROBED = limited("the weights of DeepSpeed's engine are not read, so it is not evaluated", "probed")
+_ENGINE = yes(
+    "vLLM in the trainer's process, and a vLLM server that was started with RLSTEP_ENGINES (1.16)",
+    "not what other servers hold",
+)
+
+RULES: dict[str, Link] = {
+    "RLS501": yes("whether the rows of each group have one prompt"),
+    "RLS504": yes("the batches of each evaluation"),
+    "RLS505": yes("the advantages of each rollout", "what the loss itself leaves out is seen in one process"),
+    "RLS509": yes("rows by their prompts (0.18 and later)", "up to 4 096 different prompts are counted"),
+    "RLS514": yes("the state of the policy's random generator when a rollout begins", "not samples", "compared"),
+    "RLS519": yes("completions, at the first update on a rollout (0.20 and later)", often="compared"),
+    "RLS306": yes(
+        f"the tokens of each sample, bit for bit; of prompts, of what generate was asked for and of what it gave: {WORDS['compared']}",
+        "with an engine, only from the rollout on",
+        "carried",
+    ),
+    "RLS313": yes(
+        "the log-probs of the loss against those of transformers' generate",
+        "with an engine RLS403 compares the engine's, where the framework asks for them",
+        "whole",
+    ),
+    "RLS413": yes("by the entropies that the loss computes (0.20 and later)", often="compared"),
+    "RLS305": yes("from the rollout to the loss", often="carried"),
+    "RLS303": limited(
+        "a subclass that overrides generation or the computation of log-probs hides what it does with them: it is not evaluated"
+    ),
+    "RLS301": _LIGER,
+    "RLS302": _LIGER,
+    "RLS310": yes("the ratio of each rollout that has advantages", f"{_LIGER.not_compared}; {_TOKENS}"),
+    "RLS605": yes(
+        "constant, linear and cosine of transformers",
+        "not other schedules; one that is changed in mid-run (its base rate, its function, another scheduler) is a warning, and what "
+        "it gives from then on is expected",
+    ),
+    "RLS801": yes(
+        "the documented types, on the same log-probs",
+        "not inside a liger loss, nor types of somebody's own, with an adaptive entropy bonus, or with an off-policy mask of an "
+        "engine's log-probs or of a release before 1.16; entropy masks in one process only; in reduced precision not where its terms "
+        "cancel to less than a hundredth of their sizes",
+        "compared",
+    ),
+    "RLS802": yes("old log-probs, advantages and reference that its loss gets"),
+    "RLS809": yes("the probed updates", _TOKENS, "probed"),
+    "RLS404": yes(
+        "the policy's weights; torch's counters of writes, which also show what is written back again: at every update",
+        "not the weights of DeepSpeed's engine",
+        "probed",
+    ),
+    "RLS412": yes(
+        "the weights at the first forward of generate", "not with an engine, FSDP or torch.compile", "compared"
+    ),
+    "RLS411": yes(
+        f"the reference at each of these rollouts; with sync_ref_model the first {ALL_OF_FIRST} syncs, and later one of {ONE_OF}",
+        "not a sync after the last update",
+        "compared",
+    ),
+    "RLS414": yes("the first rollout of a trainer's first training call"),
+    "RLS401": _PROBED,
+    "RLS406": yes(
+        "all updates, by the advantages of the rollouts",
+        "not with DeepSpeed's engine, whose weights are not read",
+        "probed",
+    ),
+    "RLS407": yes("once, when training begins"),
+    "RLS408": yes(
+        f"layers that are frozen in mid-run, tensors without a gradient, and gradients that are lost: {WORDS['whole']}",
+        "the latter two in one process without shards; not layers that are frozen from the start",
+    ),
+    "RLS402": limited(
+        "of a vLLM server the sync is seen and the engine is not; with `rollout_func` or a compiled model, which weights sampled is "
+        "not known"
+    ),
+    "RLS403": yes("vLLM's log-probs where the trainer corrects for them", f"a cause is looked for {WORDS['compared']}"),
+    "RLS405": limited(
+        "it syncs when it generates, if weights have changed. Its plan has no syncs of their own; RLS402 compares versions"
+    ),
+    "RLS410": yes(
+        "the settings of transformers' generate; processors of logits that no setting asks for are counted",
+        "not the settings of vLLM's requests; before 0.20 what reward functions let the policy generate counts too",
+    ),
+    "RLS415": _ENGINE,
+    "RLS416": _ENGINE,
+    "RLS417": _ENGINE,
+    "RLS418": _ENGINE,
+}
+"""Of single rules, in GRPOTrainer and RLOOTrainer."""

@@ -32,7 +32,7 @@ from rlstep_hooks.systems.trl.launch import (
     rounds_down,
     valid_groups,
 )
-from rlstep_hooks.systems.trl.links import LINKS
+from rlstep_hooks.systems.trl.links import LINKS, RULES
 from rlstep_hooks.systems.trl.names import KEYS
 from rlstep_hooks.systems.trl.releases import FIRST, FIRST_PLANNED, FIRST_UNSUPPORTED
 
@@ -386,10 +386,11 @@ SYSTEM = System(
         "syncs to vLLM, as far as the trainer hands the weights over",
     ),
     links=LINKS,
+    rules=RULES,
     does_not_observe=(
         "what a vLLM server does with the weights, unless it was started with RLSTEP_ENGINES (1.16)",
         "log-probs inside a liger loss",
-        "the value of losses without a clip of the documented form (cispo, sapo and the like)",
+        "the value of losses of somebody's own",
         "the weights, gradients and optimizer of DeepSpeed's engine (its updates are counted)",
         "trainers other than GRPOTrainer and RLOOTrainer (RLOO from 0.22 on)",
     ),

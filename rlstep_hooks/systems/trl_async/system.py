@@ -9,12 +9,14 @@ of a group); accelerate data_loader.py `DataLoaderDispatcher.__iter__`, which fe
 from __future__ import annotations
 
 from rlstep_hooks.systems.engine.declaration import Demand, Entry, Formula, Note, System, count, number, text
-from rlstep_hooks.systems.engine.links import no, none, yes
+from rlstep_hooks.systems.engine.links import limited, no, none, yes
 
 OBSERVED = ("1.16", "1.17")
 """The first release whose runs are observed, and the first later one whose runs are not."""
 
 _HOME = "trl {version} trl/experimental/async_grpo/async_grpo_trainer.py"
+
+_STEPS = limited("DeepSpeed's engine steps where nobody looks, so it is not evaluated")
 
 SYSTEM = System(
     name="trl_async",
@@ -211,8 +213,10 @@ SYSTEM = System(
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
         "gradients on the way": no("micro-batches and steps are not seen from the beginning of a window"),
         "gradient norm": no("no limit is read here"),
-        "optimizer step": yes("SGD, Adam, AdamW and RMSprop of torch, replayed in float64", "not other optimizers"),
-        "optimizer moments": yes("between a replayed step and the next"),
+        "optimizer step": yes(
+            "SGD, Adam, AdamW and RMSprop of torch, replayed in float64", "not other optimizers", often="compared"
+        ),
+        "optimizer moments": yes("between a replayed step and the next", often="compared"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": none("there is none"),
         "reference on the way": none("there is none"),
@@ -221,7 +225,18 @@ SYSTEM = System(
             "engine holds, where its model is in this process",
             "not what an engine in another process does with the weights",
         ),
-        "weights between updates": yes("a probe between updates"),
+        "weights between updates": yes("a probe between updates", often="probed"),
+    },
+    rules={
+        "RLS203": _STEPS,
+        "RLS204": _STEPS,
+        "RLS210": _STEPS,
+        "RLS401": limited("the weights of DeepSpeed's engine are not read, so it is not evaluated", "probed"),
+        "RLS402": yes("the version behind each group of samples"),
+        "RLS404": yes("the policy's weights", "not those of DeepSpeed's engine", "probed"),
+        "RLS415": yes("an engine whose model is in this process"),
+        "RLS416": yes("an engine whose model is in this process"),
+        "RLS417": yes("an engine whose model is in this process"),
     },
     does_not_observe=(
         "what an engine in another process does with the weights",

@@ -22,7 +22,7 @@ from rlstep_hooks.systems.engine.declaration import (
     program_assumed,
     text,
 )
-from rlstep_hooks.systems.engine.links import no, yes
+from rlstep_hooks.systems.engine.links import limited, no, yes
 from rlstep_hooks.systems.engine.remarks import ADAPTER_OFF, has_adapter
 from rlstep_hooks.systems.trl.releases import FIRST
 from rlstep_hooks.systems.trl_ppo.launch import flush, is_rloo, pieces, updates_of_run
@@ -46,6 +46,8 @@ def _whole(size: str, name: str) -> Check:
         source=_INIT,
     )
 
+
+_STEPS = limited("DeepSpeed's engine steps where nobody looks, so it is not evaluated")
 
 SYSTEM: System = System(
     name="trl_ppo",
@@ -352,31 +354,49 @@ SYSTEM: System = System(
         "advantages": yes(
             "GAE from the models' own scores, log-probs and values, KL penalty, penalties and whitening, in float64",
             "not with adapters, whose reference is the policy, nor in a subclass with a loop of its own",
+            often="compared",
         ),
-        "advantages on the way": yes("by the gradients of the loss"),
-        "mask": yes("the tokens that are whitened, through the stop token"),
-        "mask on the way": yes("by the gradients of the loss"),
+        "advantages on the way": yes("by the gradients of the loss", often="compared"),
+        "mask": yes("the tokens that are whitened, through the stop token", often="compared"),
+        "mask on the way": yes("by the gradients of the loss", often="compared"),
         "loss": yes(
             "by the gradients that it sends to logits and values: log-probs, temperature, clips, masks, signs, coefficients",
             "not with a gradient scaler, sharding or DeepSpeed",
+            often="compared",
         ),
-        "backward": yes("the factor that arrives at the loss, against the accumulation"),
-        "gradients cleared": yes("a probe before the first forward of each update"),
+        "backward": yes("the factor that arrives at the loss, against the accumulation", often="compared"),
+        "gradients cleared": yes("a probe before the first forward of each update", often="probed"),
         "gradients on the way": yes(
             "eight tensors in each update, from the backward passes to the step, in one process",
             "not hooks of modules, nor of a tensor between two layers",
+            often="whole",
         ),
         "gradient norm": no("the trainer has max_grad_norm and clips nothing"),
         "optimizer step": yes(
             "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
             "not other optimizers, nor steps of DeepSpeed's engine",
+            often="compared",
         ),
-        "optimizer moments": yes("between a replayed step and the next"),
+        "optimizer moments": yes("between a replayed step and the next", often="compared"),
         "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
         "reference": no("its log-probs stay inside the trainer's method"),
         "reference on the way": no("its log-probs stay inside the trainer's method"),
         "sampler": yes("settings at the call of generate"),
-        "weights between updates": yes("a probe between updates"),
+        "weights between updates": yes("a probe between updates", often="probed"),
+    },
+    rules={
+        "RLS203": _STEPS,
+        "RLS204": _STEPS,
+        "RLS210": _STEPS,
+        "RLS309": yes("the mean ratio that it logs"),
+        "RLS401": limited("the weights of DeepSpeed's engine are not read, so it is not evaluated", "probed"),
+        "RLS404": yes("the policy's weights", "not those of DeepSpeed's engine", "probed"),
+        "RLS410": yes("the settings of transformers' generate"),
+        "RLS801": yes(
+            "by the gradients that it sends to logits and values: log-probs, temperature, clips, masks, signs, coefficients",
+            "not with a gradient scaler, sharding or DeepSpeed",
+            "compared",
+        ),
     },
     does_not_observe=("RLOOTrainer up to 0.21", "updates made by DeepSpeed's engine"),
 )

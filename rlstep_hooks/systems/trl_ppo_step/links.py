@@ -26,11 +26,19 @@ LINKS: dict[LinkName, Link] = {
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
         "not other optimizers, nor steps of DeepSpeed's engine",
+        often="compared",
     ),
-    "optimizer moments": yes("between a replayed step and the next"),
+    "optimizer moments": yes("between a replayed step and the next", often="compared"),
     "learning rate": no("the script gives the scheduler, if there is one"),
     "reference": no("its log-probs stay inside step()"),
     "reference on the way": no("its log-probs stay inside step()"),
     "sampler": no("the script samples"),
     "weights between updates": yes("a probe between updates"),
+}
+
+RULES: dict[str, Link] = {
+    "RLS308": no("its log-probs stay inside step()"),
+    "RLS404": yes("the policy's weights"),
+    "RLS801": no("the loss stays inside step()"),
+    "RLS802": yes("old log-probs, advantages and the critic's targets"),
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags
 from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, System, count, flag
-from rlstep_hooks.systems.trl_ppo_step.links import LINKS
+from rlstep_hooks.systems.trl_ppo_step.links import LINKS, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,6 +198,7 @@ SYSTEM = System(
         "weights",
     ),
     links=LINKS,
+    rules=RULES,
     does_not_observe=(
         "how the script samples",
         "how often it calls `step()`",

@@ -7,11 +7,11 @@ Its quantities have a file for each question: which trainer runs (`trainers`), h
 from __future__ import annotations
 
 from rlstep_hooks.systems.engine.declaration import Entry, Note, System, program_assumed
-from rlstep_hooks.systems.engine.links import yes
 from rlstep_hooks.systems.verl import remarks
 from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
 from rlstep_hooks.systems.verl.launch import algorithm_named, another_trainer, asked_processes, shipped_loop
 from rlstep_hooks.systems.verl.length import LENGTH, ratio
+from rlstep_hooks.systems.verl.links import LINKS, RULES
 from rlstep_hooks.systems.verl.minibatches import microbatches, near_divisors
 from rlstep_hooks.systems.verl.names import KEYS
 from rlstep_hooks.systems.verl.refusals import CHECKS
@@ -192,70 +192,9 @@ SYSTEM = System(
         "evaluation",
         "checkpoints on resume",
     ),
-    links={
-        "settings in force": yes(
-            "of the optimizers: betas, decay, epsilon and the limit of the gradient norm, at each step",
-            "not others, which workers read themselves",
-        ),
-        "completions": yes(
-            "against the entropies that are computed with old log-probs, in the synchronous trainers; copies among the samples of one "
-            "process",
-            "not with bypass_mode, truncated sampling, filter_groups, over_sample_rate, several turns, full_determinism, or rollouts "
-            "that run ahead",
-        ),
-        "completions on the way": yes("bit for bit, from the refresh to the loss", "not prompts"),
-        "rewards on the way": yes(
-            "those that the estimator gets against those of the samples; order within groups, and rows with their prompts",
-            "not what a reward function returned",
-        ),
-        "advantages": yes(
-            "from the rewards, in float64: grpo with and without deviation, rloo, reinforce_plus_plus, its baseline, remax, opo, gpg, "
-            "grpo_passk, gae with values and targets; the KL penalty in the rewards (a coefficient that adapts is taken as it came)",
-            "not gdpo, optimal token baselines, use_pf_ppo or estimators of somebody's own",
-        ),
-        "advantages on the way": yes(
-            "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch; so are "
-            "the critic's values and returns",
-            "the critic's in the controller alone with the V1 trainer, whose workers fetch them themselves",
-        ),
-        "mask": yes(
-            "through the first end",
-            "not with several turns, filters of tokens, ignore_eos, or a loop of one's own on the V0 trainer",
-        ),
-        "mask on the way": yes("from old log-probs to the loss", "not where old log-probs are not computed again"),
-        "loss": yes(
-            "vanilla, gspo, sapo, gpg, cispo, dro, with clip, aggregation, KL, entropy and importance weights, and the critic's with "
-            "the clip of its values, in float64",
-            "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own",
-        ),
-        "backward": yes("the factor that arrives at the loss", "not with a gradient scaler"),
-        "gradients cleared": yes("a probe before the first backward of an update"),
-        "gradients on the way": yes(
-            "at the output of the model, against that of the loss's formula, and from the last backward pass of an update to its step",
-            "not in between, where FSDP reduces gradients; not with a gradient scaler",
-        ),
-        "gradient norm": yes("of all gradients at the step, against clip_grad", "the part of one process"),
-        "optimizer step": yes(
-            "SGD, Adam, AdamW and RMSprop of torch, on the part of the weights that a process holds",
-            "not other optimizers",
-        ),
-        "optimizer moments": yes("between a replayed step and the next"),
-        "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles"),
-        "reference": yes(
-            "a probe of its weights; its log-probs before the first update, which are the policy's",
-            "not its log-probs with adapters, or in another precision than the policy's",
-        ),
-        "reference on the way": yes("its log-probs from its forward to the loss, bit for bit", "not those in rewards"),
-        "sampler": yes(
-            "the version behind each sample against the bound on its age, and in V1 and fully_async_policy against the sync before its "
-            "prompt; the engine's log-probs where it gives them and the trainer computes its own, with the cause of a distance "
-            "(temperature, truncation, precision, place); with vLLM what it is given and holds after each sync",
-            "no version where hybrid_rollout lends engines; not the settings of its calls, "
-            "nor what another engine, or an adapter of its own, holds; of samples that are all older than the trainer's log-probs "
-            "only a distance with such a cause",
-        ),
-        "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
-    },
+    proved_in="one process of each role (FSDP)",
+    links=LINKS,
+    rules=RULES,
     does_not_observe=(
         "the trainers of verl.experimental, but one_step_off_policy and fully_async_policy without a critic",
         "fully_async_policy with engines within the trainers (use_trainer_do_validate, use_dynamic_resource_scheduling), its rows",

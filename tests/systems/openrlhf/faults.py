@@ -22,7 +22,7 @@ from typing import Any
 
 import wrapt
 
-from rlstep_hooks.observe import compared
+from rlstep_hooks.record import cadence
 
 FAULTS_VARIABLE = "RLSTEP_TEST_FAULTS"
 MODULE = __name__
@@ -1030,7 +1030,7 @@ def make_faults() -> None:
     faults = asked_for()
     if faults:
         # Each rollout is compared, so that each can have a fault.
-        compared.ALL_OF_FIRST = 1 << 30
+        cadence.ALL_OF_FIRST = 1 << 30
         follow_training()
     for found, rollout in faults:
         found.apply(rollout)

@@ -14,6 +14,7 @@ import pytest
 
 from rlstep_hooks.record.events import Generated, Measured, MicroBatch, RolloutValues, Update, WeightSync
 from tests.detection.outcomes import Clean, note
+from tests.reports import claimed, unproved
 from tests.systems.openrlhf.audited import NAMES, alarms, audited, shown, tail, tracked
 from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, reinforce
 
@@ -53,6 +54,7 @@ def check(run: Audited, **counts: int) -> None:
     assert [str(finding) for finding in found] == []
     assert run.live is not None
     assert run.live.verdict == run.report.verdict == "PASS", "judged while it ran as it is from its records"
+    assert claimed(run.report, "openrlhf") == set()
     assert {name: getattr(run.report.counts, name) for name in counts} == counts
     outcomes = {outcome.code: outcome for outcome in run.report.rules}
     for code, what in SEEN_AT_EACH_ROLLOUT.items():
@@ -244,6 +246,7 @@ def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: P
     outcomes = {outcome.code: outcome for outcome in run.report.rules}
     assert outcomes["RLS502"].checks >= 3
     assert outcomes["RLS305"].verdict == "PASS"
+    assert unproved({code for code, rule in outcomes.items() if rule.verdict == "PASS"}, "openrlhf", "ZeRO-2") == set()
 
 
 @pytest.mark.thorough

@@ -13,7 +13,8 @@ pytest.importorskip("trl")
 import torch
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.observe.compared import PROBED_OF_FIRST, is_carried
+from rlstep_hooks.observe.compared import is_carried
+from rlstep_hooks.record.cadence import PROBED_OF_FIRST
 from rlstep_hooks.systems.trl.observe.advantages import AdvantageFormula, Scored
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from tests.systems.trl.conftest import RELEASE

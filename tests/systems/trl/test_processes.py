@@ -12,7 +12,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from tests.reports import report_of
+from tests.reports import claimed, report_of, unproved
 from tests.systems.tensorboard import points, split
 from tests.systems.trl.conftest import RELEASE
 
@@ -52,6 +52,12 @@ def test_a_healthy_run(tmp_path: Path) -> None:
     assert results[0]["rules"]["RLS901"] == results[0]["rules"]["RLS902"] == "PASS"
     again = report_of(tmp_path / "log")
     assert (again.verdict, again.processes, again.counts.samples) == ("PASS", 2, results[0]["samples"])
+    assert claimed(again, "trl") == set()
+    if Version("0.20") <= RELEASE:
+        assert (
+            unproved({code for code, verdict in results[0]["rules"].items() if verdict == "PASS"}, "trl", "DDP")
+            == set()
+        )
 
 
 def test_ranks_that_disagree_are_a_finding(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+
+from rlstep_hooks.systems.engine.links import Deployment
+from tests.reports import unproved
 
 SCRIPT = Path(__file__).with_name("train_deepspeed.py")
 ROOT = Path(__file__).parents[3]
@@ -52,6 +55,8 @@ def test_a_healthy_run_is_silent(case: str, tmp_path: Path) -> None:
     assert first["verdict"] == second["verdict"] == "PASS"
     # Two rollouts' worth of lags: the ratio rules had something to compare, at lag 0 and above.
     passed = {code for code, (verdict, _) in first["rules"].items() if verdict == "PASS"}
+    stage = next(stage for stage in get_args(Deployment) if stage.replace("-", "").lower() == case.partition("-")[0])
+    assert unproved(passed, "trl", "offload" if "offload" in case else stage) == set()
     assert passed >= {"RLS203", "RLS210", "RLS301", "RLS307", "RLS602", "RLS801"}
     assert {"weights", "optimizer", "gradient"} <= set(first["not_evaluated"]), (
         "the engine's weights are not read, and it says so"

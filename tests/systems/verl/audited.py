@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.record.events import MicroBatch
 from rlstep_hooks.show.scalars import PREFIX
 from tests.detection.outcomes import Clean, note
+from tests.reports import claimed
 from tests.systems.audited import Audited, read
 from tests.systems.tensorboard import Points, points, split
 from tests.systems.verl.launch import MAIN, launch
@@ -123,6 +124,7 @@ class Expected:
         assert run.outcome.status == 0, tail(run.outcome)
         assert problems(run.report) == []
         assert run.report.verdict == "PASS"
+        assert claimed(run.report, "verl") == set()
         assert run.live is not None
         assert run.live.verdict == "PASS", "judged while it ran as it is from its records"
         counts = run.report.counts

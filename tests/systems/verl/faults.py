@@ -18,7 +18,7 @@ from typing import Any
 
 import wrapt
 
-from rlstep_hooks.observe import compared
+from rlstep_hooks.record import cadence
 
 FAULTS_VARIABLE = "RLSTEP_TEST_FAULTS"
 MODULE = __name__
@@ -904,7 +904,7 @@ def make_faults() -> None:
     faults = asked_for()
     if faults:
         # Each rollout is compared, so that each can have a fault.
-        compared.ALL_OF_FIRST = 1 << 30
+        cadence.ALL_OF_FIRST = 1 << 30
         count_rollouts()
     for found, rollout in faults:
         found.apply(rollout)

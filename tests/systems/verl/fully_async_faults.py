@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from rlstep_hooks.observe import compared
+from rlstep_hooks.record import cadence
 from tests.systems.verl.faults import WORKER, wrap_in_controller, wrap_in_trainer
 from tests.systems.verl.number_faults import REQUESTS
 from tests.systems.verl.separate_faults import FAULTS as OF_SEPARATE_ASYNC
@@ -260,7 +260,7 @@ def make_faults() -> None:
     wanted = list(filter(None, os.environ.get(VARIABLE, "").split(",")))
     if wanted:
         # Each rollout is compared, so that each can have a fault.
-        compared.ALL_OF_FIRST = 1 << 30
+        cadence.ALL_OF_FIRST = 1 << 30
         on_generation(_count_syncs)
     for item in wanted:
         name, rollout = item.split("@")

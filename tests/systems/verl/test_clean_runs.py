@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.record.events import Generated, MicroBatch, RunStarted, WeightSync
 from tests.detection.outcomes import Detected, note
+from tests.reports import unproved
 from tests.systems.verl.audited import Expected, alarms, audited, metrics, tail
 from tests.systems.verl.launch import critic, grpo, reference
 
@@ -123,6 +124,7 @@ def test_two_ranks_with_a_reference_and_micro_batches_by_tokens(assets: Assets, 
     run = audited(overrides, tmp_path, environment={"RLSTEP_SINK": "ray"})
     Expected(rollouts=3, updates=6).check(run)
     assert run.report.processes == 3
+    assert unproved({rule.code for rule in run.report.rules if rule.verdict == "PASS"}, "verl", "FSDP") == set()
     names = {path.name.split(".")[-2] for path in run.folder.iterdir()}
     engines = {name for name in names if name.startswith("vllm")}
     assert len(engines) == 2, "the engines write on a disk that the controller shares"

@@ -51,8 +51,7 @@ class PromptGroups(Rule):
         repeated.
 
     Known limits:
-        - It is evaluated where one process sees whole groups and the estimator compares the samples of a prompt: in
-          TRL's GRPO and RLOO trainers and in OpenRLHF's controller. verl's groups are RLS508.
+        - It is evaluated where one process sees whole groups, and the estimator compares the samples of a prompt.
         - Two equal prompts in a data set are one prompt to it.
 
     Sources:
@@ -121,9 +120,8 @@ class NoSignal(Rule):
         matches, or prompts that are always or never solved.
 
     Known limits:
-        - Advantages are seen in TRL's GRPO and RLOO trainers, in verl and in OpenRLHF. Rewards beside them are seen in
-          OpenRLHF's controller, so that only there, with one trainer, lost advantages are an error.
-        - Advantages of masked tokens do not count. What the loss itself leaves out is seen in TRL, in one process.
+        - Lost advantages are an error only where rewards are seen beside them, with one trainer.
+        - Advantages of masked tokens do not count.
 
     Sources:
         - https://github.com/huggingface/trl/issues/3857: a standard deviation of rewards of 0
@@ -250,8 +248,7 @@ class AdvantagesOfOthers(Rule):
         by which names they are grouped.
 
     Known limits:
-        - Only verl is compared here; RLS516 recomputes advantages in more systems. Order is checked for grpo, rloo, opo, gpg and
-          reinforce_plus_plus_baseline, the sum for grpo and rloo; for gae only prompts are compared.
+        - RLS516 recomputes advantages in more systems.
         - Sums and differences may be off by 0.001 of the largest advantage of the group, for rounding.
 
     Sources:
@@ -302,7 +299,7 @@ class RewardsMoved(Rule):
         by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
         against the rewards that advantages are computed from, and the completions that it was asked about against those of the
         rollout. In Stable-Baselines3 what the environment's step gave, against the buffer. In verl the rewards that the estimator got
-        against those that its samples have once they are trained. In the first eight rollouts and later one of 41.
+        against those that its samples have once they are trained.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -320,9 +317,6 @@ class RewardsMoved(Rule):
         Look for code that reorders, pads or filters samples and their rewards separately.
 
     Known limits:
-        - Only OpenRLHF's and verl's controllers, TRL's trainers and Stable-Baselines3 show samples with their rewards at both places.
-          TRL: not reward models, and not functions that are coroutines. Stable-Baselines3: not a buffer class of somebody's. verl: from
-          the sample's record on, not what the reward function returned.
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
 
     Sources:

@@ -48,9 +48,7 @@ class CopiedCompletions(Rule):
         over each other: a buffer that samples share, a view where a copy was meant, an index that stays.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, from 0.20 on, at the first update on a rollout, in the first eight cycles and every 41st
-          later; verl's synchronous trainers, when old log-probs are computed; OpenRLHF's controller, at every rollout. Not where
-          sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
+        - Not where sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
         - Copies on other processes are not seen.
 
     Sources:

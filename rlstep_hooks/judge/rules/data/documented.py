@@ -45,8 +45,8 @@ class AdvantagesNotDocumented(ValueRule):
         settings (TRL: `scale_rewards`, `multi_objective_aggregation`, the weights of the reward functions; RLOO:
         `normalize_advantages`, `reward_clip_range`; PPOTrainer: scores, KL penalty, GAE and whitening; Stable-Baselines3: GAE and
         the critic's targets; a loop of one's own: the estimator that it names). The tolerance is what float32 loses in a mean, a
-        difference and a division. All of the first eight rollouts are compared, later one of 41. Where they differ, other known
-        calculations are tried, and the one that gives these advantages is named.
+        difference and a division. Where they differ, other known calculations are tried, and the one that gives these advantages is
+        named.
 
     Why it matters:
         A wrong sign, a shift by one sample, or a group that mixes prompts trains on noise or on the opposite of the reward. Loss,
@@ -66,10 +66,9 @@ class AdvantagesNotDocumented(ValueRule):
         Look for code between the reward function and the loss that sorts, filters, scales or groups samples.
 
     Known limits:
-        - TRL before 0.20 is not compared: rewards are not seen. `rlstep doctor` names the estimators that are known of each framework.
-        - RLOO with a KL penalty on several processes, and trainers that compute rewards or advantages of their own, are not compared.
-        - In a loop of your own, advantages that other ends of episodes explain are a warning if the loop may be right and the call
-          wrong: `dones` one timestep later, without time limits, or without the value at a time limit.
+        - `rlstep doctor NAME` names the estimators that are known of a framework.
+        - In a loop of your own, advantages that other ends of episodes explain are a warning if the loop may be right and the
+          call wrong: `dones` one timestep later, without time limits, or without the value at a time limit.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
     Sources:
@@ -155,9 +154,6 @@ class AdvantagesAltered(Rule):
         Look for code that writes into the sample buffer, or reorders some of its tensors and not others.
 
     Known limits:
-        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
-        - verl: in the controller until the rollout was trained, and in each trainer.
-        - TRL's PPOTrainer is compared by the gradients of its loss (RLS801); a loop of one's own is where it hands its advantages over.
         - What a trainer's own loss does with its advantages after it got them is not seen.
 
     Sources:
@@ -232,8 +228,7 @@ class MaskNotDocumented(Rule):
 
     What it checks:
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
-        completion without an end, or none where `mask_truncated_completions` is set. Exact. All of the first eight rollouts are
-        compared, later one of 41.
+        completion without an end, or none where `mask_truncated_completions` is set. Exact.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts
@@ -255,8 +250,6 @@ class MaskNotDocumented(Rule):
         Look for code that computes or shifts the mask, and for an end token that the tokenizer does not have.
 
     Known limits:
-        - TRL and verl: not with tools, a `rollout_func` or an environment: their completions have several turns. OpenRLHF: the spans
-          of the actions are compared, so turns may be several; not in asynchronous training. verl's V0 trainer is not compared.
         - Generation settings with other ends (stop strings, `ignore_eos`) are not compared.
 
     Sources:

@@ -42,8 +42,8 @@ class EvaluationInTraining(Rule):
         two.
 
     Known limits:
-        - It looks at samples that the audit saw being generated for an evaluation. A data set that holds evaluation
-          rows is not seen here; in verl RLS513 looks at rows.
+        - It looks at samples that the audit saw being generated for an evaluation. A data set that holds evaluation rows is not
+          seen here.
         - The 64 latest rollouts of evaluations are remembered.
 
     Sources:
@@ -111,7 +111,6 @@ class EvaluationWithoutRollouts(Rule):
         Evaluate only through the trainer's own schedule, or use a release that keeps training and evaluation apart.
 
     Known limits:
-        - Only TRL's GRPO and RLOO trainers show the batches of an evaluation.
 
     Sources:
         - https://github.com/huggingface/trl/pull/3148: buffers that training and evaluation share

@@ -41,8 +41,6 @@ class QueueConserved(Rule):
         Look at the code that takes samples out of the queue, evicts them, and restores the queue on resume.
 
     Known limits:
-        - Only the queues of verl's trainers of `trainer/ppo/v1` and of its fully_async_policy are followed. The names of the latest
-          65 536 prompts that were taken are remembered.
         - A prompt that the framework drops is no finding. How many were, and why, stands beside the verdict.
         - It looks when samples are taken: what is lost after the last rollout is not seen.
 

@@ -106,9 +106,6 @@ class RowsServedAgain(Rule):
         Look for a cached batch, a loader that begins anew, or a sampler that draws with replacement.
 
     Known limits:
-        - verl's controller knows the rows of a rollout by their fields `data_source`, `reward_model` and `extra_info`, TRL's
-          GRPOTrainer and RLOOTrainer (0.18 and later) by their prompts; up to 4 096 different prompts are counted there. OpenRLHF's
-          generator knows them by their prompts.
         - Training sets above 200 000 rows and data sets of a class of your own are not counted.
         - A sampler that may give a row as often as it likes is not compared.
 
@@ -161,8 +158,6 @@ class TooFewRows(Rule):
         Choose a smaller rollout, or take more rows.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
         - It needs the number of rows (`--rows`, or a file that can be counted).
 
     Sources:
@@ -220,8 +215,6 @@ class NoUpdates(Rule):
         Choose a longer run, or a smaller batch for an update.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
         - What really happened in a run is RLS209.
 
     Sources:
@@ -274,8 +267,6 @@ class OtherRowsTrained(Rule):
         Look at which loader gives the rows of training.
 
     Known limits:
-        - Only verl's controller compares rows with the validation set, by their fields `data_source`, `reward_model` and
-          `extra_info`.
         - Validation sets above 20 000 rows are not counted.
         - A row that is in both sets is no finding: whether your split is clean is not looked at.
 

@@ -94,8 +94,7 @@ class SamplesConserved(Rule):
         Look for code that picks micro-batches from the sample buffer, or filters them.
 
     Known limits:
-        - Each process knows its own samples. Samples that move to another process after their log-probs are computed
-          are followed in OpenRLHF only.
+        - Each process knows its own samples.
         - Micro-batches whose samples were not recognised count as seen: no sample is reported missing for them.
 
     Sources:
@@ -247,7 +246,7 @@ class UnknownSamples(Rule):
         Look for code between rollout and loss that adds, renames or moves samples.
 
     Known limits:
-        - Only verl names its samples. In other systems samples that cannot be followed are counted as not observed.
+        - Where samples have no names, those that cannot be followed are counted as not observed.
 
     Sources:
         - https://github.com/volcengine/verl/issues/6829: a KL that is not 0 at the first update
@@ -282,8 +281,7 @@ class RolloutRepeated(Rule):
     What it checks:
         Checksums of the sequences of each rollout, where a controller sees them all. It fails if all are those of an
         earlier rollout although sampling could not have given them twice: together they are less likely than 1e-21. In TRL, where
-        the policy itself generates: the state of its random generator when a rollout begins is that of no earlier one. Exact, in the
-        first eight rollouts and every 41st later.
+        the policy itself generates: the state of its random generator when a rollout begins is that of no earlier one. Exact.
 
     Why it matters:
         A cache, a generator that was not advanced, or an answer that was delivered twice trains old samples as new
@@ -302,8 +300,7 @@ class RolloutRepeated(Rule):
         Look for code that keeps rollouts, and for seeds that are set again before each generation.
 
     Known limits:
-        - Only OpenRLHF's controller compares samples, and only TRL's observer random states. With greedy sampling or `top_p`
-          below 1 equal samples are possible, and it is silent.
+        - With greedy sampling or `top_p` below 1 equal samples are possible, and it is silent.
         - A rollout of which one sample differs is another rollout to it. The 256 latest rollouts are remembered.
 
     Sources:
@@ -368,10 +365,8 @@ class SamplesNeverTrained(Rule):
         Choose sizes that divide each other: micro-batch, mini-batch, rollout.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
-        - Samples that are left out because of their content (filters, dynamic sampling) are no finding, also where their number is
-          known before the run.
+        - Samples that are left out because of their content (filters, dynamic sampling) are no finding, also where their number
+          is known before the run.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/1296: samples dropped because the processes do not divide them

@@ -19,8 +19,7 @@ class TimestepsAltered(Rule):
     What it checks:
         Of each timestep the observation, the action, the critic's value and whether an episode began with it: those of the
         environment's step against those of the complete buffer, before advantages are computed from it. Then the observations and
-        actions of each mini-batch against those of its samples when they were made. Bit for bit. In the first eight rollouts and
-        later one of 41.
+        actions of each mini-batch against those of its samples when they were made. Bit for bit.
 
     Why it matters:
         Rewards and log-probs belong to one action in one state. Beside another state they teach something else, and counts, losses
@@ -40,8 +39,8 @@ class TimestepsAltered(Rule):
         Look for code that wraps the buffer or the policy, and for arrays that an environment writes to again after it returned them.
 
     Known limits:
-        - Only Stable-Baselines3 and sb3-contrib with their own `collect_rollouts` and their own buffers. Masks of actions and states of
-          LSTMs are compared from the buffer on, and a difference is reported as one of observations or actions.
+        - Masks of actions and states of LSTMs are compared from the buffer on, and a difference is reported as one of
+          observations or actions.
         - Of each observation up to 64 numbers are compared.
         - What wrappers of the environment make of an observation is not seen, nor whether the critic's value is right.
 

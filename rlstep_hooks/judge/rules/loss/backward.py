@@ -26,9 +26,9 @@ class BackwardScale(ValueRule):
         The gradient that arrives at the loss which the trainer's loss method returned: it is the product of everything that the
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
         the loss method. And the gradient that arrives at each log-prob, or value of the critic, against that of the documented loss,
-        because a loss can have its value and teach something else: advantages of a group add up to 0, with any token left out. In the
-        first eight cycles of rollouts and every 41st later. In TRL also the gradient at the output of the model's layers, which is
-        that at the log-probs times their derivative: for 16 tokens of one micro-batch in the first eight cycles and every 82nd later.
+        because a loss can have its value and teach something else: advantages of a group add up to 0, with any token left out. In
+        TRL also the gradient at the output of the model's layers, which is that at the log-probs times their derivative: for 16 tokens
+        of one micro-batch of a cycle.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
@@ -50,12 +50,10 @@ class BackwardScale(ValueRule):
         method that computes log-probs, and for a fused kernel with a backward of its own.
 
     Known limits:
-        - TRL, verl and OpenRLHF (their critics too) only; in Stable-Baselines3 it is part of RLS801.
-        - With a gradient scaler (float16), and in TRL with DeepSpeed, the factor is theirs, so it is not compared; the gradients are.
-        - A token whose ratio is at an end of the clip to rounding, or whose entropy is at the threshold of those that are trained, is
-          not compared: either gradient is right.
-        - The gradient at the layers is compared where a plain last layer and log-softmax give the same log-probs, so not with adapters
-          on that layer, capped logits, shards or an entropy bonus.
+        - A token whose ratio is at an end of the clip to rounding, or whose entropy is at the threshold of those that are
+          trained, is not compared: either gradient is right.
+        - The gradient at the layers is compared where a plain last layer and log-softmax give the same log-probs, so not with
+          adapters on that layer, capped logits, shards or an entropy bonus.
 
     Sources:
         - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation

@@ -34,8 +34,8 @@ class LossScale(ValueRule):
     """The loss is not what its documented formula gives.
 
     What it checks:
-        The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks, in
-        the first eight cycles of rollouts and every 41st later. In TRL that is the formula of every loss type (grpo, bnpo,
+        The loss of each micro-batch against the documented formula, evaluated on the same log-probs, advantages and masks.
+        In TRL that is the formula of every loss type (grpo, bnpo,
         dr_grpo, dapo, cispo, sapo, vespo, luspo; RLOO), with KL, entropy bonus, entropy mask, auxiliary loss and the engine's
         correction. In verl the formula is evaluated in float64 with all terms: ratio, clip, aggregation, KL, entropy,
         importance weights. In OpenRLHF and verl the critic's loss too, with its clip of values. In Stable-Baselines3 it is the
@@ -63,12 +63,6 @@ class LossScale(ValueRule):
         normaliser and what goes into it with the documented ones.
 
     Known limits:
-        - TRL in reduced precision, and OpenRLHF: where the terms of a loss cancel to less than a hundredth of their sizes, it is not
-          compared.
-        - TRL: not with an adaptive entropy bonus or an off-policy mask; entropy masks in one process only.
-        - OpenRLHF: with an entropy bonus or a loss of experts the policy's term alone; on several ranks with its own divisor.
-        - verl: not the losses clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean and those registered by others.
-        - verl on several ranks: the number of tokens of a mini-batch is taken as verl counted it.
 
     Sources:
         - https://github.com/huggingface/trl/pull/6024: a loss off by accumulation over steps per generation
@@ -162,8 +156,6 @@ class MaskAltered(Rule):
         Look for code between old log-probs and training that writes to the mask, and for a shift by one.
 
     Known limits:
-        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
-        - TRL, OpenRLHF, and verl where old log-probs are computed again.
         - A mask that was wrong from the beginning is not seen here: it is RLS518's.
         - Not compared where samples are rejected in between as configured, or where a trainer of one's own has another loop.
 
@@ -237,8 +229,6 @@ class ConstantWithGradient(Rule):
         the very tensors that the loss gets.
 
     Known limits:
-        - It is seen in TRL's GRPO and RLOO trainers, in OpenRLHF, in Stable-Baselines3, and in loops of your own that
-          hand over these tensors. In verl and in TRL's PPOTrainer it is not evaluated.
         - It sees whether a tensor requires a gradient, not what it was computed from.
 
     Sources:
@@ -299,10 +289,6 @@ class GradientsNotCleared(Rule):
         Clear gradients before the first backward of each update, and once only.
 
     Known limits:
-        - verl's trainers, Stable-Baselines3 and TRL's trainers show a window before its first backward. In a loop of one's own the
-          gradients of an update are compared with what its backward passes gave and what the step before left; not with a gradient
-          scaler, nor where they are changed on the way by more than one factor.
-        - A probe reads up to 256 weights of each of up to four tensors.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html: what zero_grad does

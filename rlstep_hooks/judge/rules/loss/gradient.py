@@ -63,17 +63,10 @@ class GradientMissing(Rule):
         detached.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer, Stable-Baselines3, and loops of one's own that hand over advantages and both log-probs.
-          An update whose tokens are all left out by clips and masks is not compared (where the clip is not known, as in loops of
-          one's own: one whose ratio is not 1), nor one of a collapsed policy, which is certain of every token: its log-probs have no
-          gradient.
-        - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of equal
-          completions can cancel.
-        - A probe reads up to 256 weights of each of up to four tensors.
-        - Not where nobody knows which tokens get a gradient: in TRL with a loss of one's own, an entropy mask over several
-          processes, or an off-policy mask of an engine's log-probs.
-        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
-          before it.
+        - An update whose tokens are all left out by clips and masks is not compared (where the clip is not known: one whose ratio
+          is not 1), nor one of a collapsed policy, which is certain of every token: its log-probs have no gradient.
+        - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of
+          equal completions can cancel.
         - Where no update has a gradient it is RLS406.
 
     Sources:
@@ -154,9 +147,9 @@ class GradientAltered(ValueRule):
     What it checks:
         Of eight tensors, others in each update and first those that have hooks, up to 64 gradients: the sum of what each backward pass
         computed, before any hook of the tensor, against what the optimizer is about to use. The clip multiplies all gradients by one
-        factor of at most 1, and by less only if the norm was above its limit. And there is one backward pass for each micro-batch. In
-        the first eight cycles of rollouts and every 82nd later. In these, too, what the backward hooks of the model's modules return:
-        no other gradients than they got. The tolerance is that of each tensor's dtype, and of the clip's factor in the dtype of most.
+        factor of at most 1, and by less only if the norm was above its limit. And there is one backward pass for each micro-batch. The
+        backward hooks of the model's modules return no other gradients than they got. The tolerance is that of each tensor's dtype, and
+        of the clip's factor in the dtype of most.
 
     Why it matters:
         A hook that scales one parameter, gradients that are cleared between micro-batches, a backward pass too many, noise, or a clip
@@ -178,12 +171,10 @@ class GradientAltered(ValueRule):
         by value or by parameter, and for callbacks that write to `.grad`.
 
     Known limits:
-        - TRL's GRPOTrainer, RLOOTrainer and PPOTrainer in one process, Stable-Baselines3, and OpenRLHF's trainers where each is one
-          process, without ZeRO-3. Among several processes, and with a gradient scaler, FSDP or, in TRL, DeepSpeed, gradients are
-          reduced or scaled on the way. verl: from the end of the last backward pass to the step, on the shards of one process.
-        - Hooks of modules: not PPOTrainer, nor a model that torch compiles, which leaves them out.
-        - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached, changes
-          gradients before they arrive. In verl and OpenRLHF RLS805 looks at those that arrive at the model's output.
+        - Among several processes, and with a gradient scaler, gradients are reduced or scaled on the way.
+        - Hooks of modules are not seen in a model that torch compiles, which leaves them out.
+        - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached,
+          changes gradients before they arrive. RLS805 looks at those that arrive at the model's output, where that is compared.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change

@@ -23,8 +23,7 @@ class StepNotDocumented(ValueRule):
 
     What it checks:
         Up to 1 024 weights around a step: where they end, against the formula of SGD, Adam, AdamW or RMSprop in double precision,
-        from the weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had. In the first eight cycles of
-        rollouts and every 41st later.
+        from the weights, gradients, moments, rate, betas, decay and epsilon that the optimizer had.
 
     Why it matters:
         A step that was changed on the way (a patched optimizer, weights written right after it, decay applied twice) trains
@@ -45,10 +44,9 @@ class StepNotDocumented(ValueRule):
         Look for code that wraps `optimizer.step`, and for what writes into the weights right after it.
 
     Known limits:
-        - SGD, Adam, AdamW and RMSprop of torch only; other optimizers, subclasses, amsgrad and a centred RMSprop are named as not
-          replayed.
-        - OpenRLHF: DeepSpeed's Adam and AdamW on its float32 weights. verl: the part of the weights that a process holds.
-        - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and passes.
+        - Subclasses of these optimizers, amsgrad and a centred RMSprop are named as not replayed.
+        - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and
+          passes.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html: the algorithm
@@ -166,7 +164,7 @@ class NormNotClipped(Rule):
 
     What it checks:
         The norm of all gradients at the step, as far as one process holds them, against `max_grad_norm`: clipping leaves at most the
-        limit. In the first eight cycles of rollouts and every 82nd later, since it takes all gradients of the model.
+        limit. It takes all gradients of the model, so it is done seldom.
 
     Why it matters:
         A limit that is configured and not applied lets single rollouts move the policy as far as they like. The norm that is logged is
@@ -186,7 +184,6 @@ class NormNotClipped(Rule):
         Look for a loop or a wrapper that leaves out the clip, clips other parameters, or changes gradients after it.
 
     Known limits:
-        - A loop of one's own names its limit. TRL's PPOTrainer has the setting and clips nothing, so it is not compared.
         - Where parameters are sharded, the norm of one process is compared, which may be under a limit that all together exceed.
 
     Sources:

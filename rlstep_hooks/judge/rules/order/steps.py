@@ -133,8 +133,6 @@ class SkippedUpdate(Rule):
         or the reward that is not. Otherwise look for a wrapper around the optimizer.
 
     Known limits:
-        - In TRL's PPOTrainer and AsyncGRPOTrainer DeepSpeed's engine steps where nobody looks: there it is not evaluated.
-        - In a loop of your own, call `audit.skipped(...)` where the loop leaves a step out.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/amp.html: when GradScaler skips a step
@@ -290,7 +288,6 @@ class TrainedBeyondLimit(Rule):
         Look for code that writes to target_kl, and for a schedule of it.
 
     Known limits:
-        - Stable-Baselines3's PPO, in the first eight rollouts and every 41st later.
         - The limit is read when training begins. A schedule of somebody's that raises it is found as well.
 
     Sources:

@@ -52,10 +52,8 @@ class EarlyUpdate(Rule):
         training.
 
     Known limits:
-        - It needs an update that the observer can see. In TRL's PPOTrainer and AsyncGRPOTrainer DeepSpeed's engine steps where nobody
-          looks: there the order is not evaluated.
-        - Where token counts decide the micro-batches (dynamic batch sizes), their number is free, and only the order is
-          compared.
+        - It needs an update that the observer can see.
+        - Where token counts decide the micro-batches (dynamic batch sizes), their number is free, and only the order is compared.
 
     Sources:
         - https://github.com/huggingface/trl/issues/583: gradients that were cleared at the wrong micro-batches
@@ -119,8 +117,7 @@ class MissingUpdate(Rule):
         sizes so that its micro-batches fill whole windows.
 
     Known limits:
-        - It needs an update that the observer can see. In TRL's PPOTrainer and AsyncGRPOTrainer DeepSpeed's engine steps where nobody
-          looks: there the order is not evaluated.
+        - It needs an update that the observer can see.
         - An optimizer step that the loop reached and the optimizer did not make is RLS210.
 
     Sources:
@@ -263,7 +260,7 @@ class RoleOutOfTurn(Rule):
         Compare passes and mini-batch sizes of both roles in the live configuration.
 
     Known limits:
-        - Where both roles are trained by one loss, as in Stable-Baselines3 and CleanRL, there is no order to compare.
+        - Where both roles are trained by one loss, there is no order to compare.
 
     Sources:
         - https://arxiv.org/abs/1707.06347: PPO: policy and value function are updated on the same samples

@@ -98,8 +98,6 @@ class ForeignSettings(Rule):
         trainer.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
         - Lists of all settings are known for few frameworks; for others an unknown setting is named as not read.
 
     Sources:
@@ -139,7 +137,7 @@ class SettingsWithoutEffect(Rule):
         Write the setting under the name that the finding gives, or take it out.
 
     Known limits:
-        - Only plans of launches show it (`rlstep plan`, `rlstep rehearse`). The report of a run does not repeat it.
+        - Of plans, only those of launches show it (`rlstep plan`, `rlstep rehearse`).
         - It knows verl's sections of rewards. A program of somebody's own that calls `main_ppo` may move them itself, as verl 0.8 did;
           of such a program nothing is said. Nor is anything said of what a script of somebody's own makes of TRL's parser.
         - A setting that is given under both names is not shown.
@@ -215,13 +213,6 @@ class ConfigRewritten(Rule):
         Set the named value where the trainer is built: to the value that it got, or to the value that you meant.
 
     Known limits:
-        - TRL's observers compare all of this, Stable-Baselines3's what its rollouts, losses and steps use (sizes, gamma, gae_lambda,
-          vf_coef, max_grad_norm, normalize_advantage, target_kl, clips, the optimizer's settings but its rate), with the beginning of
-          training. Its attributes are its configuration; gamma, gae_lambda and a constant learning rate are compared with the copies
-          that its rollout buffer and `lr_schedule` keep. OpenRLHF's controller and trainers compare their arguments with the beginning
-          of training, and betas, epsilon, decay and the limit of the gradient norm with what is configured; so do verl's trainers with
-          these four. In other systems it is not evaluated.
-        - Stable-Baselines3's ent_coef, which callbacks lower on purpose, is reported as information.
         - An optimizer that you build yourself is compared with its own beginning only.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 

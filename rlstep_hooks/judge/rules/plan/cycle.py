@@ -96,8 +96,6 @@ class IntervalMeetsCycle(Rule):
         Take an interval that is a multiple of the updates of a rollout.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
         - It knows intervals in updates. Intervals in hours, or a checkpoint that you save yourself, are not looked at.
 
     Sources:

@@ -34,8 +34,6 @@ class SeveralRolloutsForOneUpdate(Rule):
         Nothing, if you meant that. For one rollout to each update, make the rollout as large as the accumulated batch.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
 
     Sources:
         - https://github.com/huggingface/trl/issues/3662: what is the point of steps_per_generation
@@ -84,10 +82,8 @@ class MinibatchNotBelowRollout(Rule):
         Look at the units of both settings: prompts or samples, all processes or each one.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
-        - It looks at systems that split a rollout into mini-batches. In TRL's GRPO and RLOO trainers accumulation
-          decides the size of an update; RLS111 looks at these.
+        - It looks at systems that split a rollout into mini-batches. Where accumulation decides the size of an update, as in TRL's
+          GRPO and RLOO trainers, RLS111 looks.
 
     Sources:
         - https://github.com/volcengine/verl/issues/1524: two batch sizes in different units
@@ -218,8 +214,6 @@ class PromptsForSamples(Rule):
         Nothing, if you meant that many updates. For one update, multiply the mini-batch by the samples of a prompt.
 
     Known limits:
-        - Only plans of launches and of live configurations show it (`rlstep plan`, `assert_schedule`). The report of a
-          run does not repeat it.
         - Equal numbers are a hint, not proof of a mistake. That is why the finding is information.
 
     Sources:

@@ -52,10 +52,6 @@ class OldLogProbsAltered(Rule):
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
 
     Known limits:
-        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
-        - TRL's PPOTrainer does not show them: there it is not evaluated.
-        - A loop of your own must hand over the tensors: `audit.refresh(old_logprobs=...)` and the sample indices of
-          each micro-batch.
 
     Sources:
         - https://github.com/huggingface/trl/issues/454: log-probs that do not reproduce
@@ -109,10 +105,7 @@ class TokensAltered(Rule):
         seams, and the old log-probs of each turn then belong to other tokens.
 
     Known limits:
-        - TRL with one update on each rollout: in the first 16 cycles of rollouts, later one of 5 and those whose updates are probed.
         - What an engine or an environment does to tokens before they are in the rollout is not seen.
-        - Prompts, and what `generate` gave, are compared in the first eight cycles of rollouts and every 41st later.
-        - Loops of your own and TRL's PPOTrainer do not show tokens: there it is not evaluated. Stable-Baselines3: RLS521.
 
     Sources:
         - https://github.com/THUDM/slime/issues/774: first updates whose KL is not 0
@@ -201,9 +194,6 @@ class ReferenceLogProbsAltered(Rule):
         Look for code that writes into the sample buffer, or that reorders some of its tensors and not others.
 
     Known limits:
-        - TRL's GRPOTrainer, in releases that compute them with the rollout, and OpenRLHF from the reference's answer to the trainer's
-          buffer, and verl from the reference's forward to the loss; in the first eight cycles of rollouts and every 41st later. RLOO
-          takes them into its rewards, which RLS516 recomputes.
         - Whether the forward that gave them is right is RLS411's and RLS414's.
 
     Sources:

@@ -42,9 +42,6 @@ class RefreshNotAsPlanned(Rule):
         Look for code that changes the old log-probs (`old_per_token_logps` in TRL), or computes them in the loss.
 
     Known limits:
-        - A subclass that overrides generation or the computation of log-probs in TRL hides what it does with them:
-          there it is not evaluated.
-        - In a loop of your own it knows the calls of `audit.refresh()`, not who else computes log-probs.
 
     Sources:
         - https://github.com/volcengine/verl/issues/6280: old log-probs of another micro-batch size
@@ -259,11 +256,9 @@ class ReferenceLogProbs(Rule):
         Compare the KL coefficient of the live configuration with the one that you set.
 
     Known limits:
-        - It says that reference log-probs were computed, not that they are right. Whether the reference keeps its
-          weights is RLS411.
+        - It says that reference log-probs were computed, not that they are right. Whether the reference keeps its weights is
+          RLS411.
         - Releases that compute the reference inside the loss are not compared.
-        - Not compared where the observer sees no reference log-probs: Stable-Baselines3, which has none, loops of one's own and
-          TRL's first PPOTrainer.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: beta and the reference model

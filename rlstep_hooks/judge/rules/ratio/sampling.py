@@ -21,8 +21,7 @@ class LossAsSampled(ValueRule):
     What it checks:
         At lag 0, where transformers generates: the log-probs of the tokens when they were drawn, computed from the model's logits at
         the trainer's temperature, beside those of the loss. Their mean distance is within what rounding explains, 0.0001 in float32
-        and 0.05 in reduced precision. 100 times as far in three micro-batches is an error. The rollouts of the first eight cycles are
-        compared, and later those of one cycle in 82.
+        and 0.05 in reduced precision. 100 times as far in three micro-batches is an error.
 
     Why it matters:
         With one pass over each rollout there are no old log-probs, and the ratio is 1 by construction: if the training forward runs
@@ -44,12 +43,10 @@ class LossAsSampled(ValueRule):
         ids, adapters that are switched off, a hook of a module.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer that generate with transformers. With an engine, RLS403 compares the engine's log-probs
-          where the framework asks for them.
-        - Not with dropout or NEFTune, in which each forward differs; not with tools or environments, beams, assisted or continuous
-          generation.
+        - Not with dropout or NEFTune, in which each forward differs; not with tools or environments, beams, assisted or
+          continuous generation.
         - The last token of the longest completion of a rollout is left out.
-        - Models with absolute positions, such as GPT-2, are found rightly: TRL's training forward gives no positions, so that a prompt
+        - Models with absolute positions, such as GPT-2, are found rightly where the training forward gives no positions: a prompt
           that is padded on the left begins at another position than in generation.
 
     Sources:

@@ -90,9 +90,7 @@ class RatioAtLagZero(ValueRule):
         actor.ppo_micro_batch_size_per_gpu), which rounds differently and is worst for mixtures of experts and images.
 
     Known limits:
-        - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
-        - Old log-probs of a rollout engine are not compared here, because the engine is another program: RLS403 looks
-          at them.
+        - Old log-probs of a rollout engine are not compared here, because the engine is another program: RLS403 looks at them.
         - In reduced precision the bound is wide. A small fault, such as dropout of 1 %, can stay below it.
         - One mean for each micro-batch is compared. A few wrong tokens among thousands can stay below the bound.
 
@@ -183,12 +181,12 @@ class RatioStuckAtOne(ValueRule):
         Find where old log-probs are computed again, or where the current ones are passed in their place.
 
     Known limits:
-        - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
-        - Fewer than 8 tokens can keep their log-probs by rounding. Such micro-batches are left out; RLS310 looks at whole rollouts.
-        - Micro-batches of a collapsed policy, which is certain of every token, are left out: their ratio can stay 1
-          while weights move.
-        - It needs a probe that saw weights change by 1e-7 in float32, or 1e-4 in reduced precision. At a tiny learning
-          rate it has nothing to say; RLS310 looks at whole rollouts.
+        - Fewer than 8 tokens can keep their log-probs by rounding. Such micro-batches are left out; RLS310 looks at whole
+          rollouts.
+        - Micro-batches of a collapsed policy, which is certain of every token, are left out: their ratio can stay 1 while weights
+          move.
+        - It needs a probe that saw weights change by 1e-7 in float32, or 1e-4 in reduced precision. At a tiny learning rate it
+          has nothing to say; RLS310 looks at whole rollouts.
 
     Sources:
         - https://github.com/PrimeIntellect-ai/verifiers/pull/320: num_iterations with a ratio of always 1
@@ -294,16 +292,13 @@ class RatioNeverMoves(Rule):
         log-probs are computed again, or where the current ones are passed in their place.
 
     Known limits:
-        - TRL's liger loss and other fused losses compute log-probs inside a kernel: there it is not evaluated.
-        - Micro-batches of a collapsed policy, which is certain of every token, are left out, and rollouts in which each completion
-          with an advantage comes more than once, because gradients of equal completions can cancel (TRL).
+        - Micro-batches of a collapsed policy, which is certain of every token, are left out, and rollouts in which each
+          completion with an advantage is known to come more than once, because gradients of equal completions can cancel.
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
         - In reduced precision a rate below 0.0001 proves nothing: such updates are below the resolution of the log-probs.
-        - A rollout of which the loss trains no token, for its clip or its masks, is not compared, nor any where nobody knows which
-          tokens those are: in TRL with a loss of one's own, an entropy mask over several processes, or an off-policy mask of an
-          engine's log-probs.
-        - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
-          Elsewhere it is not evaluated.
+        - A rollout of which the loss trains no token, for its clip or its masks, is not compared, nor any where nobody knows
+          which tokens those are.
+        - It needs advantages that the observer sees.
 
     Sources:
         - https://github.com/huggingface/trl/issues/3120: clip ratios of 0
@@ -434,7 +429,6 @@ class LoggedRatio(Rule):
         Divide the logged numbers by the factor that the finding names, or take the work-around.
 
     Known limits:
-        - Only TRL's PPOTrainer logs such a mean today, so only its runs are compared.
         - The rule says that the log is wrong, not that training is.
 
     Sources:

@@ -20,8 +20,8 @@ class WeightsNotDocumented(ValueRule):
     What it checks:
         Where an importance correction is configured (TIS, IcePop): the weights of each rollout, recomputed in double precision
         from the trainer's old log-probs and those of the engine, by the documented formula with its level, its bounds and its
-        mean. The tolerance is what float32 loses in the sum and the exponential. All of the first eight rollouts are
-        compared, later one of 41. Where they differ, other calculations are tried, and the one that gives these weights is named.
+        mean. The tolerance is what float32 loses in the sum and the exponential. Where
+        they differ, other calculations are tried, and the one that gives these weights is named.
 
     Why it matters:
         The weights are all that corrects for old samples and for another engine. Weights that are all 1 are no correction, and
@@ -41,9 +41,6 @@ class WeightsNotDocumented(ValueRule):
         Look at what is handed to the correction, and at what takes its weights on to the loss.
 
     Known limits:
-        - Only verl's controller is compared: not in bypass mode, and not weights of whole sequences, or with a mean of 1, together
-          with a rejection.
-        - Whether the loss multiplies by these weights is RLS801.
 
     Sources:
         - https://github.com/NovaSky-AI/SkyRL/issues/1870: a correction that was configured and did nothing

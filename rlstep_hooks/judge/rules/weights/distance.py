@@ -128,14 +128,9 @@ class SamplerGap(ValueRule):
         Compare the weights first, then temperature, top-p and the engine's log-prob mode.
 
     Known limits:
-        - It needs an engine that returns log-probs. verl and OpenRLHF return them if the configuration asks for it, TRL
-          if it corrects for the engine.
+        - It needs an engine that returns log-probs.
         - One mean for each rollout is compared. A few wrong tokens among thousands can stay below the bound.
-        - The cause is looked for in the first eight rollouts and in some later ones, and one at a time: where two act
-          together, none is named. Logits of a compiled model are not read, nor verl's with fused kernels or sequence parallelism.
-          In OpenRLHF only a configured top_p is told from the rest.
-        - verl: where old log-probs are the engine's own (`bypass_mode`), micro-batches of samples of the current weights alone are
-          compared, and no cause is looked for.
+        - Causes are looked for one at a time: where two act together, none is named. Logits of a compiled model are not read.
         - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
 
     Sources:

@@ -27,9 +27,9 @@ class NotDrawnFromPolicy(Rule):
     What it checks:
         For a token drawn from the policy, -log p minus the entropy of its position has mean 0, whatever came before. The sum over
         the tokens of each rollout, and of the run, at the first update that trains them, is compared with a bound that holds at
-        all times with a probability of a false alarm below 1e-6 for the whole run. It needs no log-probs of the sampler. Micro-batches
-        of the first eight cycles of rollouts and every 41st later are added up. In verl the entropies are those that are computed with
-        old log-probs, so that it is the rollout that is judged, whatever its updates do.
+        all times with a probability of a false alarm below 1e-6 for the whole run. It needs no log-probs of the sampler. In verl
+        the entropies are those that are computed with old log-probs, so that it is the rollout that is judged, whatever its updates
+        do.
 
     Why it matters:
         Text of another temperature, of a truncated distribution, of another template or of another model is trained as if the
@@ -51,14 +51,11 @@ class NotDrawnFromPolicy(Rule):
         end of the prompt, and the weights.
 
     Known limits:
-        - A temperature of 0.9 shows within a few thousand tokens. Small random differences of logits do not: their effect is of second
-          order. Weights that are stale by a few updates stay unseen; RLS402, RLS403 and RLS412 look for those.
+        - A temperature of 0.9 shows within a few thousand tokens. Small random differences of logits do not: their effect is of
+          second order. Weights that are stale by a few updates stay unseen; RLS402, RLS403 and RLS412 look for those.
         - Less than 0.005 nats a token in float32 and 0.02 in reduced precision count as rounding.
-        - TRL from 0.20 on, whose loss computes entropies, and verl's synchronous trainers. In Stable-Baselines3 the tokens are actions:
-          those of the first mini-batch of every rollout, in spaces of separate actions. Not where sampling is truncated or penalised
-          on purpose, with tools or environments, with dropout, or where completions are left out by what they contain.
-        - verl: not with bypass_mode, which computes no entropies; not with filter_groups, over_sample_rate or trainers that run ahead,
-          where what a completion contains decides whether it is trained; not with agent loops of several turns or full_determinism.
+        - Not where sampling is truncated or penalised on purpose, with tools or environments, with dropout, or where completions
+          are left out by what they contain.
         - The temperature and the top-p that are named are estimates from two moments. Other causes can have the same effect.
 
     Sources:

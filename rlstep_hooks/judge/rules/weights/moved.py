@@ -39,14 +39,8 @@ class WeightsMovedBetweenUpdates(Rule):
         Look for callbacks and engines that write into the model's parameters.
 
     Known limits:
-        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
-          seen, but in verl, where all weights are compared in the first eight cycles of rollouts and every 82nd later.
-        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
-          before it; torch's counters of writes are read at every update.
-        - What is written and written back between two updates is seen in TRL only, and not what goes through `.data`, which torch
-          does not count. RLS412 sees weights that were swapped while the policy generates.
         - Only the policy is compared, not the critic.
-        - DeepSpeed's engine updates weights of its own in TRL, which are not read: there it is not evaluated.
+        - torch does not count what is written through `.data`. RLS412 sees weights that were swapped while the policy generates.
 
     Sources:
         - https://arxiv.org/abs/2506.13814: TrainCheck: weights that something else changes, among silent errors
@@ -117,7 +111,7 @@ class GeneratedWithOthers(Rule):
 
     What it checks:
         The probed weights at the first forward of a training rollout, bit for bit against those after the update before it. Only
-        where the trained model itself generates, in the first eight rollouts and every 41st later.
+        where the trained model itself generates.
 
     Why it matters:
         Weights that are swapped for the generation and put back (an average, a frozen copy, weights in another precision) sample from
@@ -137,7 +131,6 @@ class GeneratedWithOthers(Rule):
         Look for callbacks and wrappers that write into the model around its generation.
 
     Known limits:
-        - TRL's GRPOTrainer and RLOOTrainer only, and not with an engine, FSDP or torch.compile.
         - Up to four tensors of 256 weights are compared, at the first forward of a generation.
 
     Sources:

@@ -52,11 +52,8 @@ class ReferenceMoved(Rule):
         Look for code that loads or copies weights into the reference, or for one model that serves as both.
 
     Known limits:
-        - The reference of TRL and verl is probed, OpenRLHF's gets a checksum; in other systems it is not evaluated.
-        - In TRL some rollouts are compared: the first eight, and later one of 41.
-        - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked
-          at, nor one that is sharded.
-        - With `sync_ref_model` the first eight syncs are recomputed, and later one of 41; not one after the last update.
+        - A reference that is an adapter switched off has the base weights, which no update touches: it is not looked at, nor one
+          that is sharded.
         - torch does not count what is written through `.data`.
         - Whether the first weights are those of the policy is RLS414.
 
@@ -166,9 +163,9 @@ class ReferenceNotThePolicy(ValueRule):
         path, not from the model in memory.
 
     Known limits:
-        - verl, in the first rollout of a run; TRL's GRPOTrainer and RLOOTrainer, in the first training call of a trainer. Only in runs
-          that begin at update 0: later the policy has moved on.
-        - With adapters the reference may be the base model, and with dropout or NEFTune both forwards differ: then it is not compared.
+        - Only in runs that begin at update 0: later the policy has moved on.
+        - With adapters the reference may be the base model, and with dropout or NEFTune both forwards differ: then it is not
+          compared.
 
     Sources:
         - https://arxiv.org/abs/2203.02155: the KL penalty against the model that training began with

@@ -48,11 +48,8 @@ class SamplerVersion(Rule):
         Look at the sync of weights to the engine: was it made, and after the last update?
 
     Known limits:
-        - An engine's version is what it was told ("by label only" in the report). Whether it holds these weights is
-          proved only where the engine itself is observed: RLS415.
-        - TRL: with a vLLM server, the sync is seen and the engine is not. With `rollout_func` or a compiled model, which weights
-          sampled is not known.
-        - Loops of your own say which version sampled, or nothing; then it is not evaluated.
+        - An engine's version is what it was told ("by label only" in the report). Whether it holds these weights is proved only
+          where the engine itself is observed: RLS415.
 
     Sources:
         - https://github.com/huggingface/trl/issues/5312: an engine that sampled with old weights, with a table of the signs
@@ -198,11 +195,8 @@ class SampledOtherwise(Rule):
         Look for code that changes the sampling parameters between the configuration and the engine.
 
     Known limits:
-        - OpenRLHF's requests and generation by transformers in TRL tell their settings. With vLLM in TRL, and in verl,
-          it is not evaluated.
-        - Settings are compared, not distributions. In TRL processors of logits that no setting asks for are counted, not read; with an
-          engine a processor of your own is not seen, and RLS403 can show it.
-        - What callbacks generate does not count. In TRL before 0.20 what reward functions let the policy generate does.
+        - Settings are compared, not distributions. With an engine a processor of your own is not seen, and RLS403 can show it.
+        - What callbacks generate does not count.
 
     Sources:
         - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied
@@ -260,10 +254,8 @@ class SyncNotAsPlanned(Rule):
         Look at the call that syncs weights: does every trainer make it after the updates of each rollout?
 
     Known limits:
-        - TRL syncs when it generates, if weights have changed. Its plan has no syncs of their own, and RLS402 compares
-          versions instead.
-        - The rule sees that weights were handed over. Whether the engine holds them is RLS415 and RLS416, where it is observed, else
-          RLS403.
+        - The rule sees that weights were handed over. Whether the engine holds them is RLS415 and RLS416, where it is observed,
+          else RLS403.
 
     Sources:
         - https://github.com/huggingface/trl/issues/5312: an engine that woke up with old weights

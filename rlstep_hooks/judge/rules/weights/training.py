@@ -50,13 +50,8 @@ class WeightsUnchanged(Rule):
         keep a float32 master copy.
 
     Known limits:
-        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
-          seen.
-        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
-          before it.
-        - Updates whose gradient is too small to show in the dtype of the weights are not compared one by one; RLS406
-          looks at all of them together.
-        - DeepSpeed's engine updates weights of its own in TRL, which are not read: there it is not evaluated.
+        - Updates whose gradient is too small to show in the dtype of the weights are not compared one by one; RLS406 looks at all
+          of them together.
 
     Sources:
         - https://arxiv.org/abs/2506.13814: TrainCheck: silent training errors, among them steps without effect
@@ -120,13 +115,7 @@ class NothingLearned(Rule):
         optimizer's parameters with the model's, and the size of an update with the precision of the weights.
 
     Known limits:
-        - A probe reads up to 256 weights of each of up to four tensors. A fault that leaves all of these alone is not
-          seen.
-        - In TRL the updates of the first 16 cycles of rollouts are probed, later those of one cycle in 41 and of the one
-          before it.
-        - It needs advantages that the observer sees: TRL's GRPO and RLOO trainers, verl and OpenRLHF show them.
-          Elsewhere it is not evaluated.
-        - DeepSpeed's engine updates weights of its own in TRL, which are not read: there it is not evaluated.
+        - It needs advantages that the observer sees.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/1297: a run that ends well and trained nothing
@@ -249,9 +238,7 @@ class OptimizerHoldsOthers(Rule):
         be frozen.
 
     Known limits:
-        - The observers of TRL, verl and Stable-Baselines3 compare the tensors. In other systems it is not evaluated.
-        - The tensors are compared once, in Stable-Baselines3 with each rollout. An optimizer that is exchanged later is seen by RLS401
-          and RLS406.
+        - An optimizer that is exchanged after the tensors were compared is seen by RLS401 and RLS406.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/optim.html: move a model before its optimizer is built
@@ -336,10 +323,6 @@ class PartNotTrained(Rule):
         Look for code that sets `requires_grad`, or that computes a part of the forward without a gradient.
 
     Known limits:
-        - Layers that are frozen from the start are looked at in verl, and only without LoRA; those that are frozen in mid-run in TRL
-          and OpenRLHF.
-          Tensors without a gradient are counted in verl, in TRL in one process without shards, and, one tensor, in OpenRLHF. Lost
-          gradients are looked for in TRL, in the first eight cycles of rollouts and every 82nd later.
         - A mixture of experts may have an expert that no token reaches. That is the warning, not a fault.
 
     Sources:

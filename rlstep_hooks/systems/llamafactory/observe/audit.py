@@ -13,7 +13,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
-from rlstep_hooks.systems.engine import reader
+from rlstep_hooks.systems.engine import index, reader
 from rlstep_hooks.systems.llamafactory.system import PACKAGE, SYSTEM
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO, inner_optimizer
@@ -40,7 +40,8 @@ class LlamaFactoryAudit(StepAuditPPO):
         # The reference model's log-probs and the end of a pass are not observed here.
         schedule = msgspec.structs.replace(reading.schedule, reference_source="none", epoch_ends_between_rollouts=False)
         # All its forwards are under an autocast of the device's own type.
-        facts = reading.facts | {"compute_dtype": str(trainer.amp_context.fast_dtype).removeprefix("torch.")}
+        dtype = str(trainer.amp_context.fast_dtype).removeprefix("torch.")
+        facts = reading.facts | index.link_facts("llamafactory") | {"compute_dtype": dtype}
         return LoopAudit(
             schedule,
             optimizer=inner_optimizer(trainer),

@@ -1,0 +1,34 @@
+"""How often the numbers of a run are recomputed, and of how much. What decides it and what says it is made of these numbers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ALL_OF_FIRST = 8
+"""Cycles at the beginning, each of which is recomputed."""
+ONE_OF = 41
+"""Later, one cycle of this many. The number is a prime, so that it seldom divides a data epoch."""
+WHOLE_ONE_OF = 2 * ONE_OF
+"""The same for what reads all gradients of a model. Such a pass takes a hundredth of an update, however large the model is."""
+PROBED_OF_FIRST = 16
+"""Cycles at the beginning whose updates are all probed. Later those of two neighbours are: of one that is compared, and of the one
+before it, whose last update leaves the weights that the compared one begins with."""
+CARRIED_ONE_OF = 5
+"""Later than those, what a rollout holds is followed to its losses in one cycle of this many, and in those that are probed."""
+PROBED_TENSORS = 4
+"""Tensors of a model that a probe reads around its updates."""
+PROBED_PER_TENSOR = 256
+"""Weights of each that it reads."""
+
+Cadence = Literal["", "compared", "whole", "probed", "carried"]
+"""Which cycles of rollouts: all of them, or those for which `rlstep_hooks.observe.compared` has a function of such a name."""
+
+WORDS: dict[Cadence, str] = {
+    "": "",
+    "compared": f"in the first {ALL_OF_FIRST} cycles of rollouts, and later in one of {ONE_OF}",
+    "whole": f"in the first {ALL_OF_FIRST} cycles of rollouts, and later in one of {WHOLE_ONE_OF}",
+    "probed": f"in the first {PROBED_OF_FIRST} cycles of rollouts, and later in one of {ONE_OF} and in the one before it",
+    "carried": f"with one update on each rollout in the first {PROBED_OF_FIRST} cycles, and later in one of {CARRIED_ONE_OF} and those "
+    "that are probed; with more updates in all",
+}
+"""What is said of each."""

@@ -1,0 +1,109 @@
+"""What the page of each rule says of each system, made of the table (`rlstep_hooks.systems.engine.links`) as plain sentences.
+
+The judge knows no system, so `limits.json` beside its rules keeps them for the pages:
+
+    python -m rlstep_hooks.systems.engine.limits
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import rlstep_hooks.judge.rules
+from rlstep_hooks.record.cadence import PROBED_PER_TENSOR, PROBED_TENSORS
+from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.links import AS_SAID, RULES, in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from rlstep_hooks.systems.engine.declaration import System
+    from rlstep_hooks.systems.engine.links import Deployment, Link
+
+FILE = Path(rlstep_hooks.judge.rules.__file__).with_name("limits.json")
+
+PROVED = "All of this is proved where one process trains a role, and in other deployments only where they are named."
+PROBE = (
+    f"A probe reads up to {PROBED_PER_TENSOR} weights of each of up to {PROBED_TENSORS} tensors. A fault that leaves all of these "
+    "alone is not seen."
+)
+PROBED = ("RLS401", "RLS404", "RLS406", "RLS702", "RLS803", "RLS809")
+"""Rules that look through the probe of weights."""
+
+
+def limits(systems: Iterable[System]) -> dict[str, list[str]]:
+    """What the page of each rule says of each system, as sentences."""
+    known = sorted(systems, key=lambda system: system.title.lower())
+    codes = {code for of in RULES.values() for code in of} | {code for system in known for code in system.rules}
+    found = {code: list(_limits(code, known)) for code in codes | {*PROBED}}
+    return dict(sorted(found.items()))
+
+
+def cell(system: System, code: str) -> Link | None:
+    """What a system says of a rule, else of a link that is this rule's alone or is not compared; None where it says nothing."""
+    name = next((name for name in system.links if code in RULES[name]), None)
+    link, of_rule = system.links[name] if name else None, system.rules.get(code)
+    if of_rule is not None:
+        return of_rule if link is None else msgspec.structs.replace(of_rule, proved=of_rule.proved or link.proved)
+    return link if name and link and (len(RULES[name]) == 1 or not link.compared) else None
+
+
+def is_evaluated(system: System, code: str, systems: Iterable[System]) -> bool:
+    """Whether the page of a rule leaves it open that a run of a system is evaluated."""
+    found = cell(system, code)
+    if found is not None:
+        return bool(found.compared)
+    others = [other for each in systems if (other := cell(each, code)) is not None and other.compared]
+    return not others or any(other.compared == AS_SAID for other in others)
+
+
+def proved_rules(system: System, deployment: Deployment) -> set[str]:
+    """The rules that are proved in a deployment: each that compares something of a link that is."""
+    return {
+        code
+        for name, link in system.links.items()
+        if deployment in link.proved
+        for code in RULES[name]
+        if (found := cell(system, code)) is not None and found.compared
+    }
+
+
+def _limits(code: str, systems: list[System]) -> Iterator[str]:
+    cells = {system.title: found for system in systems if (found := cell(system, code)) is not None}
+    compared = {title: link for title, link in cells.items() if link.compared}
+    said = _grouped({title: in_words(link) for title, link in compared.items()})
+    yield from (
+        f"{titles.replace('a loop', 'A loop', titles.startswith('a loop'))}: {words}." for words, titles in said
+    )
+    reasons = _grouped({title: link.not_compared for title, link in cells.items() if not link.compared and link.exists})
+    if reasons:
+        yield f"Not compared: {'; '.join(f'{titles} ({why})' for why, titles in reasons)}."
+    only = compared and all(link.compared != AS_SAID for link in compared.values())
+    if only and len(cells) < len(systems):
+        yield "In other systems it is not evaluated."
+    if only and any(code in of for of in RULES.values()):
+        yield PROVED
+    if code in PROBED:
+        yield PROBE
+
+
+def _grouped(said: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What is said, each once, with all of which it is said."""
+    found: dict[str, list[str]] = {}
+    for title, words in said.items():
+        found.setdefault(words, []).append(title)
+    return [
+        (words, " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))) for words, titles in found.items()
+    ]
+
+
+def text_of(found: Mapping[str, list[str]]) -> str:
+    """What the file holds."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text_of(limits(index.observed())), encoding="utf-8")

@@ -1,0 +1,147 @@
+"""What is compared of a run of OpenRLHF."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.systems.engine.links import limited, no, yes
+
+if TYPE_CHECKING:
+    from rlstep_hooks.systems.engine.links import Link, LinkName
+
+LINKS: dict[LinkName, Link] = {
+    "settings in force": yes(
+        "the arguments of each process with the beginning; betas, epsilon, decay and clip of the optimizer with those configured",
+        "not engines, references and reward models, and not Muon",
+        proved=("ZeRO-2",),
+    ),
+    "completions": yes(
+        "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
+    ),
+    "completions on the way": yes(
+        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer",
+        "asynchronous: from the controller on",
+        often="compared",
+        proved=("ZeRO-2",),
+    ),
+    "rewards on the way": yes(
+        "from the answer of the engine or the reward model to the advantages, by the tokens; the labels of the prompts",
+        "asynchronous: not labels",
+    ),
+    "advantages": yes(
+        "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
+        "flash_reinforce; penalties for length, limits of rewards, the KL penalty from the log-probs, normalisation",
+        "a KL coefficient that adapts is taken as it came",
+        often="compared",
+        proved=("ZeRO-2",),
+    ),
+    "advantages on the way": yes(
+        "from the controller to the trainer's buffer and the loss; the critic's targets too",
+        often="compared",
+        proved=("ZeRO-2",),
+    ),
+    "mask": yes(
+        "the tokens that the sampler chose",
+        "not where another process generates (asynchronous training)",
+        often="compared",
+    ),
+    "mask on the way": yes(
+        "from the advantages to the loss, and from old log-probs or values to it", often="compared", proved=("ZeRO-2",)
+    ),
+    "loss": yes(
+        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term; the critic's with its clip "
+        "of values; in float64",
+        "not an entropy bonus or a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with "
+        "OpenRLHF's own divisor",
+        often="compared",
+        proved=("ZeRO-2",),
+    ),
+    "backward": yes(
+        "the factor that arrives at the loss of policy or critic, and the gradient at each log-prob or value",
+        "not in float16, where a scaler multiplies too",
+        proved=("ZeRO-2",),
+    ),
+    "gradients cleared": no(
+        "DeepSpeed keeps them inside its engine; what is left over shows in the gradients on the way"
+    ),
+    "gradients on the way": yes(
+        "from each backward pass to the flat gradient that DeepSpeed's optimizer steps with",
+        "not where several processes train a role, nor with ZeRO-3, float16 or an offloaded optimizer",
+        often="whole",
+    ),
+    "gradient norm": yes(
+        "of the gradients that DeepSpeed's optimizer steps with",
+        "the part of one process",
+        often="whole",
+        proved=("ZeRO-2",),
+    ),
+    "optimizer step": yes(
+        "DeepSpeed's Adam and AdamW on its float32 weights, those that one process holds",
+        "not Muon",
+        often="compared",
+        proved=("ZeRO-2",),
+    ),
+    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=("ZeRO-2",)),
+    "learning rate": yes(
+        "constant, linear and cosine of transformers, of policy and critic", "not other schedules", proved=("ZeRO-2",)
+    ),
+    "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
+    "reference on the way": yes(
+        "from the reference's answer to the trainer's buffer; the KL penalty from it",
+        "not from the buffer to the loss",
+        often="compared",
+    ),
+    "sampler": yes(
+        "what the engine is given and holds after each sync, its settings, its log-probs",
+        "not weights through CUDA IPC",
+    ),
+    "weights between updates": yes(
+        "a probe of the optimizer's weights between updates, and of the model's at each use",
+        "not the model's with ZeRO-3",
+        proved=("ZeRO-2",),
+    ),
+}
+
+_ENGINE = yes("what vLLM is given and holds after each sync", "not weights through CUDA IPC")
+
+RULES: dict[str, Link] = {
+    "RLS305": yes("from the refresh to the loss, and the engine's log-probs from its answer to the trainer's buffer"),
+    "RLS306": yes(
+        "prompts from the data set to the engines; tokens from the engine's answer to the trainer's buffer",
+        "asynchronous: from the controller on",
+        "compared",
+    ),
+    "RLS310": yes("the ratio of each rollout that has advantages"),
+    "RLS402": yes("the weights of the engine at each rollout"),
+    "RLS403": yes(
+        "the engine's log-probs where the configuration asks for them",
+        "of causes only a configured top_p is told from the rest",
+    ),
+    "RLS404": yes(
+        "the policy's weights: the optimizer's between updates, the model's at each use", "not the model's with ZeRO-3"
+    ),
+    "RLS406": yes("all updates, by the advantages of the rollouts"),
+    "RLS408": yes(
+        "layers that are frozen in mid-run; one tensor without a gradient", "not layers that are frozen from the start"
+    ),
+    "RLS410": yes("the settings of each request of an engine"),
+    "RLS411": yes("a checksum of its weights", "not on other machines than the controller's"),
+    "RLS415": _ENGINE,
+    "RLS416": _ENGINE,
+    "RLS417": _ENGINE,
+    "RLS501": yes("whether the samples of each group have one prompt, in the controller"),
+    "RLS502": limited("samples that move to another process after their log-probs were computed are followed"),
+    "RLS505": yes("the advantages of each rollout, and in the controller the rewards beside them"),
+    "RLS509": yes("rows by their prompts, where they are generated for"),
+    "RLS514": yes("the samples of each rollout against those of earlier ones"),
+    "RLS519": yes("the completions of each rollout, in the controller"),
+    "RLS702": yes("the weights of each role"),
+    "RLS801": yes(
+        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term; the critic's with its clip of "
+        "values",
+        "with an entropy bonus or a loss of experts the policy's term alone; on several ranks with OpenRLHF's own divisor; in reduced "
+        "precision not where its terms cancel to less than a hundredth of their sizes",
+        "compared",
+    ),
+    "RLS802": yes("old log-probs, advantages and the critic's targets"),
+}

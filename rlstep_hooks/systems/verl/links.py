@@ -1,0 +1,160 @@
+"""What is compared of a run of verl's trainers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.record.cadence import WORDS
+from rlstep_hooks.systems.engine.links import no, yes
+
+if TYPE_CHECKING:
+    from rlstep_hooks.systems.engine.links import Link, LinkName
+
+LINKS: dict[LinkName, Link] = {
+    "settings in force": yes(
+        "of the optimizers: betas, decay, epsilon and the limit of the gradient norm, at each step",
+        "not others, which workers read themselves",
+        proved=("FSDP",),
+    ),
+    "completions": yes(
+        "against the entropies that are computed with old log-probs, in the synchronous trainers; copies among the samples of one "
+        "process",
+        "not with bypass_mode, truncated sampling, filter_groups, over_sample_rate, several turns, full_determinism, or rollouts "
+        "that run ahead",
+        often="compared",
+    ),
+    "completions on the way": yes("bit for bit, from the refresh to the loss", "not prompts", proved=("FSDP",)),
+    "rewards on the way": yes(
+        "those that the estimator gets against those of the samples; order within groups, and rows with their prompts",
+        "not what a reward function returned",
+        proved=("FSDP",),
+    ),
+    "advantages": yes(
+        "from the rewards, in float64: grpo with and without deviation, rloo, reinforce_plus_plus, its baseline, remax, opo, gpg, "
+        "grpo_passk, gae with values and targets; the KL penalty in the rewards (a coefficient that adapts is taken as it came)",
+        "not gdpo, optimal token baselines, use_pf_ppo or estimators of somebody's own",
+        often="compared",
+        proved=("FSDP",),
+    ),
+    "advantages on the way": yes(
+        "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch; so are "
+        "the critic's values and returns",
+        "the critic's in the controller alone with the V1 trainer, whose workers fetch them themselves",
+        often="compared",
+        proved=("FSDP",),
+    ),
+    "mask": yes(
+        "through the first end",
+        "not with several turns, filters of tokens, ignore_eos, or a loop of one's own on the V0 trainer",
+        often="compared",
+    ),
+    "mask on the way": yes(
+        "from old log-probs to the loss",
+        "not where old log-probs are not computed again",
+        often="compared",
+        proved=("FSDP",),
+    ),
+    "loss": yes(
+        "vanilla, gspo, sapo, gpg, cispo, dro, with clip, aggregation, KL, entropy and importance weights, and the critic's with "
+        "the clip of its values, in float64",
+        "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own",
+        often="compared",
+        proved=("FSDP",),
+    ),
+    "backward": yes(
+        "the factor that arrives at the loss", "not with a gradient scaler", often="compared", proved=("FSDP",)
+    ),
+    "gradients cleared": yes("a probe before the first backward of an update", proved=("FSDP",)),
+    "gradients on the way": yes(
+        "at the output of the model, against that of the loss's formula, and from the last backward pass of an update to its step",
+        "not in between, where FSDP reduces gradients; not with a gradient scaler",
+        proved=("FSDP",),
+    ),
+    "gradient norm": yes(
+        "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=("FSDP",)
+    ),
+    "optimizer step": yes(
+        "SGD, Adam, AdamW and RMSprop of torch, on the part of the weights that a process holds",
+        "not other optimizers",
+        often="compared",
+        proved=("FSDP",),
+    ),
+    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=("FSDP",)),
+    "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles", proved=("FSDP",)),
+    "reference": yes(
+        "a probe of its weights; its log-probs before the first update, which are the policy's",
+        "not its log-probs with adapters, or in another precision than the policy's",
+    ),
+    "reference on the way": yes(
+        "its log-probs from its forward to the loss, bit for bit", "not those in rewards", often="compared"
+    ),
+    "sampler": yes(
+        "the version behind each sample against the bound on its age, and in V1 and fully_async_policy against the sync before its "
+        "prompt; the engine's log-probs where it gives them and the trainer computes its own, with the cause of a distance "
+        "(temperature, truncation, precision, place); with vLLM what it is given and holds after each sync",
+        "no version where hybrid_rollout lends engines; not the settings of its calls, "
+        "nor what another engine, or an adapter of its own, holds; of samples that are all older than the trainer's log-probs "
+        "only a distance with such a cause",
+    ),
+    "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
+}
+
+_ENGINE = yes(
+    "what vLLM is given and holds after each sync", "not what another engine, or an adapter of its own, holds"
+)
+
+RULES: dict[str, Link] = {
+    "RLS305": yes("from the refresh to the loss"),
+    "RLS306": yes("the tokens of each sample, from the refresh to the loss", "not prompts"),
+    "RLS310": yes("the ratio of each rollout that has advantages"),
+    "RLS312": yes(
+        "in the controller",
+        "not in bypass mode, nor weights of whole sequences, or with a mean of 1, together with a rejection",
+        "compared",
+    ),
+    "RLS402": yes(
+        "the version behind each sample against the bound on its age, and in V1 and fully_async_policy against the sync before its "
+        "prompt",
+        "not where hybrid_rollout lends engines",
+    ),
+    "RLS403": yes(
+        "the engine's log-probs where the configuration asks for them",
+        "with bypass_mode those of samples of the current weights alone, and without a cause; a cause is looked for "
+        f"{WORDS['compared']}, not with fused kernels or sequence parallelism",
+    ),
+    "RLS404": yes(f"the policy's weights by a probe, and all of them {WORDS['whole']}"),
+    "RLS406": yes("all updates, by the advantages of the rollouts"),
+    "RLS407": yes("once, when training begins"),
+    "RLS408": yes("layers that are frozen from the start, without LoRA; tensors without a gradient"),
+    "RLS410": no("its calls of the engine do not tell their settings"),
+    "RLS411": yes("a probe of its weights at each refresh"),
+    "RLS413": yes(
+        "by the entropies that are computed with old log-probs, in the synchronous trainers",
+        "not with bypass_mode, which computes none; not with filter_groups, over_sample_rate or trainers that run ahead, where what a "
+        "completion contains decides whether it is trained; not with agent loops of several turns or full_determinism",
+        "compared",
+    ),
+    "RLS414": yes("the first rollout of a run"),
+    "RLS415": _ENGINE,
+    "RLS416": _ENGINE,
+    "RLS417": _ENGINE,
+    "RLS505": yes("the advantages of each rollout"),
+    "RLS508": yes(
+        "the order for grpo, rloo, opo, gpg and reinforce_plus_plus_baseline, the sum for grpo and rloo",
+        "for gae prompts alone",
+    ),
+    "RLS509": yes("rows by their fields `data_source`, `reward_model` and `extra_info`, in the controller"),
+    "RLS513": yes("rows by their fields `data_source`, `reward_model` and `extra_info`, in the controller"),
+    "RLS519": yes("the samples of one process, when their old log-probs are computed", often="compared"),
+    "RLS520": yes(
+        "the queues of the trainers of `trainer/ppo/v1` and of fully_async_policy",
+        "the names of the latest 65 536 prompts that were taken are remembered",
+    ),
+    "RLS702": yes("the weights of each role"),
+    "RLS801": yes(
+        "vanilla, gspo, sapo, gpg, cispo, dro, and the critic's with the clip of its values, in float64",
+        "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own; on several ranks the number of tokens of a "
+        "mini-batch is taken as verl counted it",
+        "compared",
+    ),
+}
