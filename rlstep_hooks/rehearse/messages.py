@@ -75,9 +75,14 @@ def say(topic: str, text: str = "", *, level: Level = "fact", **values: Any) -> 
 
 
 @functools.cache
-def say_once(topic: str, text: str, level: Level = "fact") -> None:
+def say_once(topic: str, text: str, level: Level = "fact", **values: Any) -> None:
     """Tell the parent something that many calls find."""
-    say(topic, text, level=level)
+    say(topic, text, level=level, **values)
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line, as a traceback ends."""
+    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def said(rehearsal: Rehearsal) -> list[Said]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.rehearse.messages import say
+from rlstep_hooks.rehearse.messages import described, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,8 +55,7 @@ def answered(name: str, arguments: dict[str, Any], answer: Any) -> None:
 
 def raised(name: str, arguments: dict[str, Any], error: BaseException) -> None:
     """Say that a tool raised on a made call: a doubt where no arguments that fit its schema should raise this."""
-    what = f"{type(error).__name__}: {error}".rstrip(": ")
-    text = f"raised {what} on {arguments}, made from its schema"
+    text = f"raised {described(error)} on {arguments}, made from its schema"
     if isinstance(error, _OF_CODE):
         text += "; a model would get that text as the answer, and the run would go on"
     level: Level = "warning" if isinstance(error, _OF_CODE) else "fact"

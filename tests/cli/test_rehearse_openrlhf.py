@@ -6,17 +6,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from rlstep_hooks.cli.rehearse.parts import Part
-from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, said, say_once, settings
-from rlstep_hooks.systems.openrlhf.rehearse.rewards import Watched, sum_up
 from rlstep_hooks.systems.openrlhf.rehearse.sizes import Sizes, rollouts_for, shrink
 from tests.rehearsals.openrlhf import BROKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -82,88 +78,6 @@ def test_the_program_of_early_releases_says_why_it_cannot_be_rehearsed(tmp_path:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "it cannot be rehearsed: openrlhf.cli.train_ppo" in done.stderr
-
-
-@pytest.fixture
-def rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rehearsal]:
-    """This process as a child of a rehearsal."""
-    made = Rehearsal(
-        rehearsed_by="rlstep_hooks.systems.openrlhf.rehearse:FRAMEWORK", folder=str(tmp_path), user_folder=str(tmp_path)
-    )
-    file = tmp_path / "rehearsal.json"
-    file.write_bytes(msgspec.json.encode(made))
-    monkeypatch.setenv(VARIABLE, str(file))
-    caches = (settings, say_once)
-    for each in caches:
-        each.cache_clear()
-    yield made
-    for each in caches:
-        each.cache_clear()
-
-
-def lengths(queries: list[str], prompts: list[str], labels: list[str]) -> dict[str, list[float]]:
-    return {"rewards": [float(len(query) - len(prompt)) for query, prompt in zip(queries, prompts, strict=True)]}
-
-
-def first_letter(queries: list[str], prompts: list[str], labels: list[str]) -> dict[str, list[float]]:
-    return {"rewards": [float(ord(query[len(prompt)])) for query, prompt in zip(queries, prompts, strict=True)]}
-
-
-def bare(queries: list[str], prompts: list[str], labels: list[str]) -> list[float]:
-    return [1.0 for _ in queries]
-
-
-def right(queries: list[str], prompts: list[str], labels: list[str]) -> dict[str, list[float]]:
-    return {"rewards": [float(label in query) for query, label in zip(queries, labels, strict=True)]}
-
-
-def constant(queries: list[str], prompts: list[str], labels: list[str]) -> dict[str, list[float]]:
-    return {"rewards": [1.0]}
-
-
-@pytest.mark.parametrize(
-    ("function", "level", "text"),
-    [
-        (lengths, "fact", "lengths: different rewards for 2 completions"),
-        (first_letter, "problem", "first_letter raises IndexError: string index out of range on an empty response"),
-        (bare, "problem", 'bare returned list, not a dict with "rewards"'),
-        (
-            right,
-            "fact",
-            "right gave 0 for each of 2 completions of a random model; it does differ on the rows' own answers",
-        ),
-        (
-            constant,
-            "warning",
-            "constant gave 1 for each of 2 completions of a random model, and for the rows' own answers too",
-        ),
-    ],
-)
-def test_what_a_reward_function_does_is_said(
-    rehearsal: Rehearsal, function: Callable[..., object], level: str, text: str
-) -> None:
-    watched = Watched(function)
-    for response in ("a", "bcd"):
-        watched([f"1 + 1 = {response}"], ["1 + 1 = "], ["2"])
-    sum_up()
-    assert [(each.level, each.text) for each in said(rehearsal) if each.topic == "reward"] == [(level, text)]
-
-
-def test_the_response_that_a_reward_function_raises_on_is_shown(rehearsal: Rehearsal) -> None:
-    with pytest.raises(IndexError):
-        Watched(first_letter)(["1 + 1 = "], ["1 + 1 = "], ["2"])
-    (problem,) = [each.text for each in said(rehearsal) if each.level == "problem"]
-    assert problem == "first_letter raised IndexError: string index out of range on the response ''"
-
-
-def test_a_package_that_a_reward_function_lacks_is_no_fault_of_the_launch(rehearsal: Rehearsal) -> None:
-    def needs(queries: list[str], prompts: list[str], labels: list[str]) -> object:
-        raise ModuleNotFoundError("No module named 'math_verify'")
-
-    with pytest.raises(ImportError):
-        Watched(needs)(["1 + 1 = "], ["1 + 1 = "], ["2"])
-    found = [(each.level, each.text) for each in said(rehearsal) if each.topic == "reward"]
-    assert found == [("impossible", "needs needs what is not here: ModuleNotFoundError: No module named 'math_verify'")]
 
 
 def test_the_last_line_is_the_scripts_own() -> None:

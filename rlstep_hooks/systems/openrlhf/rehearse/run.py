@@ -8,8 +8,8 @@ from typing import Any
 import wrapt
 
 from rlstep_hooks.rehearse.messages import said, say, say_once, settings
+from rlstep_hooks.rehearse.rewards import sum_up
 from rlstep_hooks.systems.openrlhf.rehearse.cpu import find_stubs
-from rlstep_hooks.systems.openrlhf.rehearse.rewards import sum_up
 from rlstep_hooks.systems.openrlhf.releases import installed_release
 
 FIRST = "0.11"

@@ -24,8 +24,9 @@ from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.rate import zero_from
+from rlstep_hooks.rehearse.rewards import sum_up
 from rlstep_hooks.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
-from rlstep_hooks.systems.trl.rehearse.rewards import Watched, watch
+from rlstep_hooks.systems.trl.rehearse.rewards import watch
 from rlstep_hooks.systems.trl.rehearse.tools import probe
 
 _patches = Patches()
@@ -220,14 +221,11 @@ def _around_init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
         given["train_dataset"], given["eval_dataset"] = _shorten(
             config, real, given.get("train_dataset"), given.get("eval_dataset")
         )
-    watched: list[Watched] = []
     functions = given.get("reward_funcs")
     if functions is not None:
-        given["reward_funcs"] = (
-            [watch(each, watched) for each in functions] if isinstance(functions, list) else watch(functions, watched)
-        )
+        given["reward_funcs"] = list(map(watch, functions)) if isinstance(functions, list) else watch(functions)
     wrapped(*bound.args, **bound.kwargs)
-    trainer._rlstep_watched = watched
+    trainer._rlstep_small = True
     probe(given.get("tools") or ())
     if hasattr(trainer, "_generate_and_score_completions"):
         _patches.wrap(trainer, "_generate_and_score_completions", _around_rollout)
@@ -396,7 +394,7 @@ def _evaluation(dataset: Any, config: Any) -> Any:
 
 
 def _around_train(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    if not hasattr(trainer, "_rlstep_watched"):
+    if not hasattr(trainer, "_rlstep_small"):
         return wrapped(*args, **kwargs)
     if args:
         args = args[1:]
@@ -404,8 +402,7 @@ def _around_train(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     kwargs = {**kwargs, "resume_from_checkpoint": checkpoint or None}
     say("training", resumed=bool(checkpoint))
     found = wrapped(*args, **kwargs)
-    for each in trainer._rlstep_watched:
-        each.end()
+    sum_up()
     config = trainer.args
     saves = str(getattr(config.save_strategy, "value", config.save_strategy)) != "no"
     evaluates = str(getattr(config.eval_strategy, "value", config.eval_strategy)) != "no"

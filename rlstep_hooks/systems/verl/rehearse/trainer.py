@@ -7,7 +7,7 @@ from typing import Any
 import wrapt
 
 from rlstep_hooks.rehearse.messages import said, say, settings
-from rlstep_hooks.systems.verl.rehearse.rewards import conclude
+from rlstep_hooks.rehearse.rewards import sum_up
 
 _evaluations = 0
 
@@ -32,7 +32,7 @@ def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     try:
         found = wrapped(*args, **kwargs)
     finally:
-        conclude()
+        sum_up()
     sizes = [each.values for each in said(settings()) if each.topic == "sizes"][-1]
     options = trainer.config.trainer
     say(
