@@ -50,7 +50,7 @@ def show(fault: str | None, log_dir: Path | None) -> int:
 def _train(console: Terminal, scratch: Path, fault: Any, log_dir: Path | None) -> Any:
     import logging
 
-    from rlstep_hooks import StepAuditCallback
+    from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
     from rlstep_hooks.testing.tiny_trl import tiny_trainer
 
     logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -66,7 +66,7 @@ class AuditedTest:
     """
 
     def __init__(self) -> None:
-        from rlstep_hooks import StepAuditCallback
+        from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
 
         self._reports: list[Report] = []
         self.callback: StepAuditCallback = StepAuditCallback(on_fail="raise", log_dir=None, listeners=(self,))

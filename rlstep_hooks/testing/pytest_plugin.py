@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from rlstep_hooks import StepAuditCallback
+    from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
     from rlstep_hooks.testing.audited_test import AuditedTest, Expectations
 
 _AUDITED: pytest.StashKey[AuditedTest] = pytest.StashKey()
