@@ -173,6 +173,7 @@ def fields_in_phases(
         microbatches_per_update: Default: what follows from the sizes.
         updates_per_rollout: Default: `reuse_epochs * len(minibatches)`; another value if gradients are carried.
         updates: The total. Default: `(rollouts - frozen_rollouts) * updates_per_rollout`, rounded down.
+        rows_reshuffled: True where no row is dropped: nothing depends on it. `shape` asks for it where some are.
         max_age_updates: Default: the updates of `max_age` rollouts, if every rollout has as many.
         correction: Default: where samples may be old and old log-probs are the engine's, the ratio itself.
         lags: Default: 0, 1, ..., `updates_per_rollout` - 1.

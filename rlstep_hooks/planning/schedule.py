@@ -137,8 +137,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the rows consumed per rollout are exact or depend on the data (filtering by reward consumes more)."""
     epoch_ends_between_rollouts: bool = True
     """Whether a pass of the loader ends between two rollouts; prefetching or fetches of another size can move its end."""
-    rows_reshuffled: bool
-    """Whether each pass has a new order, so that a different set of rows is dropped each pass."""
+    rows_reshuffled: bool | None
+    """Whether each pass has a new order, so that a different set of rows is dropped each pass; None if that is not known."""
     rollouts_per_epoch: int | None
     """Rollouts in one pass of the loader."""
     microbatches_per_epoch: int | None

@@ -71,7 +71,7 @@ def shaped(
         sources: For each formula used, where it was read.
 
     Raises:
-        FormulaError: A quantity that every plan needs is missing.
+        FormulaError: A quantity that every plan needs is missing, or rows are dropped and `rows_reshuffled` is not stated.
         TooManyError: The plan would list more than any run has.
     """
     if said("loop") == "loader":
@@ -141,7 +141,10 @@ def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Sch
     for name in over:
         not_evaluated.pop(name, None)
     nothing = dict.fromkeys(name for name in _fields(unknown) if name != "syncs")  # which are "unseen" then
-    return msgspec.structs.replace(schedule, **{**over, **nothing, "not_evaluated": not_evaluated})
+    made = msgspec.structs.replace(schedule, **{**over, **nothing, "not_evaluated": not_evaluated})
+    if made.rows_dropped_per_epoch and values["rows_reshuffled"] is None:
+        raise FormulaError("the declaration drops rows and does not say rows_reshuffled")
+    return made
 
 
 def schedule_in_phases(**arguments: Any) -> Schedule:

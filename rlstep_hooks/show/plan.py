@@ -39,6 +39,13 @@ _UNITS = {
     "epoch": "passes",
 }
 
+_WHICH_ROWS = {
+    True: "a different set each pass",
+    False: "always the same",
+    None: "not known whether the same each pass",
+}
+"""Which rows are dropped, by `Schedule.rows_reshuffled`."""
+
 
 def headline(schedule: Schedule, *, whence: str = "", fork: bool = False) -> str:
     """Framework, release, algorithm, processes, and where it was read.
@@ -87,7 +94,7 @@ def plan_rows(schedule: Schedule) -> list[Row]:
             (
                 "rows",
                 f"{number(schedule.rows_dropped_per_epoch)} of {number(schedule.rows)} dropped in each pass",
-                "a different set each pass" if schedule.rows_reshuffled else "always the same",
+                _WHICH_ROWS[schedule.rows_reshuffled],
             )
         )
     rows += _remainder_rows(schedule)

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import textwrap
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import rlstep_hooks
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.report import Report, StepAuditError
 from rlstep_hooks.record.events import ConfigChanged
@@ -58,7 +58,8 @@ ROLLOUT = 1
 @pytest.fixture
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Session:
     """Runs pytest on a test module, with an audit that is scripted."""
-    monkeypatch.setitem(vars(rlstep_hooks), "StepAuditCallback", ScriptedAudit)
+    scripted = SimpleNamespace(StepAuditCallback=ScriptedAudit)  # the real module needs TRL
+    monkeypatch.setitem(sys.modules, "rlstep_hooks.systems.trl.observe.callback", scripted)
     for name in ("CI", "BUILD_NUMBER"):  # where pytest's summary has each message whole
         monkeypatch.delenv(name, raising=False)
 

@@ -120,6 +120,9 @@ SYSTEM = System(
             "trl 0.9.6 PPOTrainer.prepare_dataloader (drop_last)",
         ),
         Formula(
+            "rows_reshuffled", "True", "trl 0.9.6 trl/trainer/ppo_trainer.py:420 prepare_dataloader (shuffle=True)"
+        ),
+        Formula(
             "rollouts",
             "max_steps if max_steps > 0 else ceil(num_train_epochs * rollouts_per_epoch)",
             f"{_TRAINER} ppo_train",

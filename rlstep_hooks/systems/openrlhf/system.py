@@ -244,6 +244,8 @@ SYSTEM = System(
         ),
         Formula("rollouts_per_epoch", "ceil(rows / prompts_per_rollout)", _LOADER, where="trains_rest"),
         Formula("rollouts_per_epoch", "floor(rows / prompts_per_rollout)", _LOADER),
+        # 0.8.0 and before: a sampler with the episode's number as its epoch; later the loader shuffles in a process without ranks.
+        Formula("rows_reshuffled", "True", "{home} utils/deepspeed/deepspeed.py setup_dataloader (shuffle=True)"),
         Formula("rollouts", "rollouts_per_epoch * train.num_episodes", _LOADER),
         Formula("old_logprob_source", "'recompute'", "{home} trainer/ppo_utils/experience_maker.py make_experience"),
         # Evaluated from left to right (trainer/ppo_trainer.py:72-78).

@@ -10,6 +10,10 @@ from __future__ import annotations
 from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, System, Typed, count, number
 
 _ALGORITHM = "NeMo-Aligner af2b3bd nemo_aligner/algorithms/{part}.py"
+_ORDER = (
+    "NeMo-Aligner af2b3bd nemo_aligner/data/nlp/builders.py:503-505 build_dataloader; NeMo 19668e5 "
+    "nemo/collections/nlp/data/language_modeling/megatron/data_samplers.py MegatronPretrainingRandomSampler"
+)
 _DIVIDE = f"{_ALGORITHM} fit, compute_num_rollout_microbatches (divide)"
 
 
@@ -82,6 +86,7 @@ SYSTEM = System(
         "samples_per_microbatch": "model.micro_batch_size * world_size",
         "frozen_rollouts": "warmup",
         # Rollouts for the critic alone come before the first step, and the loader does not count them as consumed.
+        "unseen": "rows % (rollout_micro_batch_size * world_size)",
         "data_epochs": "(rollouts - warmup) * num_rollout_samples / rows",
         # REINFORCE has no ratio: its loss uses only the current log-probs.
         "old_logprob_source": "'detach' if reinforce else 'recompute'",
@@ -103,6 +108,10 @@ SYSTEM = System(
             "floor(rows / num_rollout_samples)",
             "NeMo-Aligner af2b3bd nemo_aligner/utils/trainer_utils.py compute_num_steps_per_epoch",
         ),
+        # `MegatronPretrainingRandomSampler` cuts the set into a bucket for each process and shuffles within: rows that do not fill a
+        # micro-batch on every process are in no bucket.
+        Formula("rows_reshuffled", "not unseen or rows % num_rollout_samples > unseen", _ORDER, where="known(rows)"),
+        Formula("rows_reshuffled", "True", _ORDER),
         Formula(
             "rollouts",
             "limited(max_epochs * rollouts_per_epoch, max_steps if max_steps >= 0 else None) + warmup",

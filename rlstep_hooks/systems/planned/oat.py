@@ -163,6 +163,7 @@ SYSTEM = System(
             "unknown(ends_within) if batches_of_pass % interval or asynchronous else batches_of_pass // interval",
             f"{_LEARNER} run",
         ),
+        Formula("rows_reshuffled", "True", f"{_LEARNER}:313 prepare_data (shuffle=True), 346-348 run (set_epoch)"),
         # Training ends with the first batch that makes more samples than max_queries, which is max_train unless it is set.
         Formula(
             "rollouts",

@@ -77,6 +77,7 @@ SYSTEM = System(
         "rows": "asked_rows(launch)",
         "limit": "asked_rollouts(launch, updates_per_rollout)",
         "loader": "'wraps' if epochs is None else 'drops'",
+        "rows_reshuffled": "True if epochs is None else unknown('the numbers do not say whether each pass is shuffled')",
         "rollouts_per_epoch": "None if epochs is None else floor(rows / prompts_per_rollout)",
         "rollouts": "limited(epochs * rollouts_per_epoch, limit) if epochs is not None "
         "else limit or unknown('the numbers do not say: give --rollouts, --updates or --epochs')",

@@ -97,6 +97,11 @@ SYSTEM = System(
             "rollouts_per_epoch", "floor(rows / data.train_batch_size)", f"{_TRAINER} (drop_last)", where="limit <= 0"
         ),
         Formula(
+            "rows_reshuffled",
+            "True",
+            f"{_TRAINER}:313 _init_dataloaders (shuffle=True), rllm/data/dataloader.py:53-57 _order (anew for each epoch)",
+        ),
+        Formula(
             "rollouts",
             "limit if limit > 0 else rllm.trainer.total_epochs * rollouts_per_epoch",
             f"{_TRAINER} (drop_last)",

@@ -286,6 +286,11 @@ SYSTEM = System(
                 ),
             )
         ),
+        Formula(
+            "rows_reshuffled",
+            "True",
+            "SkyRL a956457 skyrl/train/utils/trainer_utils.py:855 build_dataloader (shuffle=True)",
+        ),
         Formula("rollouts_per_epoch", "floor(rows / trainer.train_batch_size)", f"{_TRAINER} train (drop_last)"),
         Formula(
             "rollouts", "limited(trainer.epochs * rollouts_per_epoch, trainer.max_training_steps)", f"{_TRAINER} train"

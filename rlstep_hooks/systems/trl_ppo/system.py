@@ -187,6 +187,7 @@ SYSTEM: System = System(
             f"{_TRAIN}; accelerate accelerator.py _do_sync",
         ),
         Formula("rollouts_per_epoch", "floor(rows / prompts_per_rollout)", f"{_INIT} (drop_last)"),
+        Formula("rows_reshuffled", "True", f"{_INIT} (shuffle=True)"),
         Formula("rollouts", "floor(episodes / samples_per_rollout)", _INIT, where="release < (0, 10)"),
         Formula("rollouts", "ceil(episodes / samples_per_rollout)", _INIT),
         Formula(

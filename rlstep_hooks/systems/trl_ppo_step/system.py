@@ -115,6 +115,7 @@ SYSTEM = System(
         Formula(
             "rollouts_per_epoch", "floor(rows / prompts_per_rollout)", f"{_TRAINER} prepare_dataloader (drop_last)"
         ),
+        Formula("rows_reshuffled", "True", f"{_TRAINER}:427 prepare_dataloader (shuffle=True)"),
         Formula(
             "rollouts",
             f"limited(rollouts_per_epoch, ceil(steps / batch_size)) if own_loop else {_OPEN}",

@@ -99,7 +99,6 @@ _LET: dict[str, str] = {
     "else critic_micro * critic_processes",
     "reference_source": "'at_rollout'",
     "old_logprob_source": "'recompute'",
-    "rows_reshuffled": "True",
     "available": "rollouts_per_epoch * trainer.total_epochs",
     "syncs": "unknown('weights go to the engine whenever it wakes to generate, validation included')",
 }
@@ -160,7 +159,7 @@ def early_fork(
     """
     trainer, workers = f"{source}/trainer/ppo/ray_trainer.py", f"{source}/workers"
     update = f"{workers}/fsdp_workers.py __init__, {workers}/actor/dp_actor.py update_policy"
-    own = {formula.quantity for formula in formulas if not formula.where}
+    own = {*(let or {}), *(formula.quantity for formula in formulas if not formula.where)}
     shared: tuple[Formula, ...] = (
         Formula("prompts_per_rollout", "prompts", f"{trainer} fit"),
         Formula("samples_per_prompt", "group", f"{trainer} fit"),
@@ -175,6 +174,7 @@ def early_fork(
             f"{workers}/critic/dp_critic.py update_critic",
         ),
         Formula("rollouts_per_epoch", "floor(rows / prompts)", f"{trainer} _create_dataloader (drop_last)"),
+        Formula("rows_reshuffled", "True", f"{trainer} _create_dataloader (shuffle=True)"),
         Formula(
             "rollouts",
             "min(available, max((trainer.total_training_steps or available) - 1, 1))",

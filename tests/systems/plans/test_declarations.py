@@ -12,14 +12,16 @@ import pytest
 from rlstep_hooks.judge.settings import WORDS
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning import formula as language
+from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.schedule import Schedule
+from rlstep_hooks.show.plan import plan_rows
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.declaration import Check, System
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.keys import key_list
 from rlstep_hooks.systems.engine.launches import plan_launch
 from rlstep_hooks.systems.engine.quantities import DERIVED
-from rlstep_hooks.systems.engine.reader import with_values
+from rlstep_hooks.systems.engine.reader import read_config, with_values
 from rlstep_hooks.systems.swift import system as swift
 from tests.scripted import make_plan
 
@@ -239,3 +241,36 @@ def test_a_release_outside_the_bounds_is_refused() -> None:
 )
 def test_alternatives_without_a_value_are_left_out_of_a_fix(fix: str, said: str) -> None:
     assert with_values(fix) == said
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+def test_where_rows_are_dropped_it_is_said_whether_each_pass_is_shuffled(system: System) -> None:
+    """By a setting of the launch, or with the source that was read; nothing is supposed."""
+    said = {**system.always, **system.let}
+    if "drops" not in str(said.get("loader", "")):
+        return
+    formulas = [each for each in system.formulas if each.quantity == "rows_reshuffled"]
+    text = str(said.get("rows_reshuffled", ""))
+    assert formulas or not language.names_in(text).isdisjoint({*system.settings, "unknown"})
+
+
+def test_a_declaration_that_drops_rows_and_does_not_say_which_is_at_fault() -> None:
+    skyrl = index.system_of("skyrl")
+    silent = [each for each in skyrl.formulas if each.quantity != "rows_reshuffled"]
+    config = {"trainer": {"train_batch_size": 512, "policy_mini_batch_size": 512}}
+    assert read_config(skyrl, config, rows=1025).schedule.rows_dropped_per_epoch == 1
+    with pytest.raises(language.FormulaError, match="does not say rows_reshuffled"):
+        read_config(msgspec.structs.replace(skyrl, formulas=tuple(silent)), config, rows=1025)
+
+
+def test_where_nobody_says_whether_a_pass_is_shuffled_the_plan_says_that() -> None:
+    words = ["paper", "--prompts-per-rollout", "256", "--samples-per-update", "128", "--epochs", "15"]
+    plan = plan_launch(words, Options(framework="paper", rows=1000))
+    assert plan.schedule is not None
+    assert plan.schedule.rows_reshuffled is None
+    assert "do not say" in plan.schedule.not_evaluated["rows_reshuffled"]
+    (dropped,) = [finding for finding in plan.findings if finding.code == "RLS506"]
+    assert (dropped.severity, "is not known" in dropped.why) == ("info", True)
+    assert ("rows", "232 of 1 000 dropped in each pass", "not known whether the same each pass") in plan_rows(
+        plan.schedule
+    )

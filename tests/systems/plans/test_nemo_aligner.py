@@ -27,6 +27,13 @@ def test_ppo_default() -> None:
     assert schedule.reference_source == "at_rollout"
 
 
+def test_rows_that_fill_no_micro_batch_are_in_no_pass() -> None:
+    """The sampler shuffles within a bucket for each process: 8 rows on each of 8 processes are a micro-batch."""
+    assert read(PPO, rows=5120 + 64 + 16).schedule.rows_reshuffled is True
+    assert read(PPO, rows=5120 + 16).schedule.rows_reshuffled is False
+    assert read(PPO).schedule.rows_reshuffled is True
+
+
 def test_steps_end_the_run_earlier() -> None:
     assert read(PPO + "trainer.ppo.max_steps=4", rows=5200).schedule.rollouts == 4
     assert read(PPO + "trainer.ppo.max_steps=40 trainer.ppo.max_epochs=2", rows=5200).schedule.rollouts == 20

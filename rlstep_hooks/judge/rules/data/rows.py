@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     )
 
 
+_WHICH = {
+    True: "; each pass drops a different set, because it is shuffled",
+    False: ", and the order is fixed: these rows are never seen",
+    None: "; whether each pass drops the same ones is not known",
+}
+"""Which rows are dropped, by `Schedule.rows_reshuffled`."""
+
+
 class RowsDropped(Rule):
     """Rows that do not fill a rollout are left out of each pass.
 
     What it checks:
         Rows of the set modulo the prompts of one rollout (of one chunk of the sampler). It warns where the order is
-        fixed, so that the same rows are never seen. It informs where each pass is shuffled anew.
+        fixed, so that the same rows are never seen. It informs where each pass is shuffled anew, or where that is not
+        known.
 
     Why it matters:
         The sampler drops these rows silently (trl#3477). A data set smaller than a rollout gives no update at all.
@@ -71,13 +80,9 @@ class RowsDropped(Rule):
             expected="all rows seen in each pass",
             observed=f"{dropped} of {self.schedule.rows} rows dropped in each pass",
             where=Where(),
-            why=(
-                "they do not fill a rollout; each pass drops a different set, because it is shuffled"
-                if reshuffled
-                else "they do not fill a rollout, and the order is fixed: these rows are never seen"
-            ),
+            why="they do not fill a rollout" + _WHICH[reshuffled],
             fix=f"choose prompts per rollout that divide {self.schedule.rows}" + ("" if reshuffled else ", or shuffle"),
-            severity="info" if reshuffled else "warning",
+            severity="warning" if reshuffled is False else "info",
         )
 
 

@@ -41,8 +41,6 @@ SYSTEM = fork(
     let={
         "micro": f"floor(({ACTOR}.ppo_micro_batch_size or 64) / world_size) * group",
         "critic_micro": "floor((critic.ppo_micro_batch_size or 64) / critic_processes)",
-        # The loader always shuffles (ray_trainer.py:355).
-        "rows_reshuffled": "True",
     },
     sources={
         "rollouts": "TinyZero verl/trainer/ppo/ray_trainer.py:680-690 fit",
