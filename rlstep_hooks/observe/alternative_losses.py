@@ -1,11 +1,11 @@
-"""Losses that a documented one is mistaken for, whatever its formula is: as numbers, or by the gradients that they send."""
+"""Losses that a documented one is mistaken for, whatever its formula is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from torch import Tensor
 
@@ -28,19 +28,6 @@ def of_other_size(documented: float, *, ranks: int, microbatches: int) -> Iterat
     for number in range(2, LARGEST_FACTOR + 1):
         yield f"the documented one divided by {number}", documented / number
         yield f"the documented one multiplied by {number}", documented * number
-
-
-def fitting_gradients(observed: Tensor, others: Iterable[tuple[str, tuple[Tensor, Tensor]]]) -> str:
-    """The known alternative that sends these gradients, in words that follow "the loss is"; empty if none fits.
-
-    Args:
-        observed: Gradients that arrived, float64.
-        others: Alternatives: words, their gradients, and the roundings of these. A factor of the whole loss multiplies them too.
-    """
-    for words, (documented, rounding) in others:
-        if bool(((observed - documented).abs() <= 64 * rounding).all()):
-            return words
-    return ""
 
 
 def without_last(mask: Tensor) -> Tensor:

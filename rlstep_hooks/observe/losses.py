@@ -236,6 +236,12 @@ def clipped_surrogate(
     return losses if dual is None else torch.where(advantages < 0, torch.minimum(losses, -advantages * dual), losses)
 
 
+def clip_acts(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
+    """Where the clip of `clipped_surrogate` removes the gradient."""
+    acts = ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
+    return acts if dual is None else acts | ((advantages < 0) & (ratio > dual))
+
+
 def mean_over_sequence(parts: Tensor, mask: Tensor) -> Tensor:
     """(B, 1), the mean over the tokens of each sample that count."""
     return (parts * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
@@ -248,4 +254,5 @@ def k3(log_ratio: Tensor) -> Tensor:
 
 def near(ratio: Tensor, *limits: float, within: Tensor | float = EDGE) -> Tensor:
     """Where a ratio is so near to one of the limits that rounding decides on which side it is; so it does of what is no number."""
-    return torch.stack([~((ratio - limit).abs() > within) for limit in limits]).any(0)
+    found = [~((ratio - limit).abs() > within) for limit in limits]
+    return found[0] if len(found) == 1 else torch.stack(found).any(0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.losses import FITS
 from rlstep_hooks.observe.numbers import Numbers
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import MicroBatchValues, RolloutValues
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 HELD = 1024
 """Most micro-batches and updates whose numbers wait, so that memory stays constant in a loop that makes no rollouts."""
-
-
-FITS = 32
-"""Roundings by which a documented loss may differ."""
 
 
 class MicroBatchColumns(msgspec.Struct, frozen=True):

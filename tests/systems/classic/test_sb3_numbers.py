@@ -19,6 +19,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings
 from rlstep_hooks.systems.sb3.observe.pure import is_pure
 from tests.detection.outcomes import Clean, Detected, delay_of, note
 from tests.systems.classic.sb3_faults import FAULTS, Fault, FromSecond, nothing, rising
@@ -287,3 +288,22 @@ def test_observations_of_several_kinds() -> None:
     report = audited(PPO("MultiInputPolicy", env, **kinds), 160).report
     assert (report.verdict, codes(report)) == ("PASS", set()), [str(f) for f in report.findings]
     assert passed(report) >= {"RLS413", "RLS515", "RLS521"}
+
+
+def test_a_loss_that_may_be_the_documented_one_has_no_other_name() -> None:
+    """Where the value's term has no weight, the documented loss is also one without it."""
+    from stable_baselines3.common.type_aliases import RolloutBufferSamples
+
+    numbers = torch.arange(1.0, 9.0)
+    loss = MiniBatch(
+        settings=Settings(clip=0.2, value_clip=None, normalises=False, entropy=0.0, value=0.0),
+        leaves=("log_probs", "values"),
+        log_probs=-numbers,
+        values=numbers,
+        samples=RolloutBufferSamples(numbers, numbers, numbers, -numbers, numbers, numbers),
+    )
+    documented = -numbers / 8  # of the ratio 1
+    for roundings, name in ((0, ""), (60, ""), (1e5, "that with a policy's term 1.024 times as large")):
+        away = 1 + roundings * 2 * torch.finfo(torch.float32).eps
+        loss.arrived = {"log_probs": documented * away, "values": torch.zeros(8)}
+        assert loss.like() == name

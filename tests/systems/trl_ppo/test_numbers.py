@@ -113,12 +113,12 @@ def critic_detached(trainer: Any, patch: pytest.MonkeyPatch) -> None:
     trainer.model.register_forward_hook(detach, with_kwargs=True)
 
 
-def policy_term_flipped(trainer: Any, patch: pytest.MonkeyPatch) -> None:
-    def flip(before: Any, logits: Any, index: Any) -> Any:
+def policy_term_multiplied(factor: float) -> Callable[..., None]:
+    def multiplied(before: Any, logits: Any, index: Any) -> Any:
         found = before(logits, index)
-        return 2 * found.detach() - found if logits.requires_grad else found
+        return found.detach() + factor * (found - found.detach()) if logits.requires_grad else found
 
-    replaced("selective_log_softmax", flip)(trainer, patch)
+    return replaced("selective_log_softmax", multiplied)
 
 
 def layer_zeroed_by_a_hook(trainer: Any, patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,8 @@ FAULTS = {
     "tokens shifted in training": Fault(
         replaced("selective_log_softmax", shifted_in_training), "RLS801", "as far as rounding"
     ),
-    "policy's term flipped": Fault(policy_term_flipped, "RLS801", "sign of the policy's term flipped"),
+    "policy's term flipped": Fault(policy_term_multiplied(-1.0), "RLS801", "sign of the policy's term flipped"),
+    "policy's term tripled": Fault(policy_term_multiplied(3.0), "RLS801", "a policy's term 3 times as large"),
     "critic detached": Fault(critic_detached, "RLS801", "without the value's term"),
     "last token left out": Fault(replaced("first_true_indices", last_token_left_out), "RLS518", "samples"),
     "loss doubled": Fault(doubled_before_backward, "RLS805", "2 times"),

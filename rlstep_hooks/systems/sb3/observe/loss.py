@@ -9,21 +9,21 @@ ppo_mask/ppo_mask.py and ppo_recurrent/ppo_recurrent.py `train`; arxiv.org/abs/1
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.alternative_losses import fitting_gradients
+from rlstep_hooks.observe.hidden_loss import HiddenLoss, LossParts
+from rlstep_hooks.observe.losses import clip_acts, clipped_surrogate, near
 from rlstep_hooks.systems.sb3.observe.pure import is_own, is_pure, schedule_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rlstep_hooks.systems.sb3.observe.padding import Padding
 
-EDGE = 1e-5
-"""A ratio this near to its limit may be on either side of it."""
 CERTAIN = 1e-6
 """|log-prob| below which an action may be certain."""
 
@@ -64,158 +64,110 @@ def _number(schedule: Any, left: float) -> float:
     return float(inner(left))
 
 
-@dataclass
-class MiniBatch:
-    """The inputs of a mini-batch's loss, and the gradients that arrived at them."""
+@dataclass(kw_only=True)
+class MiniBatch(HiddenLoss[Settings]):
+    """The loss of a mini-batch, and the gradients that arrived in its backward."""
 
-    settings: Settings
     log_probs: Tensor
     values: Tensor
-    has_entropy: bool
     padding: Padding | None = None
     """Of the tensors whose gradients arrive; the numbers here have none."""
     samples: Any = None
     """Stable-Baselines3's `RolloutBufferSamples`."""
-    to_log_probs: Tensor | None = None
-    to_values: Tensor | None = None
-    to_entropy: Tensor | None = None
 
-    def follow(self, values: Tensor, log_probs: Tensor, entropy: Tensor | None) -> None:
-        """Place hooks that read the gradients. Tensor hooks change nothing and are freed with the graph."""
-        names = {"to_values": values, "to_log_probs": log_probs, "to_entropy": entropy}
-        for name, tensor in names.items():
-            if tensor is not None and tensor.requires_grad:
-                tensor.register_hook(lambda gradient, name=name: setattr(self, name, gradient.detach().clone()))
+    def follow(self, tensors: Mapping[str, Tensor]) -> None:
+        """Place hooks that read the gradients at the leaves. Tensor hooks change nothing and are freed with the graph."""
+        for name in self.leaves:
+            if tensors[name].requires_grad:
+                tensors[name].register_hook(partial(self._keep, name))
+
+    def _keep(self, name: str, gradient: Tensor) -> None:
+        self.arrived[name] = gradient.detach().clone()
+
+    def given(self) -> dict[str, Tensor]:
+        """What the loss is computed from. Which entropies there are matters to no gradient."""
+        given = {"values": self.values, "old_values": self.samples.old_values, "returns": self.samples.returns}
+        if "entropies" in self.leaves:
+            given["entropies"] = torch.zeros_like(self.log_probs)
+        precise = {name: of.flatten().double() for name, of in given.items()}
+        return _of_policy(self.log_probs, self.samples) | precise
 
     def observed(self) -> Tensor:
-        """(3, B), float64; 0 where no gradient came."""
+        """(L, B), the gradients; 0 where none came. Padding gets none: the loss counts samples alone."""
+        rows = [self.arrived.get(name) for name in self.leaves]
+        if self.padding is not None:
+            rows = [None if row is None else self.padding.taken_off(row) for row in rows]
         none = torch.zeros_like(self.log_probs)
-        arrived = (self.to_log_probs, self.to_values, self.to_entropy)
-        # Padding gets none: the loss counts samples alone.
-        rows = [row if row is None or self.padding is None else self.padding.taken_off(row) for row in arrived]
-        return torch.stack([(none if row is None else row).flatten().double() for row in rows])
+        return torch.stack([(none if row is None else row).flatten() for row in rows]).double()
 
-    def columns(self) -> dict[str, Tensor]:
-        """The distance of the gradients from the documented ones, in roundings, and their ratio to them."""
-        documented, rounding = self.documented(self.settings)
-        observed = self.observed()
-        gap = ((observed - documented).abs() / rounding).max()
-        ratio = (observed * documented).sum() / documented.square().sum()
-        return {"loss_gap": gap, "loss_ratio": ratio}
-
-    def learning(self) -> dict[str, Tensor]:
-        """How many samples have a gradient of the policy's term that the clip leaves, and of how many that is not known."""
-        gradient, edge = self._policy(self.settings, self._advantages(self.settings))
-        # An action that is certain, such as the only one that a mask allows, has no gradient.
-        undecided = edge.bool() | (self.log_probs.abs() < CERTAIN)
-        return {"learning": ((gradient != 0) & ~undecided).sum(), "undecided": undecided.sum()}
-
-    def _advantages(self, settings: Settings) -> Tensor:
-        """Those that the surrogate has, (B,)."""
-        given = self.samples.advantages.flatten().double()
-        if not settings.normalises or (len(given) == 1 and settings.clip is not None):
-            return given
-        return (given - given.mean()) / (given.std() + 1e-8)
-
-    def documented(self, settings: Settings, advantages: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The gradients to log-probs, values and entropies, (3, B), and one rounding of each."""
-        given = self.samples.advantages.flatten().double() if advantages is None else advantages
-        size = given.abs().max()
-        if settings.normalises and (len(given) > 1 or settings.clip is None):
-            deviation = given.std() + 1e-8
-            given, size = (given - given.mean()) / deviation, size / deviation
-        policy, edge = self._policy(settings, given)
-        count = len(given)
-        to_log_probs, rounding = -policy / count, (policy.abs().max() + size) / count
-        to_entropy = torch.full_like(to_log_probs, -settings.entropy / count)
-        if not self.has_entropy:
-            # Its estimate is -log_prob (ppo.py:259).
-            to_log_probs, to_entropy = to_log_probs - to_entropy, torch.zeros_like(to_entropy)
-        to_values, edge_of_values, size_of_values = self._values(settings)
-        documented = torch.stack([to_log_probs, settings.value * to_values / count, to_entropy])
-        epsilon, least = torch.finfo(self.log_probs.dtype).eps, 1e-12
-        sizes = torch.stack(
-            [
-                rounding.expand_as(edge) + abs(settings.entropy) / count,
-                abs(settings.value) * size_of_values / count,
-                torch.full_like(edge, abs(settings.entropy) / count),
-            ]
-        )
-        free = torch.stack([edge, edge_of_values, torch.zeros_like(edge)]).bool()
-        return documented, torch.where(free, torch.inf, epsilon * sizes + least)
-
-    def _policy(self, settings: Settings, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient of the surrogate with respect to each log-prob, and where a rounding decides whether the clip acts."""
-        if settings.clip is None:
-            return advantages, torch.zeros_like(advantages)
-        ratio = (self.log_probs - self.samples.old_log_prob.flatten()).double().exp()
-        low, high = 1 - settings.clip, 1 + settings.clip
-        clipped = ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))
-        edge = ((ratio - high).abs() < EDGE) | ((ratio - low).abs() < EDGE)
-        return torch.where(clipped, 0.0, advantages * ratio), edge.double()
-
-    def _values(self, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient of the squared distance with respect to each value, where a rounding decides, and the sizes of its terms."""
-        values, targets = self.values.flatten().double(), self.samples.returns.flatten().double()
-        edge = torch.zeros_like(values)
-        if settings.value_clip is None:
-            return 2 * (values - targets), edge, 2 * (values.abs() + targets.abs())
-        old = self.samples.old_values.flatten().double()
-        moved = values - old
-        kept = old + moved.clamp(-settings.value_clip, settings.value_clip)
-        edge = ((moved.abs() - settings.value_clip).abs() < EDGE).double()
-        gradient = torch.where(moved.abs() > settings.value_clip, 0.0, 2 * (kept - targets))
-        return gradient, edge, 2 * (kept.abs() + targets.abs() + old.abs())
-
-    def like(self) -> str:
-        """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss."""
-        return fitting_gradients(self.observed(), self._others())
-
-    def _others(self) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-        settings, own = self.settings, self.documented
-        right, rounding = own(settings)
-        advantages = self.samples.advantages.flatten().double()
-        only = torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64, device=right.device)
-        yield "the documented one with its sign flipped", (-right, rounding)
-        yield "that with the sign of the policy's term flipped", own(settings, -advantages)
-        yield "without the policy's term", own(replace(settings, normalises=False), torch.zeros_like(advantages))
-        yield "without the value's term", own(replace(settings, value=0.0))
-        yield "without its entropy bonus", own(replace(settings, entropy=0.0))
-        yield "that with the sign of the entropy bonus flipped", own(replace(settings, entropy=-settings.entropy))
-        bonus = self._entropy()
-        if bonus is not None:
-            yield f"that with an entropy coefficient of {bonus:.4g}", own(replace(settings, entropy=bonus))
-        if settings.normalises:
-            yield "that of advantages that are not normalised", own(replace(settings, normalises=False))
-        else:
-            yield "that of advantages normalised over the mini-batch", own(replace(settings, normalises=True))
-        if settings.clip is not None:
-            yield "that without a clip", own(replace(settings, clip=torch.inf))
-            yield "that without a ratio", own(replace(settings, clip=None))
-            yield "that of old log-probs equal to the current ones (ratio 1)", self._with_ratio_one()
+    def evaluate(self, settings: Settings, given: Mapping[str, Tensor]) -> LossParts:
+        """The documented loss."""
+        values, old_values, returns = given["values"], given["old_values"], given["returns"]
+        advantages, deviation = _advantages(settings, given["advantages"])
+        ratio, clip = _ratio(settings, given)
+        kept, largest = values, values.detach().abs()
+        nowhere = torch.zeros_like(returns, dtype=torch.bool)
+        edges = [near((ratio.detach() - 1).abs(), clip), nowhere, nowhere]
         if settings.value_clip is not None:
-            yield "that without a clip of the values", own(replace(settings, value_clip=None))
-        for factor in (0.5, 2.0):
-            if settings.value:
-                yield (
-                    f"that with a value's term {factor:g} times as large",
-                    own(replace(settings, value=factor * settings.value)),
-                )
-        for number in range(2, 65):
-            yield f"the documented one divided by {number}", (right / number, rounding)
-            yield f"the documented one multiplied by {number}", (right * number, rounding * number)
-        observed = self.observed()
-        if bool((observed[1:] - right[1:]).abs().le(64 * rounding[1:]).all()):
-            factor = float((observed * only * right).sum() / (only * right).square().sum())
-            scaled = torch.where(only > 0, factor * right, right)
-            yield f"that with a policy's term {factor:.4g} times as large", (scaled, rounding * max(abs(factor), 1.0))
+            kept = old_values + (values - old_values).clamp(-settings.value_clip, settings.value_clip)
+            largest = kept.detach().abs() + old_values.abs()
+            edges[1] = near((values.detach() - old_values).abs(), settings.value_clip)
+        # Without an entropy its estimate is -log_prob (ppo.py:259).
+        entropies = given.get("entropies", -given["log_probs"])
+        policy = clipped_surrogate(ratio, advantages, clip, clip)
+        loss = policy + settings.value * (kept - returns).square() - settings.entropy * entropies
+        acts = clip_acts(ratio.detach(), advantages, clip, clip)
+        of_policy = torch.where(acts, 0.0, advantages * ratio.detach()).abs().max()
+        of_policy = of_policy + given["advantages"].abs().max() / deviation
+        of_entropies = torch.full_like(returns, abs(settings.entropy))
+        sizes = [of_policy + of_entropies, 2 * abs(settings.value) * (largest + returns.abs()), of_entropies]
+        rows = len(self.leaves)
+        return LossParts(loss.mean(), torch.stack(edges[:rows]), torch.stack(sizes[:rows]) / len(returns))
 
-    def _entropy(self) -> float | None:
-        """The coefficient that the gradients of the entropies have; None where they have none of their own."""
-        if not self.has_entropy or self.to_entropy is None:
-            return None
-        return -float(self.to_entropy.double().mean()) * len(self.log_probs)
+    def mistakes(self, given: Mapping[str, Tensor]) -> Iterator[tuple[str, Settings, Mapping[str, Tensor]]]:
+        """What the loss of Stable-Baselines3 is mistaken for."""
+        settings, arrived = self.settings, self.arrived.get("entropies")
+        yield "without its entropy bonus", replace(settings, entropy=0.0), given
+        yield "that with the sign of the entropy bonus flipped", replace(settings, entropy=-settings.entropy), given
+        if arrived is not None:
+            bonus = -float(arrived.double().mean()) * len(self.log_probs)
+            yield f"that with an entropy coefficient of {bonus:.4g}", replace(settings, entropy=bonus), given
+        words = "that are not normalised" if settings.normalises else "normalised over the mini-batch"
+        yield f"that of advantages {words}", replace(settings, normalises=not settings.normalises), given
+        if settings.clip is not None:
+            yield "that without a ratio", replace(settings, clip=None), given
 
-    def _with_ratio_one(self) -> tuple[Tensor, Tensor]:
-        same = replace(self, samples=self.samples._replace(old_log_prob=self.log_probs))
-        return same.documented(self.settings)
+
+def learning(settings: Settings, log_probs: Tensor, samples: Any) -> dict[str, Tensor]:
+    """How many samples have a gradient of the policy's term that the clip leaves, and of how many that is not known."""
+    given = _of_policy(log_probs, samples)
+    advantages, _ = _advantages(settings, given["advantages"])
+    ratio, clip = _ratio(settings, given)
+    left = (advantages * ratio != 0) & ~clip_acts(ratio, advantages, clip, clip)
+    # An action that is certain, such as the only one that a mask allows, has no gradient.
+    undecided = near((ratio - 1).abs(), clip) | (log_probs.abs() < CERTAIN)
+    return {"learning": (left & ~undecided).sum(), "undecided": undecided.sum()}
+
+
+def _of_policy(log_probs: Tensor, samples: Any) -> dict[str, Tensor]:
+    """What the policy's term is computed from, by name, each (B,) float64."""
+    precise, advantages = log_probs.double(), samples.advantages.flatten().double()
+    # The trainer subtracts log-probs in their own dtype.
+    old = precise - (log_probs - samples.old_log_prob.flatten()).double()
+    return {"log_probs": precise, "old": old, "advantages": advantages}
+
+
+def _advantages(settings: Settings, given: Tensor) -> tuple[Tensor, Tensor | float]:
+    """(B,), those that the surrogate has, and what they were divided by."""
+    if not settings.normalises or (len(given) == 1 and settings.clip is not None):
+        return given, 1.0
+    deviation = given.std() + 1e-8
+    return (given - given.mean()) / deviation, deviation
+
+
+def _ratio(settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, float]:
+    """(B,), the ratio, and how far it may be from 1. That of A2C is 1, with the gradient of the log-prob."""
+    log_probs = given["log_probs"]
+    if settings.clip is None:
+        return (log_probs - log_probs.detach()).exp(), torch.inf
+    return (log_probs - given["old"]).exp(), settings.clip

@@ -12,7 +12,7 @@ from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.observe.surprisal import surprises
 from rlstep_hooks.systems.sb3.observe import sampled
 from rlstep_hooks.systems.sb3.observe.beside import beside_differ, beside_of
-from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
+from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, learning, read_settings
 from rlstep_hooks.systems.sb3.observe.padding import Padding, padding_of
 from rlstep_hooks.systems.sb3.observe.rate import due_rate, own_function
 
@@ -163,14 +163,18 @@ class TrainingWatch:
             return None
         if self._settings is None:
             self._settings = read_settings(self._model, ratio=self._audit.schedule.old_logprob_source != "none")
+        tensors = {"log_probs": log_probs, "values": values}
+        if entropies is not None:
+            tensors["entropies"] = entropies
         found = MiniBatch(
-            self._settings,
-            self._unpadded(log_probs.detach()),
-            self._unpadded(values.detach()),
-            entropies is not None,
+            settings=self._settings,
+            leaves=tuple(tensors),
+            epsilon=torch.finfo(log_probs.dtype).eps,
+            log_probs=self._unpadded(log_probs.detach()),
+            values=self._unpadded(values.detach()),
             padding=self._padding,
         )
-        found.follow(values, log_probs, entropies)
+        found.follow(tensors)
         return found
 
     def _around_zero_grad(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -244,8 +248,7 @@ class TrainingWatch:
         with self._loss_guard, torch.no_grad():
             if self._settings is None:
                 self._settings = read_settings(self._model, ratio=self._audit.schedule.old_logprob_source != "none")
-            found = MiniBatch(self._settings, self._log_probs, samples.old_values, has_entropy=False, samples=samples)
-            columns = found.learning()
+            columns = learning(self._settings, self._log_probs, samples)
         self._observer.add_columns(columns)
 
     def _add_surprise(self) -> None:

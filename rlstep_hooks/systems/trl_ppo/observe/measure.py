@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.losses import FITS
 from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ COLUMNS = ("tokens", "largest", "sum", "tokens_differ")
 
 _BASE = 6364136223846793005
 """An odd number whose powers modulo 2**64 have a long period (Knuth's multiplier)."""
-
-
-FITS = 32
-"""Roundings by which a documented loss may differ."""
 
 
 class PpoSource(MicroBatchSource, frozen=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.systems.trl_ppo.observe.loss import FollowedLoss, Inputs
+from rlstep_hooks.systems.trl_ppo.observe.loss import FollowedLoss
 from rlstep_hooks.systems.trl_ppo.observe.rollout import Documented, Sampled, Settings, Whitening
 
 if TYPE_CHECKING:
@@ -191,18 +191,23 @@ class ArithmeticWatch:
             return
         of, place, width = self._documented, matched.place, matched.tokens.shape[1]
         advantages, returns = self._used
-        inputs = Inputs(
-            new=matched.new,
-            old=of.sampled.old[place],
-            advantages=advantages[place],
-            counted=of.sampled.counted[place],
-            values=values.detach()[:, -width - 1 : -1, 0],
-            old_values=of.values[place],
-            returns=returns[place],
-            valued=of.valued[place],
-            known=matched.known,
+        inputs = {
+            "log_probs": matched.new,
+            "old": of.sampled.old[place],
+            "advantages": advantages[place],
+            "counted": of.sampled.counted[place],
+            "values": values.detach()[:, -width - 1 : -1, 0],
+            "old_values": of.values[place],
+            "returns": returns[place],
+            "valued": of.valued[place],
+            "known": matched.known,
+        }
+        self._followed = FollowedLoss(
+            settings=of.settings,
+            temperature=self._meter.temperature,
+            inputs=inputs,
+            divisor=self._trainer.accelerator.gradient_accumulation_steps,
         )
-        self._followed = FollowedLoss(of.settings, self._meter.temperature, inputs)
         self._followed.follow(logits, values, matched.tokens)
 
     def backward_begins(self, loss: Any) -> None:
@@ -215,5 +220,5 @@ class ArithmeticWatch:
         followed, self._followed = self._followed, None
         if followed is not None and "loss" in followed.arrived:
             with torch.no_grad():
-                columns = followed.columns(self._trainer.accelerator.gradient_accumulation_steps)
+                columns = followed.columns()
             self._meter.add(columns, followed.like)

@@ -20,6 +20,7 @@ from rlstep_hooks.observe.losses import (
     Formula,
     LossBatch,
     Term,
+    clip_acts,
     clipped_surrogate,
     k3,
     mean_over_sequence,
@@ -184,10 +185,9 @@ def clipped_fraction(settings: LossSettings, batch: LossBatch) -> float | None:
     """The part of the counted tokens whose gradient the clip removes; None for a loss without such a clip."""
     if settings.mode not in ("vanilla", "gspo") or not batch.mask.any():
         return None
-    ratio, advantages = _ratios(settings, batch), batch.tensors["advantages"]
-    acts = ((advantages > 0) & (ratio > 1 + settings.clip_high)) | ((advantages < 0) & (ratio < 1 - settings.clip_low))
-    if settings.mode == "vanilla":
-        acts |= (advantages < 0) & (ratio > settings.clip_c)
+    dual = settings.clip_c if settings.mode == "vanilla" else None
+    clip = settings.clip_low, settings.clip_high, dual
+    acts = clip_acts(_ratios(settings, batch), batch.tensors["advantages"], *clip)
     return float((acts * batch.mask).sum() / batch.mask.sum())
 
 

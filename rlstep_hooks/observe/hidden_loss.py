@@ -1,0 +1,124 @@
+"""The documented loss of an actor and a critic whose trainer keeps it to itself: compared by the gradients that arrive in its backward.
+
+A framework gives the loss, where a rounding decides, sizes, and mistakes of its own. Gradients, roundings and naming are here once.
+Shapes: L leaves; S is the shape of each of them, (B,) or (B, T). Everything is computed in float64, on the device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.alternative_losses import LARGEST_FACTOR
+from rlstep_hooks.observe.losses import FITS
+from rlstep_hooks.observe.own_graph import own_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_LEAST = 1e-12
+"""Is added to each rounding, for gradients of 0."""
+
+Settings = TypeVar("Settings", bound=Any)
+"""A dataclass with the fields `clip` and `value_clip`, each None or infinite without one, and `value`, the weight of that term."""
+
+
+class LossParts(NamedTuple):
+    """A documented loss, evaluated."""
+
+    loss: Tensor
+    """Shape ()."""
+    edges: Tensor
+    """(L, *S), where a rounding decides on which side of a limit something is."""
+    sizes: Tensor
+    """(L, *S), sizes of the numbers that each gradient is added up from."""
+
+
+@dataclass(kw_only=True)
+class HiddenLoss(ABC, Generic[Settings]):
+    """The loss of one micro-batch, and the gradients that arrived in its backward."""
+
+    settings: Settings
+    leaves: tuple[str, ...]
+    """Names of the tensors at which gradients are compared, that of the policy first."""
+    epsilon: float = torch.finfo(torch.float32).eps
+    """The distance of 1 to the next number in the dtype in which the trainer computes."""
+    arrived: dict[str, Tensor] = field(default_factory=dict)
+    """Gradients, by name."""
+
+    @abstractmethod
+    def given(self) -> dict[str, Tensor]:
+        """What the loss is computed from, by name, in float64: among others the leaves, log_probs, old and advantages."""
+
+    @abstractmethod
+    def observed(self) -> Tensor:
+        """(L, *S), the gradients that arrived at the leaves, in float64."""
+
+    @abstractmethod
+    def evaluate(self, settings: Settings, given: Mapping[str, Tensor]) -> LossParts:
+        """The documented loss."""
+
+    @abstractmethod
+    def mistakes(self, given: Mapping[str, Tensor]) -> Iterable[tuple[str, Settings, Mapping[str, Tensor]]]:
+        """What only this loss is mistaken for, in words that follow "the loss is": settings and tensors that give it."""
+
+    def columns(self) -> dict[str, Tensor]:
+        """The largest distance of the gradients that arrived from the documented ones, in roundings, and their ratio."""
+        observed = self.observed()
+        documented, rounding = self.gradients(self.settings, self.given())
+        gap = ((observed - documented).abs() / rounding).max()
+        return {"loss_gap": gap, "loss_ratio": (observed * documented).sum() / documented.square().sum()}
+
+    def like(self) -> str:
+        """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss."""
+        observed = self.observed()
+        others = self._others(self.given(), observed)
+        return next((words for words, *documented in others if _fits(observed, *documented)), "")
+
+    def gradients(self, settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(L, *S), the gradients at the leaves, and one rounding of each: infinite where a rounding decides."""
+        with own_graph():
+            leaves = {name: given[name].detach().requires_grad_() for name in self.leaves}
+            loss, edges, sizes = self.evaluate(settings, {**given, **leaves})
+            found = torch.autograd.grad(loss, list(leaves.values()))
+        return torch.stack(found), torch.where(edges, torch.inf, self.epsilon * sizes + _LEAST)
+
+    def _others(self, given: Mapping[str, Tensor], observed: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        right, rounding = self.gradients(self.settings, given)
+        # What may be the documented one gets no other name: it is also one without a term that has no weight.
+        yield "", right, rounding
+        yield "the documented one with its sign flipped", -right, rounding
+        for mistakes in (self.mistakes(given), self._common_mistakes(given)):
+            for words, settings, tensors in mistakes:
+                yield words, *self.gradients(settings, tensors)
+        for number in range(2, LARGEST_FACTOR + 1):
+            yield f"the documented one divided by {number}", right / number, rounding
+            yield f"the documented one multiplied by {number}", right * number, rounding * number
+        if _fits(observed[1:], right[1:], rounding[1:]):
+            factor = float((observed[0] * right[0]).sum() / right[0].square().sum())
+            scaled = torch.cat([factor * right[:1], right[1:]])
+            yield f"that with a policy's term {factor:.4g} times as large", scaled, rounding * max(abs(factor), 1.0)
+
+    def _common_mistakes(self, given: Mapping[str, Tensor]) -> Iterator[tuple[str, Settings, Mapping[str, Tensor]]]:
+        settings, advantages = self.settings, given["advantages"]
+        yield "that with the sign of the policy's term flipped", settings, {**given, "advantages": -advantages}
+        yield "without the policy's term", settings, {**given, "advantages": torch.zeros_like(advantages)}
+        yield "without the value's term", replace(settings, value=0.0), given
+        if settings.clip is not None:
+            yield "that without a clip", replace(settings, clip=torch.inf), given
+            ones = {**given, "old": given["log_probs"]}
+            yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones
+        if settings.value_clip is not None:
+            yield "that without a clip of the values", replace(settings, value_clip=torch.inf), given
+        for factor in (0.5, 2.0) if settings.value else ():
+            words = f"that with a value's term {factor:g} times as large"
+            yield words, replace(settings, value=factor * settings.value), given
+
+
+def _fits(observed: Tensor, documented: Tensor, rounding: Tensor) -> bool:
+    # An alternative has roundings of its own.
+    return bool(((observed - documented).abs() <= 2 * FITS * rounding).all())
