@@ -23,9 +23,10 @@ RELEASE = Version(version("trl"))
 
 
 @pytest.fixture(autouse=True)
-def one_precision_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A trainer with bf16 leaves it in the environment and in accelerate's shared state, for all trainers after it. One with
-    torch_compile does too, with transformers before 5: a compiled model ignores hooks of its modules, and has a zero_grad of its own.
+    torch_compile does too, with transformers before 5: a compiled model ignores hooks of its modules, and has a zero_grad of its own,
+    so that a fault made of either is none (tests/faults).
     """
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "no")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.version import Version
 
 from rlstep_hooks import StepAuditCallback, StepAuditError, plan
 from rlstep_hooks.systems.trl.observe import callback as callback_module
+from rlstep_hooks.systems.trl.observe.limits import is_compiled
 from rlstep_hooks.systems.trl.releases import TrlRelease
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_rows, tiny_tokenizer, tiny_trainer
 from rlstep_hooks.testing.trl_faults import FAULTS
@@ -177,6 +181,17 @@ def test_torch_compile(build: Callable[..., Any]) -> None:
     assert trainer.state.global_step == 2
     assert not problems(audit.report)
     assert "torch.compile" in audit.report.not_evaluated["RLS402"]
+
+
+def test_a_compiled_trainer_is_left_behind_with_transformers_before_5(build: Callable[..., Any]) -> None:
+    """The environment alone carries it to later trainers: accelerate's shared state does not."""
+    build(torch_compile=True, torch_compile_backend="eager", **SHORT)
+    later, _ = build(**SHORT)
+    assert not later.args.torch_compile
+    assert is_compiled(later) == (Version(version("transformers")) < Version("5"))
+    os.environ["ACCELERATE_DYNAMO_BACKEND"] = "no"
+    last, _ = build(**SHORT)
+    assert not is_compiled(last)
 
 
 def test_a_model_that_another_trainers_settings_compile(

@@ -9,13 +9,13 @@ from packaging.version import Version
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.systems.trl_async.system import OBSERVED
-from tests.systems.trl.conftest import RELEASE, one_precision_a_test, quiet
+from tests.systems.trl.conftest import RELEASE, nothing_left_behind, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["one_precision_a_test", "quiet"]
+__all__ = ["nothing_left_behind", "quiet"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
