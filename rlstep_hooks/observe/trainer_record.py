@@ -18,7 +18,6 @@ from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import (
     Carried,
-    ConfigChanged,
     Constant,
     Measured,
     MicroBatch,
@@ -135,13 +134,6 @@ class TrainerRecord:
     def carried(self, came: Carried) -> None:
         """Samples came from the controller."""
         self.writer.emit(msgspec.structs.replace(came, at=self.writer.now()))
-
-    def changed(
-        self, changes: Iterable[tuple[str, Any, Any]], *, since: Literal["train_begin", "configuration"]
-    ) -> None:
-        """Settings have other values than before."""
-        for name, before, after in changes:
-            self.writer.emit(ConfigChanged(at=self.writer.now(), name=name, before=before, after=after, since=since))
 
     def measured(self, values: RolloutValues) -> None:
         """Add numbers of a rollout, under the number of its refresh."""

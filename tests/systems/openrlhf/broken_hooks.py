@@ -40,7 +40,7 @@ FIRST = (
     (OBSERVE + "carried", "CarriedSamples.handed"),
     (OBSERVE + "buffered", "BufferedSamples.collated"),
     (OBSERVE + "model_weights", "ModelWeights.look"),
-    (OBSERVE + "settings_in_force", "SettingsInForce.changes"),
+    ("rlstep_hooks.observe.settings", "SettingsWatch.changes"),
     (RECORD, "TrainerRecord.begin_backward"),
     (OBSERVE + "samples", "SampleWatch.before_advantages"),
     (OBSERVE + "samples", "SampleWatch.inspected"),

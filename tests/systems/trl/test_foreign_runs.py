@@ -12,7 +12,7 @@ from packaging.version import Version
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
+from rlstep_hooks.systems.trl.observe.settings import of_copies
 from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_tokenizer, tiny_trainer
 from tests.faults import trl_faults
 from tests.systems.trl.conftest import RELEASE
@@ -319,9 +319,9 @@ def test_every_attribute_that_is_copied_from_the_arguments_is_compared(algorithm
     copied = {name for name, _ in re.findall(r"self\.(\w+) = .*\bargs\.(\w+)", source)} - FOLLOWED_ELSEWHERE
     assert len(copied) >= 9
     assert copied <= OTHERS.keys(), "another value of each is given above"
-    assert list(LiveSettings(trainer).not_as_configured()) == []
+    assert of_copies(trainer).changes() == []
     for name in copied:
         before = getattr(trainer, name)
         setattr(trainer, name, OTHERS[name])
-        assert [change[0] for change in LiveSettings(trainer).not_as_configured()] == [f"trainer.{name}"]
+        assert [change[0] for change in of_copies(trainer).changes()] == [f"trainer.{name}"]
         setattr(trainer, name, before)

@@ -160,7 +160,8 @@ HOOKS = (
     "rollouts.RolloutHooks._emit_rollout",
     "microbatches.MicroBatchHooks._measure_loss",
     "identities.SampleIdentities.trained",
-    "live_settings.LiveSettings.changes",
+    "settings.SettingsWatch.changes",
+    "settings.optimizer_settings",
     "rlstep_hooks.observe.steps.WeightProbe.before_step",
     "updates.UpdateObserver._emit_update",
     "numbers.NumberCollector._work_up",
@@ -168,7 +169,6 @@ HOOKS = (
     "trackers.scalars",
     "sampling.SamplingWatch._record",
     "updates.optimizer_tensors",
-    "updates.OptimizerSettings.not_as_configured",
     "updates.GradientWatch.before_step",
     "rollouts.RewardWatch.misplaced",
 )

@@ -10,7 +10,7 @@ import torch
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.weight_sums import WeightSums
 from rlstep_hooks.systems.verl.observe.carried import Carried
-from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
+from rlstep_hooks.systems.verl.observe.settings import clip_grad, of_optimizer
 
 KEYS = [("a", "0", 1), ("b", "0", 2)]
 ROWS = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
@@ -79,22 +79,22 @@ def engine(**config: Any) -> Any:
 
 
 def test_an_optimizer_as_configured_has_no_changes() -> None:
-    assert list(SettingsInForce(engine(), "critic.optim").changes()) == []
+    assert of_optimizer(engine(), "critic.optim").changes() == []
     given = engine(betas=[0.5, 0.6], override_optimizer_config={"betas": [0.9, 0.999], "eps": 1e-8})
-    assert list(SettingsInForce(given, "critic.optim").changes()) == [], "what overrides the others counts"
+    assert of_optimizer(given, "critic.optim").changes() == [], "what overrides the others counts"
 
 
 def test_settings_that_change_are_told_once() -> None:
     followed = engine()
-    watch = SettingsInForce(followed, "critic.optim")
+    watch = of_optimizer(followed, "critic.optim")
+    assert clip_grad(followed) == 1.0
     followed.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
     followed.optimizer_config.clip_grad = 100.0
-    assert list(watch.changes()) == [
+    assert watch.changes() == [
         ("critic.optim.clip_grad", 1.0, 100.0),
         ("critic.optim.betas", (0.9, 0.999), (0.5, 0.9)),
     ]
-    assert list(watch.changes()) == []
-    assert watch.limit == 1.0
+    assert watch.changes() == []
 
 
 def test_a_write_to_any_tensor_between_updates_is_counted() -> None:

@@ -19,7 +19,7 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import ConfigChanged, EpochEnd, FactsRead, Generated, Rewarded
+from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Rewarded
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
@@ -33,7 +33,7 @@ from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL,
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
-from rlstep_hooks.systems.openrlhf.observe.settings_in_force import SettingsInForce, settings_of
+from rlstep_hooks.systems.openrlhf.observe.settings import of_arguments
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
@@ -115,7 +115,7 @@ class OpenRlhfController:
         configured = copy.deepcopy(trainer.args)
         self._advantages = AdvantageWatch(configured)
         self._way = CarriedSamples(configured)
-        self._arguments = SettingsInForce(lambda: settings_of(trainer.args))
+        self._arguments = of_arguments(trainer.args)
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
@@ -124,7 +124,6 @@ class OpenRlhfController:
         self._engines = EngineRecords(folder(), run, self._recorder)
         self._seen = Contained(self._recorder, ("samples",))
         self._compared = Contained(self._recorder, ("advantages",))
-        self._settings = Contained(self._recorder, ("settings",))
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -380,10 +379,7 @@ class OpenRlhfController:
                 # not the hook on the object; it has returned when training begins.
                 self._synced()
             self._emit_rollout(self._generated(len(samples)))
-        with self._settings:
-            at = self._recorder.now()
-            for name, before, after in self._arguments.changes():
-                self._recorder.emit(ConfigChanged(at=at, name=name, before=before, after=after, since="train_begin"))
+        self._arguments.tell(self._recorder)
         result = self._run(wrapped, args, kwargs)
         with self._contained:
             self._record.take_error()

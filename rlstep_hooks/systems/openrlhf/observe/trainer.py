@@ -32,12 +32,11 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
-from rlstep_hooks.systems.openrlhf.observe.copied_settings import of_trainer
 from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
-from rlstep_hooks.systems.openrlhf.observe.settings_in_force import SettingsInForce, of_optimizer, settings_of
+from rlstep_hooks.systems.openrlhf.observe.settings import of_arguments, of_optimizer, of_trainer
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 
 if TYPE_CHECKING:
@@ -97,14 +96,12 @@ class OpenRlhfTrainer:
         self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
         self._buffered = BufferedNumbers()
         self._syncs = Contained(self._record.writer, ("sampler",))
-        self._settings_guard = Contained(self._record.writer, ("settings",))
-        self._arguments = SettingsInForce(lambda: settings_of(args))
-        self._compared: dict[str, SettingsInForce] = {}
-        """What is compared with the arguments before each step, by what stands before its names."""
-        with self._settings_guard:
-            self._compared[f"{role} trainer"] = of_trainer(trainer, role)
-            of_adam = of_optimizer(engine, args.actor if role == "policy" else args.critic)
-            self._compared |= {f"{role} optimizer": of_adam} if of_adam is not None else {}
+        self._arguments = of_arguments(args)
+        self._in_force = (
+            of_trainer(trainer, role),
+            of_optimizer(engine, args.actor if role == "policy" else args.critic, role),
+        )
+        """What is compared with the arguments before each step."""
         self._model = ModelWeights(engine.module.parameters())
         self._weights = SyncedWeights(trainer, engine, self._syncs)
         with self._record.order:
@@ -209,8 +206,7 @@ class OpenRlhfTrainer:
         with self._record.order:
             self._steps_elsewhere()
             self._record.begin(name)
-        with self._settings_guard:
-            self._record.changed(self._arguments.changes(), since="train_begin")
+        self._arguments.tell(self._record.writer)
 
     def end(self, name: Any) -> None:
         """A call of the controller is about to return."""
@@ -446,16 +442,12 @@ class OpenRlhfTrainer:
                 self._probing = True
                 steps.see_frozen(self._model.frozen)
                 self._record.before_step(self.role, replayed=is_compared(self._cycle))
+        for settings in self._in_force:
+            settings.tell(self._record.writer)
         with self._steps_guard:
-            self._settings_in_force()
             norm = norm_of_gradients(parameters_of(optimizer)) if is_compared_whole(self._cycle) else None
             if norm is not None:
                 self._norms.append(norm)
-
-    def _settings_in_force(self) -> None:
-        for whose, settings in self._compared.items():
-            changes = [(f"{whose} {name}", *values) for name, *values in settings.changes()]
-            self._record.changed(changes, since="configuration")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """torch's own hook: an optimizer really stepped."""

@@ -23,11 +23,10 @@ from rlstep_hooks.record.ledger import BELOW
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
-from rlstep_hooks.systems.sb3.observe import sampled
+from rlstep_hooks.systems.sb3.observe import sampled, settings
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
 from rlstep_hooks.systems.sb3.observe.followed import followed, refusal
 from rlstep_hooks.systems.sb3.observe.rate import rate_facts
-from rlstep_hooks.systems.sb3.observe.settings_in_force import SettingsInForce
 from rlstep_hooks.systems.sb3.observe.timesteps import TimestepsWatch
 from rlstep_hooks.systems.sb3.observe.training import TrainingWatch, limit_facts
 from rlstep_hooks.systems.sb3.plan import plan_model
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
+    from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.session.recorder import Listener
 
 
@@ -90,7 +90,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._timesteps = TimestepsWatch()
         self._rollouts = 0
         self._training: TrainingWatch | None = None
-        self._settings: SettingsInForce | None = None
+        self._settings: SettingsWatch | None = None
         self._held: dict[str, int] = {}
         """The policy's tensors, and those of its optimizer."""
         self._last_values: Any = None
@@ -125,13 +125,13 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             session.refuse(refused)
             return
         with session.beginning():
-            self._settings = SettingsInForce(self.model)
+            self._settings = settings.of_training(self.model)
             audit = self._planned(session)
             audit.begin()
             self._attach(session, audit)
             self._audit = audit
             if session.recorder is not None:
-                self._settings.compare_copies(session.recorder)
+                settings.of_copies(self.model).tell(session.recorder)
 
     def _record_folder(self) -> str | os.PathLike[str] | None:
         """The folder that was asked for, else `rlstep/` beside what Stable-Baselines3 itself writes."""
@@ -214,7 +214,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         rollout.__exit__(None, None, None)
         with self._guard:
             if self._settings is not None and self._session.recorder is not None:
-                self._settings.compare(self._session.recorder)
+                self._settings.tell(self._session.recorder)
             self._look_at_tensors()
         if self._training is not None:
             self._training.rollout_ended(self._compare_rollout())

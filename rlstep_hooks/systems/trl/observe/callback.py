@@ -15,14 +15,15 @@ from transformers import Trainer, TrainerCallback
 from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.settings import attributes
 from rlstep_hooks.record import suite
-from rlstep_hooks.record.events import ConfigChanged
 from rlstep_hooks.record.logger import logger
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
+from rlstep_hooks.systems.trl.observe.settings import of_construction
 from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
-    from rlstep_hooks.session.recorder import Listener, Recorder
+    from rlstep_hooks.session.recorder import Listener
 
 
 class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not here when types are checked
@@ -178,8 +179,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """
         if not self._adopt(trainer):
             return
-        settings = subject_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
-        self._first_settings = {name: getattr(trainer.args, name, None) for name in settings}
+        names = subject_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
+        self._first_settings = dict(attributes(trainer.args, names))
         # `train` on the instance: the only way to see whatever training raises, and to take everything off then. In all releases.
         # The trainer alone holds the patch, so that an audit keeps no trainer that is never trained.
         patch = Patches()
@@ -236,7 +237,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         )
         if not agreed:
             recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
-        self._compare_settings(trainer, recorder)
+        of_construction(trainer, self._first_settings).tell(recorder)
         if self.on_fail == "stop" and subject.stops:
             self._stop = StopAgreement(name, world_size)
         elif self.on_fail == "stop":
@@ -287,29 +288,6 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if isinstance(self._log_dir, LeftOut):
             return os.environ.get("RLSTEP_DIR") or Path(trainer.args.output_dir) / "rlstep"
         return self._log_dir
-
-    def _compare_settings(self, trainer: Any, recorder: Recorder) -> None:
-        """Settings now against those when the trainer was built, and derived sizes against their parts."""
-        args = trainer.args
-        for name, before in self._first_settings.items():
-            after = getattr(args, name, None)
-            if after != before:
-                recorder.emit(
-                    ConfigChanged(at=recorder.now(), name=name, before=before, after=after, since="construction")
-                )
-        generation = getattr(args, "generation_batch_size", None)
-        if isinstance(generation, int):
-            parts = args.per_device_train_batch_size * trainer.accelerator.num_processes * args.steps_per_generation
-            if parts != generation:
-                recorder.emit(
-                    ConfigChanged(
-                        at=recorder.now(),
-                        name="per_device_train_batch_size * processes * steps_per_generation",
-                        before=generation,
-                        after=parts,
-                        since="construction",
-                    )
-                )
 
     def _around_train(self, patch: Patches, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         self._sees_train = True

@@ -11,20 +11,20 @@ from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_w
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
-from rlstep_hooks.record.events import ConfigChanged, FactsRead, Purpose, Refresh, Rollout, WeightSync
+from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout, WeightSync
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advantages
-from rlstep_hooks.systems.trl.observe.live_settings import LiveSettings
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import token_mask
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
+from rlstep_hooks.systems.trl.observe.settings import of_copies, of_training
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
 from rlstep_hooks.systems.vllm_engine.served import served_engine
 
@@ -70,7 +70,7 @@ class RolloutHooks:
         self._distance_guard = Contained(recorder, ("engine_distance",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
-        self._settings = LiveSettings(trainer)
+        self._settings = of_training(trainer)
         form = observation.form
         own = form.read != READ or bool(own_advantages(trainer, form.read))
         self._rewards = rewards = RewardWatch(trainer, schedule.algorithm, recorder)
@@ -114,10 +114,7 @@ class RolloutHooks:
         self._replay.attach(hooks)
         self._rewards.attach(hooks)
         self._observation.reference.attach()
-        for name, configured, used in self._settings.not_as_configured():
-            self._recorder.emit(
-                ConfigChanged(at=self._recorder.now(), name=name, before=configured, after=used, since="configuration")
-            )
+        of_copies(trainer).tell(self._recorder)
 
     def _generates(self, call: Call) -> Iterator[None]:
         seen = self._observation
@@ -340,7 +337,7 @@ class RolloutHooks:
             )
         recorder.emit_soon(*events)
         if purpose == "training":
-            self._check_settings()
+            self._settings.tell(recorder)  # they take effect at the next micro-batch
         seen.numbers.collect()
 
     def _misplaced(self, parts: list[dict[str, Any]]) -> Tensor | None:
@@ -423,10 +420,3 @@ class RolloutHooks:
             group = self._observation.schedule.samples_per_prompt if groups_intact else 1
             return self._rows.repeated(rows[::group] if group > 1 else rows)
         return None
-
-    def _check_settings(self) -> None:
-        """Compare the live settings with those at the beginning of training; they take effect at the next micro-batch."""
-        for name, before, after in self._settings.changes():
-            self._recorder.emit(
-                ConfigChanged(at=self._recorder.now(), name=name, before=before, after=after, since="train_begin")
-            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.contained import Contained
@@ -14,7 +14,7 @@ from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
-from rlstep_hooks.systems.trl.observe.optimizer_settings import NEVER_SCHEDULED, OptimizerSettings
+from rlstep_hooks.systems.trl.observe.settings import OptimizerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,7 +69,6 @@ class UpdateObserver:
         """Probed tensors that were written to between that step and this one."""
         self.steps = StepFollower(recorder)
         self.settings: OptimizerSettings | None = None
-        self._settings_guard = Contained(recorder, ("optimizer",))
         self._facts_guard = Contained(recorder, ("weights",))
         self._before_guard = Contained(recorder, ("weights", "learning_rate"))
         self._after_guard = Contained(recorder, ("order", "weights"))
@@ -97,8 +96,7 @@ class UpdateObserver:
         with self._facts_guard:
             held = optimizer_tensors(self._trainer.model.parameters(), inner)
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
-        with self._settings_guard:
-            self.settings = OptimizerSettings(self._trainer, inner)
+        self.settings = OptimizerSettings(self._trainer, inner)
         self.steps.watch_weights(stepped_by(inner, self._trainer.model.parameters()))
         self.steps.watch_steps(inner)
         sharded = getattr(self._trainer, "is_fsdp_enabled", False)
@@ -109,17 +107,6 @@ class UpdateObserver:
             guard = Contained(self._recorder, ("gradient",))
             self.steps.watch_gradients(GradientWatch(self._trainer.model.named_parameters(), guard))
             self.steps.watch_graded(of for of in self._trainer.model.named_parameters() if of[1].requires_grad)
-
-    def _compare_settings(self, settings: OptimizerSettings) -> None:
-        """Those of the optimizer: at the first step with the configured ones, later with those of the step before."""
-        wrong = list(settings.not_as_configured()) if not self.version else []
-        later = settings.changes()
-        wrong += [change for change in later if change[0].startswith(NEVER_SCHEDULED) and self.version]
-        for name, before, after in wrong or later:
-            since: Literal["configuration", "train_begin"] = "configuration" if wrong else "train_begin"
-            self._recorder.emit(
-                ConfigChanged(at=self._recorder.now(), name=name, before=before, after=after, since=since)
-            )
 
     def _watch_schedule(self) -> None:
         with self._facts_guard:
@@ -200,9 +187,8 @@ class UpdateObserver:
             limit = self._limit() if whole else None
             if limit:
                 self.steps.see_norm(self._windows, norm_of_gradients(self._clipped(optimizer)), limit)
-        with self._settings_guard:
-            if self.settings is not None and is_compared(cycle):
-                self._compare_settings(self.settings)
+        if self.settings is not None and is_compared(cycle):
+            self.settings.tell(self._recorder, stepped=self.version > 0)
         probed = bool(self._written) or is_probed(cycle)
         self.steps.before_step(self._windows, replayed=is_compared(cycle), probed=probed, whole=whole)
 

@@ -15,7 +15,8 @@ from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.hooks import Call, Hooks
-from rlstep_hooks.record.events import ConfigChanged, EpochEnd, MicroBatch, Refresh, Rollout
+from rlstep_hooks.observe.settings import SettingsWatch, attributes
+from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.subject import Observer
@@ -56,7 +57,7 @@ class PpoObserver(Observer):
         self._sampled_with = SamplingWatch(
             trainer, recorder, of_rollout=lambda: not self._sampling, processors=not self._arithmetic.of_another_loop
         )
-        self._settings = {name: getattr(trainer.args, name, None) for name in (*SETTINGS, *ARITHMETIC)}
+        self._settings = SettingsWatch(lambda: attributes(trainer.args, (*SETTINGS, *ARITHMETIC)), since="train_begin")
         self._sampling = False
         self._generated = 0
         self._positions = 0
@@ -184,7 +185,7 @@ class PpoObserver(Observer):
         self._ended_pass = bool(getattr(self.trainer.dataloader, "end_of_dataloader", False))
         self._generated = self._positions = 0
         self._reference = False
-        self._check_settings()
+        self._settings.tell(recorder)  # they take effect at once
 
     def _rollout_is_over(self) -> None:
         """Count the rollout whose micro-batches are over, and let its numbers be fetched."""
@@ -194,16 +195,6 @@ class PpoObserver(Observer):
             self._samples = None
             self._rollouts += 1
             self._numbers.collect()
-
-    def _check_settings(self) -> None:
-        """Compare the live settings with those at the beginning of training; they take effect at once."""
-        for name, before in self._settings.items():
-            after = getattr(self.trainer.args, name, None)
-            if after != before:
-                self._settings[name] = after
-                self.recorder.emit(
-                    ConfigChanged(at=self.recorder.now(), name=name, before=before, after=after, since="train_begin")
-                )
 
     def logged(self, logs: dict[str, Any]) -> None:
         """The numbers of this rollout were logged (TrainerCallback.on_log, all releases)."""

@@ -23,7 +23,7 @@ from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
-from rlstep_hooks.systems.verl.observe import sampled
+from rlstep_hooks.systems.verl.observe import sampled, settings
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
@@ -31,14 +31,13 @@ from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
-from rlstep_hooks.systems.verl.observe.loss_settings import LossSettings
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights, plain_name
-from rlstep_hooks.systems.verl.observe.settings_in_force import SettingsInForce
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+    from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.verl.observe.samples import Key
@@ -96,9 +95,10 @@ class VerlTrainer:
         """Of the critic's micro-batches whether returns and old values were those."""
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
-        self._settings: dict[Role, SettingsInForce] = {}
-        self._loss_settings: LossSettings | None = None
-        self._settings_guard = Contained(self._record.writer, ("settings",))
+        self._settings: dict[Role, SettingsWatch] = {}
+        self._limits: dict[Role, float] = {}
+        """Of the norm of the gradients."""
+        self._loss_settings: SettingsWatch | None = None
         self._formula = Contained(self._record.writer, ("formula",))
         self._drawn = Contained(self._record.writer, ("drawn",))
         self._cap: float | None = None
@@ -151,7 +151,8 @@ class VerlTrainer:
             steps.watch_graded(("", shard) for shard in shards)
             steps.watch_steps(optimizer)
             with self._replay_guard:
-                self._settings[role] = SettingsInForce(engine, f"{_SECTIONS[role]}.optim")
+                self._limits[role] = settings.clip_grad(engine)
+            self._settings[role] = settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim")
             names = engine.module.named_parameters()
             steps.watch_whole((plain_name(name), LocalShard(p)) for name, p in names)
             facts = rate_facts(engine, "critic_lr_schedule")
@@ -197,9 +198,8 @@ class VerlTrainer:
 
     def compares_loss_settings(self, worker: Any) -> None:
         """Compare what the loss computes with, before the first rollout and after each."""
-        with self._settings_guard:
-            self._loss_settings = self._loss_settings or LossSettings(worker)
-            self._record.changed(self._loss_settings.changes(), since="configuration")
+        self._loss_settings = self._loss_settings or settings.of_loss(worker)
+        self._loss_settings.tell(self._record.writer)
 
     def sees_reference(self, worker: Any) -> None:
         """The reference model has computed log-probs."""
@@ -434,9 +434,8 @@ class VerlTrainer:
         with self._record.values:
             self._record.before_step(role, replayed=self._losses.looks)
         with self._replay_guard:
-            settings = self._settings[role]
-            limit = settings.limit
-            self._record.changed(settings.changes(), since="configuration")
+            self._settings[role].tell(self._record.writer)
+            limit = self._limits[role]
             if limit > 0 and self._losses.looks_at_all:
                 # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).
                 self._record.see_norm(role, norm_of_gradients(self._engines[role][0].module.parameters()), limit)

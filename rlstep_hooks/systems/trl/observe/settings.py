@@ -1,0 +1,244 @@
+"""What a live trainer and its optimizer compute with, beside what was configured and what was there when training began.
+
+Sizes that a cycle follows are read from the arguments. What the trainer computes with it copies from them when it is built
+(`GRPOTrainer.__init__` and `RLOOTrainer.__init__`, 0.16.1 to 1.16.0).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
+from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
+from rlstep_hooks.systems.trl.observe.limits import own_construction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.observe.settings import Setting
+    from rlstep_hooks.observe.sync_watch import EventRecorder
+
+_COPIED = {
+    "beta": "beta",
+    "entropy_coef": "entropy_coef",
+    "epsilon_low": "epsilon",
+    "epsilon_high": "epsilon_high",
+    "importance_sampling_level": "importance_sampling_level",
+    "loss_type": "loss_type",
+    "mask_truncated_completions": "mask_truncated_completions",
+    "max_completion_length": "max_completion_length",
+    "multi_objective_aggregation": "multi_objective_aggregation",
+    "normalize_advantages": "normalize_advantages",
+    "off_policy_mask_threshold": "off_policy_mask_threshold",
+    "reward_clip_range": "reward_clip_range",
+    "scale_rewards": "scale_rewards",
+    "shuffle_dataset": "shuffle_dataset",
+    "temperature": "temperature",
+    "top_entropy_quantile": "top_entropy_quantile",
+    "use_adaptive_entropy": "use_adaptive_entropy",
+}
+"""What the trainer keeps for itself -> the argument that it is copied from. The settings of sampling are not here: those that are in
+force are read where they are used (`sampling`)."""
+
+_OF_ENGINE = (
+    "vllm_importance_sampling_correction",
+    "vllm_importance_sampling_mode",
+    "vllm_importance_sampling_cap",
+    "vllm_importance_sampling_clip_max",
+    "vllm_importance_sampling_clip_min",
+)
+"""The same, by one name, of what is computed with where vLLM samples."""
+
+_COUNTED = {"num_generations": "num_generations", "num_iterations": "num_iterations"}
+"""The same for passes and groups. They are compared when training begins; after that rules of their own count them."""
+
+_IN_USE = (
+    *("max_grad_norm", "delta", "use_bias_correction_kl", "sapo_temperature_pos", "sapo_temperature_neg"),
+    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+    *("entropy_target", "entropy_coef_delta", "entropy_coef_min", "entropy_coef_max"),
+)
+"""Arguments that each update or loss reads anew."""
+
+
+_WEIGHTS = "trainer.reward_weights"
+
+_NEVER_SCHEDULED = ("optimizer.lr", "optimizer.maximize")
+"""Beginnings of names of those that nobody changes on purpose while training goes on: the ratio of two rates, and the direction."""
+
+
+def of_construction(trainer: Any, first: dict[str, Any]) -> SettingsWatch:
+    """Sizes when training begins, beside those of the arguments when the trainer was built (`first`) and the size that the arguments
+    derived from others."""
+    args, product = trainer.args, "per_device_train_batch_size * processes * steps_per_generation"
+    derived = getattr(args, "generation_batch_size", None)
+
+    def read() -> Iterator[Setting]:
+        yield from attributes(args, first)
+        if isinstance(derived, int):
+            yield (
+                product,
+                args.per_device_train_batch_size * trainer.accelerator.num_processes * args.steps_per_generation,
+            )
+
+    return SettingsWatch(read, lambda: {**first, product: derived}, since="construction")
+
+
+def of_copies(trainer: Any) -> SettingsWatch:
+    """What the trainer keeps for itself, beside the arguments. It is looked at when training begins."""
+    args = trainer.args
+    copied, given = _copied(trainer), _given_weights(args)
+
+    def read() -> Iterator[Setting]:
+        yield from attributes(trainer, copied, "trainer.")
+        yield from _weights(trainer, given) if copied else ()
+
+    def right() -> dict[str, Any]:
+        found = {f"trainer.{name}": getattr(args, argument) for name, argument in copied.items()}
+        if "epsilon_high" in copied and args.epsilon_high is None:
+            found["trainer.epsilon_high"] = args.epsilon
+        return found | {name: _padded(given, len(own)) for name, own in _weights(trainer, given)}
+
+    return SettingsWatch(read, right, since="configuration")
+
+
+def of_training(trainer: Any) -> SettingsWatch:
+    """The arguments that are read anew, what the trainer keeps for itself, and the scaling of adapters, from now on."""
+    # The trainer keeps the group size for itself, and groups rewards by it (GRPOTrainer and RLOOTrainer, all releases).
+    own = ("num_generations", *(name for name in _copied(trainer) if name not in _COUNTED))
+    # Each of PEFT's layers multiplies what its adapters give by these numbers (tuners/lora/layer.py 0.14 to 0.21).
+    scalings = [getattr(module, "scaling", None) for module in trainer.model.modules()]
+    of_adapters = [scaling for scaling in scalings if isinstance(scaling, dict)]
+    given = _given_weights(trainer.args)
+
+    def read() -> Iterator[Setting]:
+        yield from attributes(trainer.args, (*CYCLE_SETTINGS, *_IN_USE))
+        yield from attributes(trainer, own, "trainer.")
+        yield from _weights(trainer, given)
+        yield "scaling of the adapters", tuple(sorted({value for of in of_adapters for value in of.values()}))
+
+    return SettingsWatch(read, since="train_begin")
+
+
+def _copied(trainer: Any) -> dict[str, str]:
+    """What this trainer keeps for itself -> its argument; nothing where it is built in a way that was not read."""
+    if own_construction(trainer):
+        return {}
+    # An adaptive entropy bonus moves its own coefficient.
+    moves = ("entropy_coef",) if getattr(trainer, "use_adaptive_entropy", False) else ()
+    of_engine = {name: name for name in _OF_ENGINE if getattr(trainer, "use_vllm", False)}
+    return {
+        name: argument
+        for name, argument in (_COPIED | _COUNTED | of_engine).items()
+        if hasattr(trainer, name) and hasattr(trainer.args, argument) and name not in moves
+    }
+
+
+def _given_weights(args: Any) -> tuple[float, ...]:
+    return tuple(map(float, getattr(args, "reward_weights", None) or ()))
+
+
+def _padded(given: tuple[float, ...], number: int) -> tuple[float, ...]:
+    """The weight of each reward function; of those that environments bring, and where none are given, 1 (grpo_trainer.py 1.16.0:730)."""
+    return given + (1.0,) * (number - len(given))
+
+
+def _weights(trainer: Any, given: tuple[float, ...]) -> Iterator[Setting]:
+    """The weights of the reward functions: those given, where the trainer's are these in float32; none where reading them would wait
+    for the device."""
+    weights: Any = getattr(trainer, "reward_weights", None)
+    if getattr(weights, "is_cpu", False):
+        own = tuple(weights.tolist())
+        expected = _padded(given, len(own))
+        yield _WEIGHTS, expected if own == tuple(map(_in_float32, expected)) else own
+
+
+def _in_float32(value: float) -> float:
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
+
+
+# The optimizer
+
+
+class OptimizerSettings:
+    """Follows the settings of one optimizer: beside those that transformers builds it with, and from the beginning of training on.
+
+    Args:
+        trainer: A trainer of transformers.
+        optimizer: The torch optimizer inside its own.
+    """
+
+    def __init__(self, trainer: Any, optimizer: Any) -> None:
+        self._trainer = trainer
+        self._optimizer = optimizer
+        self._followed = SettingsWatch(self._read, since="train_begin")
+        self._lasting = self._from_now_on()
+
+    def tell(self, recorder: EventRecorder, *, stepped: bool) -> None:
+        """Record what changed since the last call.
+
+        Args:
+            recorder: Takes the events.
+            stepped: Whether the optimizer has stepped; if not, its settings must be those that it was built with.
+        """
+        certain = self._lasting
+        if not stepped:
+            certain = SettingsWatch(lambda: self._of_groups("lr", "initial_lr"), self._built, since="configuration")
+        if certain.tell(recorder):
+            self._followed.changes()  # those of `certain` among them are told
+        else:
+            self._followed.tell(recorder)
+        if not stepped:
+            self._lasting = self._from_now_on()
+
+    def _from_now_on(self) -> SettingsWatch:
+        return SettingsWatch(
+            lambda: [setting for setting in self._read() if setting[0].startswith(_NEVER_SCHEDULED)],
+            since="configuration",
+        )
+
+    def _of_groups(self, *also: str) -> Iterator[Setting]:
+        return optimizer_settings(self._optimizer, _name, scheduler=self._trainer.lr_scheduler, also=also)
+
+    def _read(self) -> Iterator[Setting]:
+        yield from self._of_groups()
+        # Where all groups follow one function of the ticks, their rates keep their ratio.
+        functions = list(getattr(self._trainer.lr_scheduler, "lr_lambdas", None) or [])
+        first, *rates = [group["lr"] for group in self._optimizer.param_groups]
+        if functions and all(function is functions[0] for function in functions) and isinstance(first, float) and first:
+            for place, rate in enumerate(rates, 1):
+                if isinstance(rate, float):
+                    yield f"{_name('lr', place)} over that of group 0", float(f"{rate / first:.4g}")
+
+    def _built(self) -> dict[str, Any]:
+        """What transformers builds the optimizer with; nothing where somebody else built it."""
+        args, made, groups = self._trainer.args, self._optimizer.defaults, self._optimizer.param_groups
+        # A static method from 4.51 to 5.23; `create_optimizer` calls it.
+        kind, given = type(self._trainer).get_optimizer_cls_and_kwargs(args)
+        own = type(self._optimizer) is kind and all(made.get(name) == value for name, value in given.items())
+        if not own or not _grouped_by_decay(self._trainer, groups):
+            return {}
+        of_all = {**made, "lr": groups[0]["lr"], "initial_lr": args.learning_rate}
+        return {
+            _name(name, place): value
+            for place, group in enumerate(groups)
+            for name, value in {**of_all, "weight_decay": 0.0 if place else args.weight_decay}.items()
+            if group["params"]
+        }
+
+
+def _name(setting: str, place: int) -> str:
+    return f"optimizer.{setting} of group {place}"
+
+
+def _grouped_by_decay(trainer: Any, groups: list[dict[str, Any]]) -> bool:
+    """Whether the groups are the two of `Trainer.create_optimizer`: with decay, and without."""
+    if len(groups) != 2:
+        return False
+    decays = set(trainer.get_decay_parameter_names(trainer.model))
+    wanted: list[set[int]] = [set(), set()]
+    for name, parameter in trainer.model.named_parameters():
+        if parameter.requires_grad:
+            wanted[0 if name in decays else 1].add(id(parameter))
+    return all({id(p) for p in group["params"]} == ids for group, ids in zip(groups, wanted, strict=True))
