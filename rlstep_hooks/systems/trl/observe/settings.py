@@ -139,7 +139,7 @@ def _given_weights(args: Any) -> tuple[float, ...]:
 
 
 def _padded(given: tuple[float, ...], number: int) -> tuple[float, ...]:
-    """The weight of each reward function; of those that environments bring, and where none are given, 1 (grpo_trainer.py 1.16.0:730)."""
+    """The weight of each reward function: 1 for those of environments, and where none are given (grpo_trainer.py 1.16.0:730)."""
     return given + (1.0,) * (number - len(given))
 
 
