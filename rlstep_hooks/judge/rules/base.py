@@ -116,6 +116,21 @@ class Rule:
         """Rollouts in which it compared something: all, those among the first, and the latest one."""
         self._reported: dict[tuple[str, str, str, str], _Reported] = {}
 
+    @classmethod
+    def planned(cls, *, expected: str, observed: str, why: str, fix: str) -> Finding:
+        """A finding of a launch that has no Schedule to look at, or needs none."""
+        return Finding(
+            code=cls.code,
+            severity=cls.severity,
+            title=cls.title,
+            expected=expected,
+            observed=observed,
+            where=Where(),
+            why=why,
+            fix=fix,
+            planned=True,
+        )
+
     def fail(
         self,
         *,

@@ -42,6 +42,15 @@ class KeyList(msgspec.Struct, frozen=True, dict=True):
             bits &= self.keys.get(name, 0)
         return tuple(release for i, release in enumerate(self.releases) if bits >> i & 1)
 
+    def numbers_of(self, names: Iterable[str]) -> dict[str, int]:
+        """How many of these settings each release has."""
+        bits = [self.keys.get(name, 0) for name in names]
+        return {release: sum(each >> i & 1 for each in bits) for i, release in enumerate(self.releases)}
+
+    def listed(self, release: str) -> str:
+        """The release of the list that answers for another one: itself, or the one before it."""
+        return self.releases[self._index(release)]
+
     def nearest(self, name: str, release: str) -> str | None:
         """The setting of a release that a name may be a misspelling of: one letter or two away, in the same section if there is one."""
         section, _, last = name.rpartition(".")

@@ -8,11 +8,14 @@ no release has is a misspelling, or the launch is one of a fork.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused, SettingsWithoutEffect
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.reading import Note
@@ -25,7 +28,7 @@ from rlstep_hooks.systems.engine.parts import Said
 from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
@@ -66,25 +69,286 @@ def release_for(
         return Release(version=asked or system.version, notes=_newest(system) if asked is None else ())
     known = key_list(system.keys.file)
     if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
-        return _of_own_program(system, known, command, given, asked)
-    subject = _subject(system.keys, known, command, given, keywords)
-    names = list(subject)
-    version = asked or _newest_that_accepts(system, known, names)
-    unknown = _unknown(system.keys, known, command, subject, version)
-    notes = _notes(system, known, names, version, asked)
-    foreign: tuple[str, ...] = ()
-    if asked is None and system.keys.forked and any(_is_foreign(known, name, version, given) for name in unknown):
-        version = _nearest_to_fork(system, known, names)
-        unknown = _unknown(system.keys, known, command, subject, version)
-        foreign = tuple(name for name in unknown if not known.ever(name))
-        notes = (_fork_note(system, version),)
-    notes = (*notes, *_added(system, known, given))
-    if asked is None and unknown and all(known.ever(name) for name in unknown):
-        between = _between_releases(system, known, names, unknown, version)
-        if between is not None:
-            refused = _names_of(subject, unknown)
-            return Release(version=version, notes=notes, findings=(between,), refused=refused)
-    return _judged(Release(version=version, notes=notes, foreign=foreign), system, known, command, subject, unknown)
+        checked = _of_own_program(system.keys, known, given)
+        return _Names(system, system.keys, known, command, given, checked).release_of_own_program(asked)
+    checked = _checked(system.keys, known, command, given, keywords)
+    return _Names(system, system.keys, known, command, given, checked).release(asked)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The settings of a launch whose names somebody checks, beside the names that each release has."""
+
+    system: System
+    keys: Keys
+    known: KeyList
+    command: Command
+    given: Mapping[str, Setting]
+    checked: Mapping[str, Setting]
+    """By the names that are checked: of a file the first part, of a call the keyword."""
+
+    def release(self, asked: str | None) -> Release:
+        """The release of a launch of the framework's own program."""
+        known = self.known
+        version = asked or self._newest_that_accepts()
+        unknown = self._unknown(version)
+        notes = self._notes(version, asked)
+        forked = asked is None and self.keys.forked and any(self._is_foreign(name, version) for name in unknown)
+        if forked:
+            version = self._nearest_to_fork()
+            unknown = self._unknown(version)
+            notes = (self._fork_note(version),)
+            forked = not all(known.ever(name) for name in unknown)
+        notes = (*notes, *self._added())
+        if asked is None and unknown and all(known.ever(name) for name in unknown):
+            listed = [name for name in self.checked if known.ever(name)]
+            if not known.releases_with(listed):
+                finding = self._between_releases(version, listed, list(unknown))
+                return Release(version=version, notes=notes, findings=(finding,), refused=self._both_names(unknown))
+        return self._judged(version, notes, unknown, forked=forked)
+
+    def release_of_own_program(self, asked: str | None) -> Release:
+        """The release for a program of somebody's own, whose further settings show that it is a fork."""
+        foreign = tuple(name for name in self.checked if not self.known.ever(name))
+        if not foreign:
+            version = asked or self._newest_that_accepts()
+            return Release(version=version, notes=self._notes(version, asked))
+        version = asked or self._nearest_to_fork()
+        notes = () if asked is not None else (self._fork_note(version),)
+        finding = self._foreign(version, foreign, f"{self.command.program.name} is a program of its own.")
+        return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
+
+    # Which release it is.
+
+    def _newest_that_accepts(self) -> str:
+        """The newest release that has the most of these settings."""
+        if self._had_by(self.system.version) == len(self.checked):
+            return self.system.version
+        return max(planned_releases(self.system), key=lambda each: (self._had_by(each), release_of(each)))
+
+    def _nearest_to_fork(self) -> str:
+        """The release that has the most of a fork's settings; of several the oldest, but none before the newest of these settings came.
+
+        A fork that had a newer release would use what is new in it.
+        """
+        releases = planned_releases(self.system)
+        came = [first for name in self.checked for first in self.known.releases_with([name])[:1]]
+        newest = max((release_of(each) for each in came), default=release_of(releases[0]))
+        return max(
+            reversed(releases),
+            key=lambda each: (self._had_by(each), release_of(each) >= newest, -releases.index(each)),
+        )
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return self.known.numbers_of(self.checked)
+
+    def _had_by(self, release: str) -> int:
+        """How many of the settings a release has."""
+        return self._numbers[self.known.listed(release)]
+
+    def _is_foreign(self, name: str, version: str) -> bool:
+        """Whether no release has a setting, and it is no misspelling of one."""
+        near = None if self.known.ever(name) else self.known.nearest(name, version)
+        return not self.known.ever(name) and (near is None or near in self.given)
+
+    # What it makes of the names.
+
+    def _unknown(self, version: str) -> dict[str, Said]:
+        """The settings that a release does not have and that nothing else takes, and what it makes of each."""
+        names = (name for name in self.checked if not self.known.has(name, version))
+        said = {name: self._said(self.checked[name], version) for name in names}
+        return {name: each for name, each in said.items() if each is not None}
+
+    def _said(self, setting: Setting, version: str) -> Said | None:
+        if self.keys.abbreviated and is_flag(setting):
+            options = meant_by(setting, self.known.of(version), dashed=self.keys.dashed)
+            if len(options) > 1:
+                return Said(f"error: ambiguous option: {setting} could match {', '.join(options)}")
+        if self.keys.says:
+            found: Said | None = named(self.keys.says)(self.command, setting, version)
+            return found
+        return Said(self.keys.refusal.format(name=setting.name, written=setting))
+
+    def _judged(self, version: str, notes: tuple[Note, ...], unknown: Mapping[str, Said], *, forked: bool) -> Release:
+        """The release, with what is to be said about settings that it does not have."""
+        known, title = self.known, f"{self.system.title} {version}"
+        findings: list[Finding] = []
+        foreign: list[str] = []
+        refused: list[str] = []
+        dropped: dict[str, list[str]] = {}
+        for name, said in unknown.items():
+            setting = self.checked[name]
+            near = None if known.ever(name) else known.nearest(name, version)
+            if known.ever(name) and forked:
+                foreign.append(name)  # a fork has settings of several releases
+                continue
+            if known.ever(name):
+                accepted = known.releases_with([name])
+                runs = runs_of(accepted, known.releases)
+                remedy = f"accepted by {self.system.title} {runs}: --version {accepted[-1]}"
+            elif near is not None and near not in self.checked:
+                remedy = f"did you mean {near}?"
+            elif "ambiguous option" in said.words:
+                remedy = "write the name in full"
+            elif not said.refuses:
+                dropped.setdefault(said.words, []).append(str(setting))
+                continue
+            else:
+                foreign.append(name)
+                continue
+            refused.append(name)
+            if said.refuses:
+                why = f"{setting.place}: {title} ends the run with this error at once"
+                findings.append(
+                    Refused.planned(expected=f"settings of {title}", observed=said.words, why=why, fix=remedy)
+                )
+            else:
+                findings.append(_dropped(title, [str(setting)], said.words, remedy))
+        findings += (_dropped(title, names, words, "take them out") for words, names in dropped.items())
+        if foreign:
+            because = f"{title} itself ends the run: {unknown[foreign[0]].words}"
+            findings.append(self._foreign(version, foreign, because))
+        return Release(
+            version=version,
+            notes=notes,
+            findings=tuple(findings),
+            refused=self._both_names(refused),
+            foreign=tuple(foreign),
+        )
+
+    def _both_names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names of some settings, as they are checked and as the launch has them ("GRPOConfig.beta")."""
+        return tuple(dict.fromkeys(each for name in names for each in (name, self.checked[name].name)))
+
+    # What is said about them.
+
+    def _between_releases(self, version: str, listed: list[str], unknown: list[str]) -> Finding:
+        """Of these settings each is in some release and all are in none: the launch is for a checkout between two releases."""
+        known, one = self.known, unknown[0]
+        having = [name for name in listed if known.has(name, version) and not known.releases_with([name, one])]
+        runs = {name: runs_of(known.releases_with([name]), known.releases) for name in (one, *having[:1])}
+        apart = ", ".join(f"{name} is in {each}" for name, each in runs.items())
+        title = self.system.title
+        return ForeignSettings.planned(
+            expected=f"settings of one release of {title}",
+            observed=", ".join(unknown),
+            why=f"no release has all settings of this launch ({apart}): it is written for a checkout between releases, whose code was "
+            f"not read. {title} {version} itself ends the run at these",
+            fix="compare the plan with the trainer of that checkout, or take the settings out",
+        )
+
+    def _foreign(self, version: str, foreign: Sequence[str], because: str) -> Finding:
+        """No release has these settings; `because` is how the framework refuses them, or what other program has them."""
+        shown = [str(self.checked[name]) for name in foreign]
+        return ForeignSettings.planned(
+            expected=f"settings of {self.system.title} {version}",
+            observed=", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else ""),
+            why=f"{because.rstrip('.')}. Where it runs, it is a fork, whose code was not read",
+            fix="compare the plan with the fork's trainer, or take the settings out",
+        )
+
+    def _fork_note(self, version: str) -> Note:
+        text = f"{self.system.title} {version}, the oldest release that has the fork's other settings; --version names another"
+        return Note("assumes", text)
+
+    def _notes(self, version: str, asked: str | None) -> tuple[Note, ...]:
+        system, known = self.system, self.known
+        if asked is not None:
+            return ()
+        if version == system.version:
+            return _newest(system)
+        newer = next(n for n in self.checked if not known.has(n, system.version) and known.has(n, version))
+        ever = sum(known.ever(name) for name in self.checked)
+        accepted = [each for each in planned_releases(system) if self._had_by(each) == ever]
+        which = f"accepted by {runs_of(accepted, known.releases)}" if accepted else "no release accepts all settings"
+        text = f"{system.title} {version}: {system.version} does not know {newer} ({which}); --version names another"
+        return (Note("assumes", text),)
+
+    def _added(self) -> tuple[Note, ...]:
+        """Notes on settings that Hydra adds and that no release has; of a copy, which has settings of its own, nothing is said."""
+        if not self.keys.strict:
+            return ()
+        known = self.known
+        names = [
+            f"+{setting.written}"
+            + (f" (did you mean {near}?)" if (near := known.nearest(name, self.system.version)) else "")
+            for name, setting in self.given.items()
+            if setting.added and not known.ever(name) and not known.below_a_setting(name)
+        ]
+        if not names:
+            return ()
+        which = "them" if len(names) > 1 else "it"
+        text = f"{', '.join(names)}: no release of {self.system.title} has {which}; what reads {which} is not known"
+        return (Note("ignores", text),)
+
+
+def _dropped(release: str, names: list[str], because: str, remedy: str) -> Finding:
+    """The finding of settings that this release takes and drops; `because` is what in its source does so."""
+    return SettingsWithoutEffect.planned(
+        expected=f"settings of {release}",
+        observed=", ".join(names),
+        why=f"{release} does not have {'them' if len(names) > 1 else 'it'} and raises no error: {because}",
+        fix=remedy,
+    )
+
+
+def _newest(system: System) -> tuple[Note, ...]:
+    if system.releases is None:
+        return ()
+    return (
+        Note("assumes", f"{system.title} {system.version}, the newest release that is known; --version names another"),
+    )
+
+
+_HYDRAS = ("._target_", "._convert_", "._partial_", "._recursive_")
+"""What Hydra itself reads in a section."""
+
+
+def _of_own_program(keys: Keys, known: KeyList, given: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The settings of a program of somebody's own that are written like the framework's."""
+    return {
+        name: setting
+        for name, setting in given.items()
+        if not (setting.deleted or setting.place.source in ("--set", "") or setting.place.source.endswith(".py"))
+        and "." in name
+        and not name.endswith(_HYDRAS)
+        and not _is_taken(keys, known, name)
+    }
+
+
+def _checked(
+    keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting], keywords: frozenset[str]
+) -> dict[str, Setting]:
+    """The settings whose names the framework itself checks, by these names: of a file the first part, of a call the keyword."""
+    strict = any(command.program.matches(pattern) for pattern in keys.strict)
+    strict = strict and not (keys.unless and named(keys.unless)(given))
+    found: dict[str, Setting] = {}
+    for name, setting in given.items():
+        source, checked = setting.place.source, name
+        if setting.added or setting.deleted or source == "--set":
+            continue
+        if source.endswith((".py", ".ipynb")):
+            if not keys.says or name not in keywords:
+                continue
+            checked = name.partition(".")[2]
+        elif source.endswith((".yaml", ".yml", ".toml")):
+            checked = name.partition(".")[0]
+            alone = command.program.kind == "config" and known.ever(checked)
+            if not keys.says or not (strict or alone):
+                continue
+            setting = msgspec.structs.replace(setting, name=checked, written=checked)
+        elif not strict:
+            continue
+        if not _is_taken(keys, known, checked):
+            found[checked] = setting
+    return found
+
+
+def _is_taken(keys: Keys, known: KeyList, name: str) -> bool:
+    """Whether a program takes a name that is none of its settings: it takes it too, or it lies within them."""
+    also = any(fnmatchcase(name, pattern) for pattern in keys.also)
+    return also or known.below_a_setting(name) or known.is_section(name)
 
 
 def release_installed(
@@ -102,84 +366,6 @@ def release_installed(
     release = release_for(system, command, given, version, keywords=keywords)
     installed = Note("assumes", f"{system.title} {version}, the release that is installed here")
     return msgspec.structs.replace(release, notes=(installed, *release.notes))
-
-
-def _between_releases(
-    system: System, known: KeyList, names: list[str], unknown: list[str], version: str
-) -> Finding | None:
-    """Notes on settings of which each is in some release and all are in none: the launch is for a checkout between two releases."""
-    from rlstep_hooks.judge.rules.plan_checks import between_releases
-
-    names = [name for name in names if known.ever(name)]
-    if known.releases_with(names):
-        return None
-    one = unknown[0]
-    other = next((name for name in names if known.has(name, version) and not known.releases_with([name, one])), None)
-    having = {name: runs_of(known.releases_with([name]), known.releases) for name in (one, other) if name is not None}
-    apart = ", ".join(f"{name} is in {runs}" for name, runs in having.items())
-    return between_releases(system.title, version, unknown, apart)
-
-
-def _is_foreign(known: KeyList, name: str, version: str, given: Mapping[str, Setting]) -> bool:
-    near = None if known.ever(name) else known.nearest(name, version)
-    return not known.ever(name) and (near is None or near in given)
-
-
-def _nearest_to_fork(system: System, known: KeyList, names: list[str]) -> str:
-    """The release that has the most of a fork's settings; of several the oldest, but none before the newest of these settings came.
-
-    A fork that had a newer release would use what is new in it.
-    """
-    releases = planned_releases(system)
-    came = [first for name in names for first in known.releases_with([name])[:1]]
-    newest = max((release_of(each) for each in came), default=release_of(releases[0]))
-    return max(
-        reversed(releases),
-        key=lambda each: (
-            sum(known.has(name, each) for name in names),
-            release_of(each) >= newest,
-            -releases.index(each),
-        ),
-    )
-
-
-def _fork_note(system: System, version: str) -> Note:
-    text = f"{system.title} {version}, the oldest release that has the fork's other settings; --version names another"
-    return Note("assumes", text)
-
-
-_HYDRAS = ("._target_", "._convert_", "._partial_", "._recursive_")
-"""What Hydra itself reads in a section."""
-
-
-def _of_own_program(
-    system: System, known: KeyList, command: Command, given: Mapping[str, Setting], asked: str | None
-) -> Release:
-    """The release for a program of somebody's own, whose further settings show that it is a fork."""
-    from rlstep_hooks.judge.rules.plan_checks import foreign_settings
-
-    assert system.keys is not None
-    names = [
-        name
-        for name, setting in given.items()
-        if not (setting.deleted or setting.place.source in ("--set", "") or setting.place.source.endswith(".py"))
-        and "." in name
-        and not name.endswith(_HYDRAS)
-        and not any(fnmatchcase(name, pattern) for pattern in system.keys.also)
-        and not known.below_a_setting(name)
-        and not known.is_section(name)
-    ]
-    foreign = tuple(name for name in names if not known.ever(name))
-    names = [name for name in names if known.ever(name)]
-    if not foreign:
-        version = asked or _newest_that_accepts(system, known, names)
-        return Release(version=version, notes=_notes(system, known, names, version, asked))
-    version = asked or _nearest_to_fork(system, known, names)
-    title = f"{system.title} {version}"
-    notes = () if asked is not None else (_fork_note(system, version),)
-    program = command.program.name
-    finding = foreign_settings(title, [str(given[name]) for name in foreign], f"{program} is a program of its own.")
-    return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
 
 
 def planned_releases(system: System) -> tuple[str, ...]:
@@ -208,163 +394,6 @@ def accepted_by_others(system: System, read: Callable[[str], object]) -> tuple[N
         return ()
     runs = runs_of(accepted, key_list(system.keys.file).releases)
     return (Note("assumes", f"accepted by {system.title} {runs}: --version {accepted[-1]} plans it so"),)
-
-
-def _subject(
-    keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting], keywords: frozenset[str]
-) -> dict[str, Setting]:
-    """The settings whose names the framework itself checks, by these names: of a file the first part, of a call the keyword."""
-    strict = any(command.program.matches(pattern) for pattern in keys.strict)
-    strict = strict and not (keys.unless and named(keys.unless)(given))
-    found: dict[str, Setting] = {}
-    for name, setting in given.items():
-        source, checked = setting.place.source, name
-        if setting.added or setting.deleted or source == "--set":
-            continue
-        if source.endswith((".py", ".ipynb")):
-            if not keys.says or name not in keywords:
-                continue
-            checked = name.partition(".")[2]
-        elif source.endswith((".yaml", ".yml", ".toml")):
-            checked = name.partition(".")[0]
-            alone = command.program.kind == "config" and known.ever(checked)
-            if not keys.says or not (strict or alone):
-                continue
-            setting = msgspec.structs.replace(setting, name=checked, written=checked)
-        elif not strict:
-            continue
-        if not (
-            any(fnmatchcase(checked, pattern) for pattern in keys.also)
-            or known.below_a_setting(checked)
-            or known.is_section(checked)
-        ):
-            found[checked] = setting
-    return found
-
-
-def _unknown(keys: Keys, known: KeyList, command: Command, subject: Mapping[str, Setting], version: str) -> list[str]:
-    """The settings that a release does not have, and that nothing else takes."""
-    return [
-        name
-        for name, setting in subject.items()
-        if not known.has(name, version) and _said(keys, known, command, setting, version) is not None
-    ]
-
-
-def _said(keys: Keys, known: KeyList, command: Command, setting: Setting, version: str) -> Said | None:
-    """What a release makes of a setting that it does not have."""
-    if keys.abbreviated and is_flag(setting):
-        options = meant_by(setting, known.of(version), dashed=keys.dashed)
-        if len(options) > 1:
-            return Said(f"error: ambiguous option: {setting} could match {', '.join(options)}")
-    if keys.says:
-        found: Said | None = named(keys.says)(command, setting, version)
-        return found
-    return Said(keys.refusal.format(name=setting.name, written=setting))
-
-
-def _names_of(subject: Mapping[str, Setting], names: Iterable[str]) -> tuple[str, ...]:
-    """The names of some settings, as they are checked and as the launch has them ("GRPOConfig.beta")."""
-    return tuple(dict.fromkeys(each for name in names for each in (name, subject[name].name)))
-
-
-def _newest_that_accepts(system: System, known: KeyList, names: list[str]) -> str:
-    """The newest release that has the most of these settings."""
-    releases = planned_releases(system)
-    if all(known.has(name, system.version) for name in names):
-        return system.version
-    return max(releases, key=lambda each: (sum(known.has(name, each) for name in names), release_of(each)))
-
-
-def _notes(system: System, known: KeyList, names: list[str], version: str, asked: str | None) -> tuple[Note, ...]:
-    if asked is not None:
-        return ()
-    if version == system.version:
-        return _newest(system)
-    newer = next(name for name in names if not known.has(name, system.version) and known.has(name, version))
-    accepted = [each for each in planned_releases(system) if all(known.has(n, each) for n in names if known.ever(n))]
-    which = f"accepted by {runs_of(accepted, known.releases)}" if accepted else "no release accepts all settings"
-    return (
-        Note(
-            "assumes",
-            f"{system.title} {version}: {system.version} does not know {newer} ({which}); --version names another",
-        ),
-    )
-
-
-def _added(system: System, known: KeyList, given: Mapping[str, Setting]) -> tuple[Note, ...]:
-    """Notes on settings that Hydra adds and that no release has; of a copy, which has settings of its own, nothing is said."""
-    if system.keys is not None and not system.keys.strict:
-        return ()
-    names = [
-        f"+{setting.written}" + (f" (did you mean {near}?)" if (near := known.nearest(name, system.version)) else "")
-        for name, setting in given.items()
-        if setting.added and not known.ever(name) and not known.below_a_setting(name)
-    ]
-    if not names:
-        return ()
-    which = "them" if len(names) > 1 else "it"
-    return (
-        Note(
-            "ignores", f"{', '.join(names)}: no release of {system.title} has {which}; what reads {which} is not known"
-        ),
-    )
-
-
-def _newest(system: System) -> tuple[Note, ...]:
-    if system.releases is None:
-        return ()
-    return (
-        Note("assumes", f"{system.title} {system.version}, the newest release that is known; --version names another"),
-    )
-
-
-def _judged(
-    release: Release, system: System, known: KeyList, command: Command, given: Mapping[str, Setting], unknown: list[str]
-) -> Release:
-    """The release, with what is to be said about settings that it does not have."""
-    from rlstep_hooks.judge.rules.plan_checks import dropped_settings, foreign_settings, unknown_setting
-
-    assert system.keys is not None
-    findings: list[Finding] = []
-    foreign: list[str] = []
-    refused: list[str] = []
-    dropped: dict[str, list[str]] = {}
-    title = f"{system.title} {release.version}"
-    for name in unknown:
-        said = _said(system.keys, known, command, given[name], release.version)
-        assert said is not None  # `_unknown` left those out
-        near = known.nearest(name, release.version)
-        if known.ever(name) and release.foreign:
-            foreign.append(name)  # a fork has settings of several releases
-            continue
-        if known.ever(name):
-            accepted = known.releases_with([name])
-            remedy = f"accepted by {system.title} {runs_of(accepted, known.releases)}: --version {accepted[-1]}"
-        elif near is not None and near not in given:
-            remedy = f"did you mean {near}?"
-        elif "ambiguous option" in said.words:
-            remedy = "write the name in full"
-        elif not said.refuses:
-            dropped.setdefault(said.words, []).append(str(given[name]))
-            continue
-        else:
-            foreign.append(name)
-            continue
-        refused.append(name)
-        if said.refuses:
-            findings.append(unknown_setting(title, said.words, str(given[name].place), remedy))
-        else:
-            findings.append(dropped_settings(title, [str(given[name])], said.words, remedy))
-    findings += (dropped_settings(title, names, words, "take them out") for words, names in dropped.items())
-    if foreign:
-        shown = [str(given[name]) for name in foreign]
-        said = _said(system.keys, known, command, given[foreign[0]], release.version)
-        because = f"{title} itself ends the run: {said.words}" if said is not None else ""
-        findings.append(foreign_settings(title, shown, because))
-    return msgspec.structs.replace(
-        release, findings=tuple(findings), refused=_names_of(given, refused), foreign=tuple(foreign)
-    )
 
 
 def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:
