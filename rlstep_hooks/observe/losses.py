@@ -92,8 +92,8 @@ class Formula(Generic[Settings]):
         leaf: The tensor at which gradients are compared, "log_probs" or "values".
         terms: The terms of settings and batch, that of the policy or of the values first.
         edges: (B, T), where a rounding decides on which side of a limit something is.
-        sizes: (B, T), sizes of the numbers that the gradient of each token is added up from, before it is aggregated; None for none
-            but the gradient's own.
+        sizes: (B, T), sizes of the numbers that the derivative of each part of the first term is added up from; None for none but the
+            gradient's own.
         adds_gradient: Whether the gradient's own size is added to these.
         mistakes: What the loss is mistaken for, in words that follow "the loss is": settings and batch that give it.
     """
@@ -111,9 +111,9 @@ class Formula(Generic[Settings]):
         values, roundings = zip(*[_part(term, batch) for term in self.terms(self.settings, batch)], strict=True)
         return _sum(values), _sum(roundings)
 
-    def gradient(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
-        """(B, T), the gradient of the loss at the leaf, and one rounding of it, infinite where a rounding decides. The gradient of an
-        entropy flows another way and is left out."""
+    def gradient(self, batch: LossBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of the loss at the leaf, (B, T); one rounding of it, (1, 1); and the edges. The gradient of an entropy flows
+        another way and is left out."""
         with own_graph():
             leaf = batch.tensors[self.leaf].detach().clone().requires_grad_()
             terms = list(self.terms(self.settings, batch.with_tensors(**{self.leaf: leaf})))
@@ -123,10 +123,10 @@ class Formula(Generic[Settings]):
         sizes = found.abs() if self.adds_gradient else torch.zeros(())
         of_parts = self.sizes(self.settings, batch)
         if of_parts is not None:
-            sizes = sizes + of_parts * (shares / terms[0].weight).abs()
+            sizes = sizes + of_parts * shares.abs()
         # A gradient that is added up from small and large numbers has the rounding of the large ones.
         rounding = max(batch.epsilons.values(), default=1.0) * sizes.amax((-2, -1), keepdim=True)
-        return found, torch.where(self.edges(self.settings, batch), torch.inf, rounding)
+        return found, rounding, self.edges(self.settings, batch)
 
     def compare(self, batch: LossBatch, loss: float, microbatches: int, gradient: Tensor | None = None) -> LossNumbers:
         """A loss against the documented one.
@@ -155,8 +155,8 @@ class Formula(Generic[Settings]):
         """The largest distance to the documented gradient, in roundings; None where none is certain."""
         if gradient is None or gradient.shape != batch.mask.shape:
             return None
-        expected, rounding = self.gradient(batch)
-        certain = rounding.isfinite() & (batch.mask > 0)
+        expected, rounding, edges = self.gradient(batch)
+        certain = (batch.mask > 0) & ~edges & rounding.isfinite()
         if not bool(certain.any()):
             return None
         return finite(float(((gradient - expected).abs() / rounding.clamp(min=_LEAST))[certain].max()))
@@ -204,7 +204,7 @@ def aggregated(parts: Tensor, term: Term, batch: LossBatch) -> Tensor:
     mask, tokens, samples = batch.mask, batch.tokens, batch.samples
     if term.mask is not None:
         mask, tokens, samples = term.mask, None, None
-    masked, how = torch.where(mask > 0, parts, 0.0), term.aggregation
+    masked, how = torch.where(mask.bool(), parts, 0.0), term.aggregation
     if how == "token-sum":
         return masked.sum((-2, -1))
     if how == "token-mean":
@@ -244,7 +244,7 @@ def clip_acts(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: 
 
 def mean_over_sequence(parts: Tensor, mask: Tensor) -> Tensor:
     """(B, 1), the mean over the tokens of each sample that count."""
-    return (parts * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+    return (parts * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def k3(log_ratio: Tensor) -> Tensor:

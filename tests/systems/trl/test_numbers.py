@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -54,14 +55,7 @@ def values(meter: MicroBatchMeter) -> list[MicroBatchValues]:
 
 
 def terms(value: float) -> LossTerms:
-    return LossTerms(
-        value=torch.tensor(value),
-        reference=None,
-        generation_tokens=None,
-        beta=0.0,
-        weighs_kl=False,
-        window=1,
-    )
+    return LossTerms(settings=SETTINGS, value=torch.tensor(value))
 
 
 def test_numbers_of_a_micro_batch() -> None:
@@ -215,12 +209,9 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
     }
     meter.mark(inputs, torch.arange(2), old)
     loss = LossTerms(
+        settings=msgspec.structs.replace(SETTINGS, beta=0.1, weighs_kl=True),
         value=torch.empty((), device="meta"),
         reference=torch.empty((2, 3), device="meta"),
-        generation_tokens=None,
-        beta=0.1,
-        weighs_kl=True,
-        window=1,
     )
     arrived = torch.empty((), device="meta"), torch.empty((2, 3), device="meta")
     for index in range(2):

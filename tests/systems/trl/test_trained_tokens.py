@@ -9,8 +9,8 @@ import torch
 from packaging.version import Version
 
 from rlstep_hooks.systems.trl.observe.loss import token_losses
-from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings, LossTerms
-from rlstep_hooks.systems.trl.observe.trained_tokens import trained_tokens, undecided_tokens
+from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, TokenWeights, loss_batch
+from rlstep_hooks.systems.trl.observe.trained_tokens import trained_tokens
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, problems
 
@@ -51,25 +51,21 @@ def test_the_tokens_are_those_whose_log_probs_get_a_gradient(name: str, correcte
     advantages[0, 0] = 0.0
     weights = (torch.rand(shape, generator=generator) < 0.7).float()  # as an engine's correction that masks tokens
     difference = (new - old) * mask
-    terms = LossTerms(
-        value=torch.zeros(()), reference=None, generation_tokens=None, beta=0.0, weighs_kl=False, window=1
-    )
-    inputs = LossInputs(
-        terms=[terms] * 4,
-        new=new,
-        log_ratio=difference.sum(-1) if name == "rloo" else difference,
-        mask=mask,
-        advantages=advantages,
-        entropies=torch.rand(shape, generator=generator),
-        correction=weights if corrected and name not in ("rloo", "vespo") else None,
-    )
-    losses = token_losses(inputs, settings)
+    entropies = torch.rand(shape, generator=generator)
+    corrected = corrected and name not in ("rloo", "vespo")
+    of_tokens = [
+        TokenWeights(entropies=of, correction=weight if corrected else None)
+        for of, weight in zip(entropies, weights, strict=True)
+    ]
+    log_ratio = (difference.sum(-1) if name == "rloo" else difference).detach()
+    batch = loss_batch(new, log_ratio, mask, advantages, of_tokens, [])
+    losses = token_losses(settings, batch)
     if settings.loss_type != "rloo":  # whose loss has one number for each sequence
         losses = losses * mask
     losses.sum().backward()
     assert new.grad is not None
-    trained = trained_tokens(inputs, settings).expand(shape)
-    assert torch.equal(trained, new.grad != 0)
+    trained, _ = trained_tokens(settings, batch.with_tensors(log_probs=new.detach()))
+    assert torch.equal(trained.expand(shape), new.grad != 0)
     assert 0 < int(trained.sum()) < trained.numel()
 
 
@@ -131,18 +127,13 @@ def test_a_token_at_the_edge_of_a_mask_is_not_counted() -> None:
         off_policy=0.1,
     )
     log_ratio = torch.log(torch.tensor([[[1.2, 1.1, 1.3, 0.9]], [[0.9, 0.9, 0.9, 0.9]]]))
-    inputs = LossInputs(
-        terms=[],
-        new=log_ratio - 1,
-        log_ratio=log_ratio,
-        mask=torch.ones(2, 1, 4, dtype=torch.int),
-        advantages=torch.tensor([[[1.0]], [[-1.0]]]),
-    )
-    assert trained_tokens(inputs, settings).tolist() == [
+    mask, advantages = torch.ones(2, 1, 4, dtype=torch.int), torch.tensor([[[1.0]], [[-1.0]]])
+    trained, undecided = trained_tokens(settings, loss_batch(log_ratio - 1, log_ratio, mask, advantages, [], []))
+    assert trained.tolist() == [
         [[False, True, False, True]],
         [[False] * 4],
     ]  # -log 0.9 is above 0.1
-    assert undecided_tokens(inputs, settings).tolist() == [[[True, False, False, False]], [[False] * 4]]
+    assert undecided.tolist() == [[[True, False, False, False]], [[False] * 4]]
 
 
 @SINCE_1_16

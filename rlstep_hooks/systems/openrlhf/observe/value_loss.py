@@ -68,7 +68,8 @@ def _edges(settings: ValueSettings, batch: LossBatch) -> Tensor:
 
 
 def _sizes(settings: ValueSettings, batch: LossBatch) -> Tensor:
-    return batch.tensors["values"].abs() + batch.tensors["targets"].abs()
+    # The derivative of a square is twice what is squared.
+    return 2 * (batch.tensors["values"].abs() + batch.tensors["targets"].abs())
 
 
 def _mistakes(settings: ValueSettings, batch: LossBatch) -> Iterator[tuple[str, ValueSettings, LossBatch]]:

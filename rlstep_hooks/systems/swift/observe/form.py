@@ -99,12 +99,12 @@ class SwiftForm(TrainerForm):
             return None
         window = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
         terms = LossTerms(
+            settings=msgspec.structs.replace(
+                settings, beta=0.0 if trainer.kl_in_reward else trainer.beta, window=window
+            ),
             value=loss.detach(),
             reference=inputs["ref_per_token_logps"],
             generation_tokens=inputs["num_items_in_batch"] if settings.loss_type == "dapo" else None,
-            beta=0.0 if trainer.kl_in_reward else trainer.beta,
-            weighs_kl=False,
-            window=window,
         )
         if settings.loss_type != "dapo":
             return terms

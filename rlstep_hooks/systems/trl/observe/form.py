@@ -163,13 +163,16 @@ class TrainerForm:
         accumulation = trainer.args.gradient_accumulation_steps
         bonus = getattr(trainer, "_entropy_bonus_enabled", False)
         return LossTerms(
+            settings=msgspec.structs.replace(
+                settings,
+                beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
+                weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
+                window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
+                entropy_weight=(getattr(trainer, "entropy_coef", 0.0) or 0.0) if bonus else 0.0,
+            ),
             value=loss.detach(),
             reference=inputs.get("ref_per_token_logps") if reference is None else reference,
             generation_tokens=inputs.get("num_items_in_batch") if settings.loss_type in OF_WINDOW else None,
-            beta=trainer.beta if self.schedule.algorithm == "GRPO" else 0.0,  # RLOO's KL term is in its rewards
-            weighs_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
-            window=getattr(trainer, "current_gradient_accumulation_steps", accumulation),
-            entropy_weight=(getattr(trainer, "entropy_coef", 0.0) or 0.0) if bonus else 0.0,
             auxiliary=(
                 trainer.router_aux_loss_coef * call.others[1].detach()
                 if getattr(trainer, "aux_loss_enabled", False)

@@ -1,7 +1,8 @@
-"""The documented GRPO and RLOO losses, evaluated on the log-probs of a micro-batch.
+"""The documented GRPO and RLOO losses of N micro-batches at once, and what the trainers returned against them.
 
-Source: TRL's documentation of GRPOTrainer ("Loss types") and `_compute_loss` of the named releases. Shapes: B samples, T
-completion tokens.
+Source: TRL's documentation of GRPOTrainer ("Loss types") and `_compute_loss` of the named releases. Shapes: N micro-batches, B samples,
+T completion tokens. Tensors of a batch: log_probs, advantages, and where they are there log_ratio, entropies, correction (of the
+engine), reference, auxiliary and given_tokens, as `loss_batch` has them.
 """
 
 from __future__ import annotations
@@ -11,159 +12,146 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlstep_hooks.systems.trl.observe.loss_inputs import OF_WINDOW, RLOO
+from rlstep_hooks.observe.losses import Aggregation, Formula, LossBatch, Term, clipped_surrogate, k3
+from rlstep_hooks.systems.trl.observe.loss_inputs import RLOO, LossSettings
+from rlstep_hooks.systems.trl.observe.other_losses import mistakes
 from rlstep_hooks.systems.trl.observe.trained_tokens import (
     gamma_weight,
     high_entropy_tokens,
-    importance,
     kept_tokens,
+    log_weights,
+    rounding_of,
     sapo_argument,
     sapo_temperature,
-    sequences_certain,
+    uncertain_sequences,
+    uncertain_tokens,
 )
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings
+    from collections.abc import Iterator
+
+AGGREGATIONS: dict[str, Aggregation] = {
+    "grpo": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",
+    "luspo": "seq-mean-token-sum",
+    "dr_grpo": "seq-mean-token-sum-norm",
+}
+"""How a loss type is aggregated: the others by the mean over the tokens of the micro-batch (bnpo) or of the accumulation window
+(`OF_WINDOW`), and RLOO's by the mean over sequences."""
 
 
-def evaluate(inputs: LossInputs, settings: LossSettings) -> Tensor:
-    """The documented losses of N micro-batches, and below them those of the absolute terms, which cannot cancel: (2, N)."""
-    token_loss = token_losses(inputs, settings)
-    documented = added_up(torch.stack([token_loss, token_loss.abs()]), inputs, settings)
-    trained = high_entropy_tokens(inputs, settings)
-    added = _added_terms(inputs, inputs.mask if trained is None else inputs.mask * trained, settings)
-    return torch.stack([documented[0] + sum(added), documented[1] + sum(term.abs() for term in added)])
+def documented(settings: LossSettings) -> Formula[LossSettings]:
+    """The loss with these settings."""
+    return Formula(settings, "log_probs", _terms, uncertain_tokens, _sizes, mistakes, adds_gradient=True)
 
 
-def token_losses(inputs: LossInputs, settings: LossSettings) -> Tensor:
-    """What the documented losses of N micro-batches add up: (N, B, T), or (N, B, 1) where all tokens of a sequence have one number."""
-    first, mask = inputs.terms[0], inputs.mask
-    log_weight = importance(inputs.ratios(), mask, settings)
-    token_loss = _token_loss(inputs, log_weight, settings)
-    kept = kept_tokens(inputs, settings)
-    if kept is not None:
-        token_loss = token_loss * kept
-    if inputs.correction is not None and settings.loss_type != "vespo":
-        token_loss = token_loss * inputs.correction
-    reference = inputs.joined("reference")
-    if reference is not None and first.beta != 0.0:
-        kl = kl_estimate(reference, inputs.new)
-        token_loss = token_loss + first.beta * (kl * torch.exp(log_weight) if first.weighs_kl else kl)
-    return token_loss
+def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
+    losses, weight = token_losses(settings, batch), _weight(settings, batch)
+    of_sequences = None
+    if settings.loss_type == RLOO:  # without a ratio of its own each sequence has the same number at every token
+        losses, of_sequences = losses[..., :1], torch.ones_like(batch.mask[..., :1])
+    how, scale = AGGREGATIONS.get(settings.loss_type, "token-mean"), settings.max_completion_length
+    yield Term(losses, how, weight, scale=scale, mask=of_sequences)
+    # What is added is divided by the accumulation where the loss is, whatever its type (grpo_trainer.py 1.16.0 `_compute_loss`).
+    entropies, auxiliary = batch.tensors.get("entropies"), batch.tensors.get("auxiliary")
+    if settings.entropy_weight and entropies is not None:
+        trained = high_entropy_tokens(settings, batch)
+        counted = batch.mask if trained is None else batch.mask * trained
+        yield Term(entropies, "token-mean", -settings.entropy_weight * settings.weight, mask=counted)
+    if auxiliary is not None:
+        of_each = auxiliary.view(-1, 1, 1)
+        yield Term(of_each, "token-sum", settings.weight, mask=torch.ones_like(of_each))
 
 
-def added_up(token_loss: Tensor, inputs: LossInputs, settings: LossSettings) -> Tensor:
-    """The losses of N micro-batches, without entropy bonus and auxiliary loss, from those of their tokens: (..., N)."""
-    return documented_loss(
-        token_loss,
-        inputs.mask,
-        settings=settings,
-        window=inputs.terms[0].window,
-        generation_tokens=inputs.joined("generation_tokens"),
-    )
+def _weight(settings: LossSettings, batch: LossBatch) -> float:
+    """The factor of the policy's term: a mean over the tokens of the accumulation window is not divided by the accumulation."""
+    return settings.weight if batch.tokens is None else settings.factor
 
 
-def compare_losses(inputs: LossInputs, settings: LossSettings) -> list[Tensor]:
-    """Evaluate the documented loss of N micro-batches, once as it is and once with terms that cannot cancel.
+def token_losses(settings: LossSettings, batch: LossBatch) -> Tensor:
+    """What the policy's term adds up, with that of the KL divergence: (N, B, T), or (N, B, 1) where a sequence has one number."""
+    given = batch.tensors
+    log_weight = log_weights(settings, batch)
+    losses = _surrogate(settings, batch, log_weight)
+    for kept in kept_tokens(settings, batch):
+        losses = losses * kept
+    if "correction" in given and settings.loss_type != "vespo":
+        losses = losses * given["correction"]
+    if "reference" in given and settings.beta != 0.0:
+        kl = k3(given["reference"] - given["log_probs"])
+        losses = losses + settings.beta * (kl * torch.exp(log_weight) if settings.weighs_kl else kl)
+    return losses
 
-    Returns:
-        The documented losses, those with absolute terms, and what the trainers returned: each (N,) float32. The first are nan where
-        rounding decides whether a sequence is left out.
-    """
-    returned = torch.stack([of.value for of in inputs.terms])
-    documented, sizes = evaluate(inputs, settings).float().unbind()
-    known = sequences_certain(inputs, settings).flatten(1).all(1)
-    return [torch.where(known, documented, torch.nan), sizes, returned.float()]
 
-
-def _token_loss(inputs: LossInputs, log_weight: Tensor, settings: LossSettings) -> Tensor:
+def _surrogate(settings: LossSettings, batch: LossBatch, log_weight: Tensor) -> Tensor:
     """The policy's loss of each token, or of each sequence."""
-    advantages, kind = inputs.advantages, settings.loss_type
+    new, advantages, kind = batch.tensors["log_probs"], batch.tensors["advantages"], settings.loss_type
     if kind == "cispo":  # the constant, clipped ratio weighs the log-probs
-        return -torch.exp(log_weight).clamp(max=settings.epsilon_high).detach() * advantages * inputs.new
+        return -torch.exp(log_weight).clamp(max=settings.epsilon_high).detach() * advantages * new
     if kind == "sapo":
         weight = torch.sigmoid(sapo_argument(log_weight, advantages, settings)) * 4
         return -weight / sapo_temperature(advantages, settings) * advantages
     if kind == "vespo":
-        return -gamma_weight(inputs, settings).detach() * advantages * inputs.new
-    return clipped_token_loss(log_weight, advantages, settings)
+        return -gamma_weight(settings, batch).detach() * advantages * new
+    low, high, delta = settings.epsilon_low, settings.epsilon_high, settings.delta
+    return clipped_surrogate(torch.exp(log_weight), advantages, low, high, largest=delta)
 
 
-def _added_terms(inputs: LossInputs, mask: Tensor, settings: LossSettings) -> list[Tensor]:
-    """What is added to the policy's loss of N micro-batches, each (N,): the entropy bonus and the auxiliary loss.
-
-    Both are divided by the accumulation where the loss is, whatever its type (grpo_trainer.py 1.16.0 `_compute_loss`).
-    """
-    first = inputs.terms[0]
-    window = first.window if settings.includes_accumulation else 1
-    added = []
-    if first.entropy_weight and inputs.entropies is not None:
-        mean = (inputs.entropies * mask).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1.0)
-        added.append(-first.entropy_weight * mean / window)
-    auxiliary = inputs.joined("auxiliary")
-    if auxiliary is not None:
-        added.append(auxiliary / window)
-    return added
+def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor | None:
+    given, sizes = batch.tensors, []
+    if settings.loss_type == "sapo":  # where its sigmoid s is near 0 or 1, s (1 - s) has the rounding of s
+        ratio = torch.exp(log_weights(settings, batch))
+        sizes.append(4 * ratio * given["advantages"].abs())
+    if "reference" in given and settings.beta != 0.0:  # 1 and exp(reference - new) of the KL term cancel
+        size = settings.beta * (1 + torch.exp(given["reference"] - given["log_probs"]))
+        weighs = log_weights(settings, batch).exp() if settings.weighs_kl else 1.0
+        sizes.append(size * weighs)
+    return sum(sizes[1:], sizes[0]) if sizes else None
 
 
-def clipped_token_loss(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
-    """-min(ratio * A, clip(ratio) * A), token by token or sequence by sequence.
-
-    Args:
-        log_ratio: (N, B, T) or (N, B, 1), of `importance`.
-        advantages: (N, B, 1) or (N, B, T).
-        settings: The clip range.
-    """
-    ratio = torch.exp(log_ratio)
-    clipped = torch.clamp(ratio, 1 - settings.epsilon_low, 1 + settings.epsilon_high)
-    if settings.delta is not None:
-        ratio = ratio.clamp(max=settings.delta)
-    return -torch.minimum(ratio * advantages, clipped * advantages)
-
-
-def kl_estimate(reference: Tensor, new: Tensor) -> Tensor:
-    """exp(r - n) - (r - n) - 1: the estimate of the KL divergence of each token that TRL adds with weight beta.
-
-    Args:
-        reference: (N, B, T), log-probs of the reference model on N micro-batches.
-        new: (N, B, T), log-probs of the policy.
-    """
-    difference = reference - new
-    return torch.exp(difference) - difference - 1
-
-
-def documented_loss(
-    token_loss: Tensor, mask: Tensor, *, settings: LossSettings, window: int, generation_tokens: Tensor | None
-) -> Tensor:
-    """The loss of N micro-batches by the formula of its type.
-
-    rloo: mean over sequences; grpo and sapo: mean over samples of each sample's mean; luspo: mean over samples of each sample's
-    sum; bnpo: over the micro-batch's tokens; dr_grpo: over B * max_completion_length; dapo, cispo and vespo: over the tokens of the
-    accumulation window, taken as the tokens of the generation batch times window / steps_per_generation, a process's share (TRL
-    1.9.1 and later do it so; PR #6024).
-
-    Args:
-        token_loss: (..., N, B, T).
-        mask: (N, B, T), 1 on real tokens.
-        settings: Type and sizes.
-        window: Micro-batches of this accumulation window.
-        generation_tokens: (N,), tokens of the generation batch over all processes, for dapo.
+def compare_losses(formula: Formula[LossSettings], batch: LossBatch, returned: Tensor) -> dict[str, Tensor]:
+    """Compare the losses of N micro-batches with the documented ones.
 
     Returns:
-        (..., N).
+        Each (N,) float32. `documented`: the documented losses, nan where a rounding decides whether a sequence is left out. `terms`:
+        those of the sizes of their terms, which cannot cancel. `loss`: what the trainers returned.
     """
-    if settings.loss_type == RLOO:  # without a ratio of its own each sequence has the same number at every token
-        return token_loss[..., 0].mean(-1)
-    masked = token_loss * mask
-    if settings.loss_type in OF_WINDOW and generation_tokens is not None:
-        tokens = generation_tokens.clamp(min=1.0) / settings.processes
-        return masked.sum((-2, -1)) / (tokens * window / settings.steps_per_generation)
-    if settings.loss_type == "luspo":
-        loss = masked.sum(-1).mean(-1)
-    elif settings.loss_type in ("grpo", "sapo"):
-        loss = (masked.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean(-1)
-    elif settings.loss_type == "dr_grpo":
-        loss = masked.sum((-2, -1)) / (token_loss.size(-2) * settings.max_completion_length)
-    else:
-        loss = masked.sum((-2, -1)) / mask.sum((-2, -1)).clamp(min=1.0)
-    return loss / window if settings.includes_accumulation else loss
+    value, sizes = formula.value(batch)
+    unsure = uncertain_sequences(formula.settings, batch)
+    if unsure is not None:
+        value = torch.where(unsure.flatten(1).any(1), torch.nan, value)
+    return {"documented": value.float(), "terms": sizes.float(), "loss": returned.float()}
+
+
+def compare_gradients(
+    formula: Formula[LossSettings], batch: LossBatch, arrived: Tensor, multiple: float
+) -> dict[str, Tensor]:
+    """Compare the gradients at the log-probs with those of the documented losses.
+
+    The value of a loss can be right although what it teaches is not: where advantages of a group add up to 0, a token that is left out
+    of every sample changes nothing in the sum.
+
+    Args:
+        formula: Gives the documented losses.
+        batch: What the losses were computed from.
+        arrived: (N, B, T), gradients of the losses that the trainer returned.
+        multiple: What the trainer returned over the documented losses.
+
+    Returns:
+        Each (N,) float32. `gradient_gap`: the largest distance at a token. `gradient_factor`: the multiple of the documented
+        gradients that is nearest to those that arrived. `factor_gap`: the largest distance from that. Distances are in roundings of
+        the largest gradient of a micro-batch, in the coarsest dtype of what the loss was computed from.
+    """
+    expected, rounding, edges = formula.gradient(batch)
+    of_each = (rounding * rounding_of(formula.settings, batch)).flatten() * multiple + torch.finfo(torch.float32).tiny
+    expected, arrived = (torch.where(edges, 0.0, of).float().flatten(1) for of in (expected * multiple, arrived))
+    scale = expected.abs().amax(1, keepdim=True)
+    unit = torch.where(scale > 0, expected / scale, 0.0)  # squares of gradients themselves may vanish
+    factor = torch.where(
+        scale > 0, (arrived / scale * unit).sum(1, keepdim=True) / unit.square().sum(1, keepdim=True), 1.0
+    )
+    return {
+        "gradient_gap": (arrived - expected).abs().amax(1) / of_each,
+        "gradient_factor": factor.squeeze(1),
+        "factor_gap": (arrived - factor * expected).abs().amax(1) / of_each,
+    }

@@ -11,6 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.losses import LossBatch
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype
 
 if TYPE_CHECKING:
@@ -28,14 +29,9 @@ COVERED = (*CLIPPED, "cispo", "sapo", "vespo")
 OF_WINDOW = ("dapo", "cispo", "vespo")
 """Loss types that are divided by the tokens of the accumulation window."""
 
-WITHIN = {"float32": 1e-3, "reduced": 5e-2}
-"""Relative distance of a loss from its formula up to which no other formula is tried; rule RLS801 has the same."""
-FITS = {"float32": 1e-4, "reduced": 1e-2}
-"""Relative distance within which another formula gives a loss."""
-
 
 class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a trainer's settings the formula needs."""
+    """What of a trainer's settings the formula needs. Those from `beta` on are of one loss."""
 
     loss_type: str
     epsilon_low: float
@@ -59,11 +55,26 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Mean log-prob that a sequence may have lost since it was sampled before its negative advantage is left out
     (`off_policy_mask_threshold`); None where none is."""
     precision: Literal["float32", "reduced"] = "float32"
+    beta: float = 0.0
+    """Weight of the KL term."""
+    weighs_kl: bool = False
+    """Whether the KL term is multiplied by the ratio (`use_bias_correction_kl`)."""
+    window: int = 1
+    """Micro-batches of this accumulation window."""
+    entropy_weight: float = 0.0
+    """Weight of the mean entropy, which is taken off the loss."""
+    factor: float = 1.0
+    """What multiplies the documented loss."""
 
     @property
     def clips(self) -> bool:
         """Whether the loss has PPO's clip."""
         return self.loss_type == RLOO or self.loss_type in CLIPPED
+
+    @property
+    def weight(self) -> float:
+        """The factor of a loss that is divided by the accumulation where the trainer does that."""
+        return self.factor / self.window if self.includes_accumulation else self.factor
 
 
 def read_loss_settings(trainer: Any, release: TrlRelease, algorithm: str) -> LossSettings:
@@ -96,20 +107,13 @@ def read_loss_settings(trainer: Any, release: TrlRelease, algorithm: str) -> Los
 class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What one loss was computed from, besides log-probs, mask and advantages."""
 
+    settings: LossSettings
     value: Tensor
     """What the trainer returned, detached."""
-    reference: Tensor | None
+    reference: Tensor | None = None
     """(B, T), log-probs of the reference model; None without a KL term."""
-    generation_tokens: Tensor | None
+    generation_tokens: Tensor | None = None
     """Tokens of the generation batch over all processes, for the types of `OF_WINDOW`."""
-    beta: float
-    """Weight of the KL term."""
-    weighs_kl: bool
-    """Whether the KL term is multiplied by the ratio (`use_bias_correction_kl`)."""
-    window: int
-    """Micro-batches of this accumulation window."""
-    entropy_weight: float = 0.0
-    """Weight of the mean entropy, which is taken off the loss."""
     auxiliary: Tensor | None = None
     """The auxiliary loss of a mixture of experts, times its coefficient; None without one."""
     given_tokens: Tensor | None = None
@@ -119,18 +123,9 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for losses that are evaluated together."""
-        tokens = self.generation_tokens
-        return (
-            self.reference is None,
-            None if tokens is None else tokens.shape,
-            self.given_tokens is None,
-            self.multiple,
-            self.beta,
-            self.weighs_kl,
-            self.window,
-            self.entropy_weight,
-            self.auxiliary is None,
-        )
+        tokens = None if self.generation_tokens is None else self.generation_tokens.shape
+        absent = self.reference is None, self.auxiliary is None, self.given_tokens is None
+        return self.settings, absent, tokens, self.multiple
 
 
 class TokenWeights(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,34 +141,53 @@ class TokenWeights(msgspec.Struct, frozen=True, kw_only=True):
         return self.entropies is None, None if self.correction is None else self.correction.shape
 
 
-class LossInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the losses of N micro-batches were computed from."""
+def loss_batch(
+    new: Tensor,
+    log_ratio: Tensor | None,
+    mask: Tensor,
+    advantages: Tensor,
+    weights: list[TokenWeights],
+    terms: list[LossTerms],
+) -> LossBatch:
+    """What the losses of N micro-batches are computed from.
 
-    terms: list[LossTerms]
-    """Of each micro-batch, all of one kind; empty where the losses themselves are not evaluated."""
-    new: Tensor
-    """(N, B, T), log-probs of the loss."""
-    log_ratio: Tensor | None
-    """(N, B, T), or (N, B) of whole sequences; None where it is 0."""
-    mask: Tensor
-    """(N, B, T), 1 on real tokens."""
-    advantages: Tensor
-    """(N, B, 1) or (N, B, T)."""
-    entropies: Tensor | None = None
-    """(N, B, T), as in `TokenWeights`."""
-    correction: Tensor | None = None
-    """(N, B, T) or (N, B, 1), as in `TokenWeights`."""
+    Args:
+        new: (N, B, T), log-probs of the loss.
+        log_ratio: (N, B, T), or (N, B) of whole sequences; None where it is 0.
+        mask: (N, B, T), 1 on real tokens.
+        advantages: (N, B, 1) or (N, B, T).
+        weights: Of each micro-batch, all of one kind; empty where nobody knows them.
+        terms: Of each micro-batch, all of one kind; empty where the losses themselves are not evaluated.
+    """
+    found = {
+        "log_probs": new,
+        "log_ratio": log_ratio,
+        "advantages": advantages,
+        "entropies": _joined([of.entropies for of in weights]),
+        "correction": _joined([of.correction for of in weights]),
+        "reference": _joined([of.reference for of in terms]),
+        "auxiliary": _joined([of.auxiliary for of in terms]),
+    }
+    tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
+    given = _joined([of.given_tokens for of in terms])
+    if given is not None:
+        tensors["given_tokens"] = tokens_of_window(given, terms[0].settings)
+    tokens = _joined([of.generation_tokens for of in terms])
+    return LossBatch(
+        tensors=tensors,
+        mask=mask.bool(),
+        tokens=None if tokens is None else tokens_of_window(tokens, terms[0].settings),
+        samples=float(new.shape[1]),
+    )
 
-    def ratios(self) -> Tensor:
-        """The log ratios, 0 where there are none."""
-        return torch.zeros_like(self.new) if self.log_ratio is None else self.log_ratio
 
-    def joined(self, name: str) -> Tensor | None:
-        """One of the terms' tensors, of all micro-batches; None where they have none."""
-        return joined([getattr(of, name) for of in self.terms])
+def tokens_of_window(generation_tokens: Tensor, settings: LossSettings) -> Tensor:
+    """(N,): the tokens of the accumulation window, taken as those of the generation batch times window / steps_per_generation, a
+    process's share (TRL 1.9.1 and later do it so; PR #6024)."""
+    return generation_tokens.clamp(min=1.0) / settings.processes * settings.window / settings.steps_per_generation
 
 
-def joined(tensors: list[Tensor | None]) -> Tensor | None:
+def _joined(tensors: list[Tensor | None]) -> Tensor | None:
     """Tensors of N micro-batches of one kind as one; None where they have none."""
     found = [tensor for tensor in tensors if tensor is not None]
     return torch.stack(found) if found else None

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.head_gradient import HeadGradient
+from rlstep_hooks.observe.losses import Formula, LossBatch, k3
 from rlstep_hooks.observe.surprisal import surprises
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
-from rlstep_hooks.systems.trl.observe.loss import compare_losses, kl_estimate
-from rlstep_hooks.systems.trl.observe.loss_gradient import compare_gradients
-from rlstep_hooks.systems.trl.observe.loss_inputs import LossInputs, LossSettings, LossTerms, TokenWeights, joined
+from rlstep_hooks.systems.trl.observe.loss import compare_gradients, compare_losses, documented
+from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms, TokenWeights, loss_batch
 from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource, Scope
-from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens, undecided_tokens
+from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
@@ -239,8 +239,8 @@ class MicroBatchMeter:
             )
             self._done.append((source, torch.cat(list(columns.values()))))
 
-    def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[LossInputs, LossSettings] | None]:
-        """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were computed from."""
+    def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[Formula[LossSettings], LossBatch] | None]:
+        """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were compared with."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = stacked_columns([held.advantages for held in group])
         signal = (advantages.detach().float().abs() * mask).amax(2)
@@ -260,18 +260,11 @@ class MicroBatchMeter:
                 acts = clip_acts(ratio, advantages, self._settings) & mask.bool()
                 columns["clipped"] = acts.sum((1, 2), dtype=torch.float32)
         weights = [held.weights for held in group if held.weights is not None]
-        inputs = LossInputs(
-            terms=[held.loss for held in group if held.loss is not None],
-            new=new,
-            log_ratio=log_ratio,
-            mask=mask,
-            advantages=advantages,
-            entropies=joined([of.entropies for of in weights]),
-            correction=joined([of.correction for of in weights]),
-        )
+        terms = [held.loss for held in group if held.loss is not None]
+        batch = loss_batch(new, log_ratio, mask, advantages, weights, terms)
         trained = undecided = None
         if weights and self._settings is not None:
-            trained, undecided = trained_tokens(inputs, self._settings), undecided_tokens(inputs, self._settings)
+            trained, undecided = trained_tokens(self._settings, batch)
         checks = [held.checks for held in group if held.checks is not None]
         if checks:
             tokens = torch.stack([held.tokens for held in group])
@@ -304,19 +297,18 @@ class MicroBatchMeter:
         references = [held.reference for held in group if held.reference is not None]
         if references:
             columns["reference_gap"] = ((new - torch.stack(references)).abs() * mask).float().sum((1, 2))
-        if not inputs.terms or self._settings is None:
+        if not terms:
             return columns, None
-        compared = compare_losses(inputs, self._settings)
-        columns |= dict(zip(("documented", "terms", "loss"), compared, strict=True))
-        reference = inputs.joined("reference")
-        if reference is not None:
-            columns["reference_kl"] = (kl_estimate(reference.float(), new.float()) * mask).sum((1, 2))
+        formula = documented(terms[0].settings)
+        columns |= compare_losses(formula, batch, torch.stack([of.value for of in terms]))
+        if "reference" in batch.tensors:
+            columns["reference_kl"] = (k3(batch.tensors["reference"].float() - new.float()) * mask).sum((1, 2))
         gradients = [gradient for held in group if (gradient := held.backward.gradient()) is not None]
         if gradients and gradients[0].shape == new.shape[1:]:
-            columns |= compare_gradients(inputs, torch.stack(gradients), self._settings)
+            columns |= compare_gradients(formula, batch, torch.stack(gradients), terms[0].multiple)
             heads = [_below_log_probs(held) for held in group]
             columns |= {name: torch.stack([of[name] for of in heads]) for name in heads[0]}
-        return columns, (inputs, self._settings)
+        return columns, (formula, batch)
 
     def _differences(
         self, of: dict[str, Tensor], tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
@@ -335,7 +327,7 @@ class MicroBatchMeter:
 def _below_log_probs(held: _Held) -> dict[str, Tensor]:
     """The numbers of gradients that were followed to the model's layers; empty where none were, or others flow there too."""
     gradient, at_loss = held.backward.gradient(), held.backward.at_loss
-    bonus = held.loss is not None and held.loss.entropy_weight != 0.0
+    bonus = held.loss is not None and held.loss.settings.entropy_weight != 0.0
     if held.head is None or gradient is None or at_loss is None or bonus:
         return {}
     return held.head.numbers(gradient, at_loss)

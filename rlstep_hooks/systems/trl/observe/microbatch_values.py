@@ -8,9 +8,9 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.losses import FITS, Formula, LossBatch
 from rlstep_hooks.record.events import MicroBatchValues
-from rlstep_hooks.systems.trl.observe.loss_inputs import WITHIN, LossInputs, LossSettings
-from rlstep_hooks.systems.trl.observe.other_losses import fitting
+from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings
 
 if TYPE_CHECKING:
     from rlstep_hooks.record.values import Learns
@@ -21,10 +21,12 @@ are that: logits that are scaled or bent by more would have other gradients."""
 
 Scope = Literal["token", "sequence"]
 
-_ROUNDING = torch.finfo(torch.float32).eps
+WITHIN = {"float32": 1e-3, "reduced": 5e-2}
+"""Relative distance of a loss from its formula up to which no other formula is tried; rule RLS801 has the same."""
+OTHER_WITHIN = {"float32": 1e-4, "reduced": 1e-2}
+"""Relative distance within which another formula gives a loss."""
 
-ROUNDINGS = 32
-"""Distance from the documented loss, and from its gradient, that rounding explains; the rules RLS801 and RLS805 have the same."""
+_ROUNDING = torch.finfo(torch.float32).eps
 
 
 class MicroBatchSource(msgspec.Struct, frozen=True):
@@ -34,8 +36,8 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
     indices: tuple[int, ...]
     columns: tuple[str, ...]
     scope: Scope
-    losses: tuple[LossInputs, LossSettings] | None = None
-    """What the losses were computed from, if they were compared."""
+    losses: tuple[Formula[LossSettings], LossBatch] | None = None
+    """What the losses were compared with, and what they were computed from, if they were compared."""
     replacing: str = ""
     """The first module whose backward hook replaced gradients."""
     left_out: bool = False
@@ -53,13 +55,13 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
 
     def _gap(self, of: dict[str, float]) -> float | None:
         """The distance of a loss whose terms cancel, in roundings of their sizes; None where other roundings are larger."""
-        if self.losses is None or self.losses[1].precision != "float32" or not of["terms"] > 0:
+        if self.losses is None or self.losses[0].settings.precision != "float32" or not of["terms"] > 0:
             return None
         return finite(abs(of["loss"] - of["documented"]) / (of["terms"] * _ROUNDING))
 
     def _fits(self, ratio: float) -> bool:
         """Whether a multiple of the documented loss is that loss."""
-        return self.losses is None or abs(ratio - 1) <= WITHIN[self.losses[1].precision]
+        return self.losses is None or abs(ratio - 1) <= WITHIN[self.losses[0].settings.precision]
 
     def _loss(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         """What is known of a loss, from its value, and from its gradient where the value says nothing: fields of MicroBatchValues."""
@@ -67,14 +69,14 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
             return {}
         ratio = _loss_ratio(of["documented"], of["terms"], of["loss"])
         if ratio is not None and not self._fits(ratio):
-            return {"loss_ratio": ratio, "loss_like": self._like(place)}
+            return {"loss_ratio": ratio, "loss_like": self._like(place, of["loss"])}
         gap = self._gap(of) if ratio is None else None
-        if gap is not None and gap > ROUNDINGS:
+        if gap is not None and gap > FITS:
             return {"loss_gap": gap}
         gradient = finite(of["gradient_gap"]) if "gradient_gap" in of else None
         if ratio is None and gradient is not None:
             factor = of["gradient_factor"]
-            if not self._fits(factor) and of["factor_gap"] <= ROUNDINGS:
+            if not self._fits(factor) and of["factor_gap"] <= FITS:
                 return {"loss_ratio": finite(factor)}
         return {"loss_ratio": ratio, "loss_gap": gap, "gradient_gap": gradient}
 
@@ -89,14 +91,19 @@ class MicroBatchSource(msgspec.Struct, frozen=True):
         """The distance of gradients at the model's layers; None where the last layer does not give these log-probs by itself."""
         if "head_gap" not in of or self.losses is None:
             return None
-        return finite(of["head_gap"]) if of["head_understood"] <= UNDERSTOOD[self.losses[1].precision] else None
+        return (
+            finite(of["head_gap"]) if of["head_understood"] <= UNDERSTOOD[self.losses[0].settings.precision] else None
+        )
 
-    def _like(self, place: int) -> str:
-        """Which other formula gives a loss, if it is not the documented one."""
+    def _like(self, place: int, loss: float) -> str:
+        """Which known mistake gives a loss that is not the documented one; empty if none. It waits for the device."""
         if self.losses is None:
             return ""
+        formula, batch = self.losses
+        within = OTHER_WITHIN[formula.settings.precision]
         with torch.no_grad():
-            return fitting(*self.losses, place)
+            others = ((words, float(values[place])) for words, values in formula.mistaken(batch))
+            return next((words for words, other in others if other and abs(loss / other - 1) <= within), "")
 
     def _values(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         tokens = max(of["tokens"], 1.0)

@@ -122,7 +122,7 @@ class MicroBatchHooks:
         terms = None
         if compared and activity.loss is not None:
             terms = seen.form.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
-            if terms is not None and terms.beta and terms.reference is None:
+            if terms is not None and terms.settings.beta and terms.reference is None:
                 self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
                 terms = None
         terms = self._with_counted(terms, inputs) if terms is not None else None

@@ -48,7 +48,7 @@ def _terms(settings: ValueSettings, batch: LossBatch) -> Iterator[Term]:
     clipped = torch.minimum(torch.maximum(values, old - settings.clip), old + settings.clip)
     squares = torch.maximum((values - returns).square(), (clipped - returns).square())
     # A difference is rounded by the size of what is subtracted, however small it is itself.
-    sizes = squares + 2 * squares.sqrt() * _sizes(settings, batch)
+    sizes = squares + squares.sqrt() * _sizes(settings, batch)
     yield Term(squares, settings.aggregation, 0.5, sizes, scale=settings.scale_factor)
 
 
@@ -61,7 +61,10 @@ def _edges(settings: ValueSettings, batch: LossBatch) -> Tensor:
 
 
 def _sizes(settings: ValueSettings, batch: LossBatch) -> Tensor:
-    return torch.stack([batch.tensors[name].abs() for name in ("values", "old", "returns")]).sum(0) + settings.clip
+    # The derivative of a square is twice what is squared.
+    return (
+        2 * torch.stack([batch.tensors[name].abs() for name in ("values", "old", "returns")]).sum(0) + 2 * settings.clip
+    )
 
 
 def _mistakes(settings: ValueSettings, batch: LossBatch) -> Iterator[tuple[str, ValueSettings, LossBatch]]:
