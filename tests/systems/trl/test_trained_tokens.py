@@ -8,7 +8,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from rlstep_hooks.systems.trl.observe.loss import token_losses
+from rlstep_hooks.systems.trl.observe.loss import documented, token_losses
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, TokenWeights, loss_batch
 from rlstep_hooks.systems.trl.observe.trained_tokens import trained_tokens
 from tests.systems.trl.conftest import RELEASE
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.observe.losses import LossBatch
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "clip": {"loss_type": "grpo"},
@@ -58,7 +59,11 @@ def test_the_tokens_are_those_whose_log_probs_get_a_gradient(name: str, correcte
         for of, weight in zip(entropies, weights, strict=True)
     ]
     log_ratio = (difference.sum(-1) if name == "rloo" else difference).detach()
-    batch = loss_batch(new, log_ratio, mask, advantages, of_tokens, [])
+
+    def batch_of(places: slice, new: torch.Tensor) -> LossBatch:
+        return loss_batch(new[places], log_ratio[places], mask[places], advantages[places], of_tokens[places], [])
+
+    batch = batch_of(slice(4), new)
     losses = token_losses(settings, batch)
     if settings.loss_type != "rloo":  # whose loss has one number for each sequence
         losses = losses * mask
@@ -67,6 +72,13 @@ def test_the_tokens_are_those_whose_log_probs_get_a_gradient(name: str, correcte
     trained, _ = trained_tokens(settings, batch.with_tensors(log_probs=new.detach()))
     assert torch.equal(trained.expand(shape), new.grad != 0)
     assert 0 < int(trained.sum()) < trained.numel()
+
+    formula = documented(settings)
+    together = [*formula.value(batch_of(slice(4), new.detach())), *formula.gradient(batch)[:2]]
+    for place in range(4):
+        one = batch_of(slice(place, place + 1), new.detach())
+        for of_all, of_one in zip(together, [*formula.value(one), *formula.gradient(one)[:2]], strict=True):
+            torch.testing.assert_close(of_all[place], of_one[0])
 
 
 SINCE_1_16 = pytest.mark.skipif(Version("1.16") > RELEASE, reason="the masks of earlier releases were not read")
