@@ -39,18 +39,21 @@ class DeferredValues(Generic[Key]):
 
         if not self._open:
             return
-        keys = [key for key, _ in self._open]
-        sizes = [values.numel() for _, values in self._open]
-        joined = torch.cat([values for _, values in self._open])
+        # What is offloaded is on another device than the rest.
+        by_device: dict[torch.device, list[tuple[Key, Tensor]]] = {}
+        for key, values in self._open:
+            by_device.setdefault(values.device, []).append((key, values))
         self._open.clear()
-        done: torch.cuda.Event | None = None
-        if joined.is_cuda:
-            pinned = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True)
-            pinned.copy_(joined, non_blocking=True)
-            done = torch.cuda.Event()
-            done.record()
-            joined = pinned
-        self._sent.append((keys, sizes, joined, done))
+        for opened in by_device.values():
+            joined = torch.cat([values for _, values in opened])
+            done: torch.cuda.Event | None = None
+            if joined.is_cuda:
+                pinned = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True)
+                pinned.copy_(joined, non_blocking=True)
+                done = torch.cuda.Event()
+                done.record()
+                joined = pinned
+            self._sent.append(([key for key, _ in opened], [values.numel() for _, values in opened], joined, done))
 
     def ready(self, *, wait: bool = False) -> list[tuple[Key, list[float]]]:
         """The vectors that have arrived, in the order of `add`.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.alternative_losses import of_other_size, without_last
 from rlstep_hooks.observe.deferred import finite
-from rlstep_hooks.observe.microbatch_numbers import LossNumbers
 from rlstep_hooks.observe.own_graph import own_graph
 
 if TYPE_CHECKING:
@@ -36,6 +36,20 @@ Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean
 AGGREGATIONS: tuple[Aggregation, ...] = (
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean",
 )  # fmt: skip
+
+
+class LossNumbers(msgspec.Struct, frozen=True):
+    """A loss against its documented formula; fields as in `MicroBatchValues`."""
+
+    loss_ratio: float | None = None
+    loss_gap: float | None = None
+    loss_like: str = ""
+    gradient_gap: float | None = None
+    clipped: float | None = None
+    backward_ratio: float | None = None
+    advantages_intact: bool | None = None
+    targets_intact: bool | None = None
+    values_intact: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +159,9 @@ class Formula(Generic[Settings]):
             like = next((words for words, other in others if abs(loss - other) <= FITS * rounding), "")
         cancels = abs(expected) <= 100 * FITS * rounding
         return LossNumbers(
-            ratio=None if cancels else finite(loss / expected),
-            gap=finite(gap),
-            like=like,
+            loss_ratio=None if cancels else finite(loss / expected),
+            loss_gap=finite(gap),
+            loss_like=like,
             gradient_gap=self._gradient_gap(batch, gradient) if gap <= FITS else None,
         )
 

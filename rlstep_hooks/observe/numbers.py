@@ -1,22 +1,42 @@
-"""The one pipeline from numbers on a device to the fields of events: the name of a column is the name of the field."""
+"""The one pipeline from numbers on a device to the fields of events: the name of a column is the name of the field.
+
+What is more than that is declared here: sums and what they are divided by, what counts only where something was looked at, and
+names of what is beyond rounding.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import torch
 
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.losses import FITS
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
+from rlstep_hooks.record.values import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from rlstep_hooks.record.values import Role
-
 Values = type[MicroBatchValues] | type[RolloutValues] | type[UpdateValues]
+
+Fields = dict[Values, dict[tuple[Role, int], dict[str, Any]]]
+"""Of values of each kind, by role and index, their fields."""
+
+MEANS = {
+    "sum_abs_log_ratio": ("mean_abs_log_ratio", "tokens"),
+    "sum_abs_log_prob": ("mean_abs_log_prob", "tokens"),
+}
+"""A column with a sum: the field that is the mean, and the column that it is divided by."""
+
+SEEN = {"max_abs_log_ratio": "tokens", "max_abs_log_prob": "tokens"}
+"""Fields that say something only where this column is not 0."""
+
+NAMED = {"loss_like": ("loss_gap", FITS), "advantages_fit": ("advantages_off", 1.0)}
+"""A field that names a difference, by a function which may wait for the device: it is called where this number is beyond rounding."""
 
 _REQUIRED: dict[Values, dict[str, Any]] = {
     MicroBatchValues: {"tokens": 0},
@@ -65,19 +85,34 @@ class Columns(msgspec.Struct, frozen=True):
     of: Values
     indices: tuple[int, ...]
     names: tuple[str, ...]
-    """Fields of the values."""
+    """Fields of the values, sums of `MEANS`, and what these and `SEEN` ask for."""
     known: tuple[dict[str, Any], ...] = ()
-    """Of each index what the host knows, by the same names."""
+    """Of each index what the host knows, by fields; functions for those of `NAMED`."""
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The columns by field, each number converted as the field's type says."""
-        count, convert = len(self.indices), _CONVERSIONS[self.of]
-        fields: dict[int, dict[str, Any]] = {}
-        for place, index in enumerate(self.indices):
-            of = dict(zip(self.names, numbers[place::count], strict=True))
-            fields[index] = {name: convert[name](number) for name, number in of.items()}
-            if self.known:
-                fields[index] |= self.known[place]
+        count = len(self.indices)
+        return {
+            index: self._fields(place, dict(zip(self.names, numbers[place::count], strict=True)))
+            for place, index in enumerate(self.indices)
+        }
+
+    def _fields(self, place: int, of: dict[str, float]) -> dict[str, Any]:
+        """The fields of one index from its numbers."""
+        convert = _CONVERSIONS[self.of]
+        fields: dict[str, Any] = {}
+        for name, number in of.items():
+            field, counted = MEANS.get(name, (name, SEEN.get(name)))
+            if field in convert and (counted is None or of[counted]):
+                fields[field] = convert[field](number / of[counted] if counted and name in MEANS else number)
+        if "learning" in of:
+            fields["learns"] = "yes" if of["learning"] else "unknown" if of["undecided"] else "no"
+        for field, value in self.known[place].items() if self.known else ():
+            if callable(value):
+                given, most = NAMED[field]
+                fields[field] = value() if (fields.get(given) or 0.0) > most else ""
+            else:
+                fields[field] = value
         return fields
 
 
@@ -86,43 +121,77 @@ class Numbers:
 
     def __init__(self) -> None:
         self._fetched: DeferredValues[tuple[Role, Meaning]] = DeferredValues()
+        self._held: dict[int, tuple[Role, dict[str, Tensor]]] = {}
+        """Micro-batches whose numbers wait: some come with the backward."""
+        self._known: dict[int, dict[str, Any]] = {}
 
     def add(self, meaning: Meaning, numbers: Tensor, role: Role = "policy") -> None:
         """Keep one float32 vector until it is ready."""
         self._fetched.add((role, meaning), numbers)
 
+    @property
+    def held(self) -> int:
+        """Micro-batches that wait."""
+        return len(self._held)
+
+    def see(self, index: int, columns: dict[str, Tensor], role: Role = "policy") -> None:
+        """Add numbers of one micro-batch, each a tensor of one on the same device."""
+        if columns:
+            self._held.setdefault(index, (role, {}))[1].update(columns)
+
+    def see_later(self, index: int, columns: dict[str, Tensor]) -> None:
+        """Add numbers that its backward brought, if it has others."""
+        if index in self._held:
+            self._held[index][1].update(columns)
+
+    def know(self, index: int, **fields: Any) -> None:
+        """Add what the host knows of one micro-batch, to go with its numbers."""
+        self._known.setdefault(index, {}).update(fields)
+
     def send(self) -> None:
         """Start fetching everything added so far."""
+        for index, (role, columns) in self._held.items():
+            meaning = Columns(MicroBatchValues, (index,), tuple(columns), (self._known.get(index, {}),))
+            self.add(meaning, torch.stack([number.detach().float().reshape(()) for number in columns.values()]), role)
+        self._held, self._known = {}, {}
         self._fetched.send()
 
+    def arrived(self, *, wait: bool = False) -> Fields:
+        """The fields that have arrived.
+
+        Args:
+            wait: Wait for the device; only once training is over.
+        """
+        found: Fields = {of: {} for of in _REQUIRED}
+        for (role, meaning), numbers in self._fetched.ready(wait=wait):
+            for index, fields in meaning.values(numbers).items():
+                found[meaning.of].setdefault((role, index), {}).update(fields)
+        return found
+
     def measured(self, now: Callable[[], float], *, wait: bool = False) -> Measured | None:
-        """What has arrived; None where nothing has.
+        """What has arrived, as an event; None where nothing has.
 
         Args:
             now: Gives the event's time.
             wait: Wait for the device; only once training is over.
         """
-        found = self.ready(wait=wait)
-        if not any(found.values()):
-            return None
-        return Measured(
-            at=now(),
-            rollouts=tuple(found[RolloutValues]),
-            microbatches=tuple(found[MicroBatchValues]),
-            updates=tuple(found[UpdateValues]),
-        )
+        return measured(self.arrived(wait=wait), now)
 
-    def ready(self, *, wait: bool = False) -> dict[Values, list[Any]]:
-        """The values that have arrived, each with all of its fields; micro-batches of a role in their order."""
-        found: dict[Values, dict[tuple[Role, int], dict[str, Any]]] = {of: {} for of in _REQUIRED}
-        for (role, meaning), numbers in self._fetched.ready(wait=wait):
-            for index, fields in meaning.values(numbers).items():
-                found[meaning.of].setdefault((role, index), {}).update(fields)
-        found[MicroBatchValues] = dict(sorted(found[MicroBatchValues].items(), key=lambda item: item[0][1]))
-        return {
-            of: [
-                of(index=index, **({} if of is RolloutValues else {"role": role}) | _REQUIRED[of] | fields)
-                for (role, index), fields in by_index.items()
-            ]
-            for of, by_index in found.items()
-        }
+
+def measured(found: Fields, now: Callable[[], float]) -> Measured | None:
+    """An event with these fields; None without any. Micro-batches stand in their order, those of the policy first."""
+    if not any(found.values()):
+        return None
+    microbatches = sorted(found[MicroBatchValues].items(), key=lambda of: (of[0][0] != "policy", of[0][1]))
+    required, least = _REQUIRED[MicroBatchValues], _REQUIRED[UpdateValues]
+    return Measured(
+        at=now(),
+        rollouts=tuple(RolloutValues(index=index, **fields) for (_, index), fields in found[RolloutValues].items()),
+        microbatches=tuple(
+            MicroBatchValues(index=index, role=role, **(required | fields)) for (role, index), fields in microbatches
+        ),
+        updates=tuple(
+            UpdateValues(index=index, role=role, **(least | fields))
+            for (role, index), fields in found[UpdateValues].items()
+        ),
+    )

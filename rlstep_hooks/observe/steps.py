@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.contained import GapRecorder
     from rlstep_hooks.observe.gradient_watch import GradientWatch
-    from rlstep_hooks.observe.numbers import Meaning
+    from rlstep_hooks.observe.numbers import Meaning, Numbers
     from rlstep_hooks.record.values import Role
 
 NOTHING_HELD = "no trainable weight is held whole on this process"
+
+
+def followers(recorder: GapRecorder) -> dict[Role, StepFollower]:
+    """One for each role."""
+    return {"policy": StepFollower(recorder), "critic": StepFollower(recorder, "critic")}
 
 
 class StepFollower:
@@ -204,8 +209,13 @@ class StepFollower:
 
     # Numbers
 
-    def work_up(self) -> Iterator[tuple[Meaning, Tensor]]:
-        """The numbers of all updates since the last call, as vectors of float32."""
+    def add_to(self, numbers: Numbers) -> None:
+        """Add the numbers of all updates since the last call."""
+        with torch.no_grad():
+            for meaning, vector in self._worked_up():
+                numbers.add(meaning, vector, self.role)
+
+    def _worked_up(self) -> Iterator[tuple[Meaning, Tensor]]:
         norms, self._norms = self._norms, {}
         known, self._known_of = self._known_of, {}
         read = None if self.probe is None else self.probe.work_up()

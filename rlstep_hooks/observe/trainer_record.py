@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
+import torch
 
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.deferred import DeferredValues
-from rlstep_hooks.observe.microbatch_numbers import MicroBatchNumbers
-from rlstep_hooks.observe.numbers import Numbers
-from rlstep_hooks.observe.steps import StepFollower
+from rlstep_hooks.observe.log_ratio import log_ratio
+from rlstep_hooks.observe.numbers import Columns, Numbers, measured
+from rlstep_hooks.observe.steps import followers
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import (
     Carried,
     Constant,
-    Measured,
     MicroBatch,
+    MicroBatchValues,
     Phase,
     PhaseEnded,
     PhaseName,
@@ -28,7 +28,6 @@ from rlstep_hooks.record.events import (
     Refresh,
     RolloutValues,
     Update,
-    UpdateValues,
     WeightSync,
 )
 from rlstep_hooks.record.writer import EventWriter
@@ -36,10 +35,8 @@ from rlstep_hooks.record.writer import EventWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    import torch
-
     from rlstep_hooks.observe.identity import Recognised, RefreshedSamples
-    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+    from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.record.events import Attached
     from rlstep_hooks.record.ledger import Ledger
     from rlstep_hooks.record.values import Role
@@ -72,16 +69,11 @@ class TrainerRecord:
         self._microbatches = 0
         self._window: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
-        self._numbers = MicroBatchNumbers()
-        self.steps: dict[Role, StepFollower] = {
-            "policy": StepFollower(self.writer),
-            "critic": StepFollower(self.writer, "critic"),
-        }
+        self._numbers = Numbers()
+        self.steps = followers(self.writer)
         """What is looked at around the steps of each optimizer."""
-        self._step_numbers = Numbers()
         self._reference: tuple[WeightProbe, torch.Tensor] | None = None
         """The reference model's probe, with its weights at their first use."""
-        self._references: DeferredValues[int] = DeferredValues()
         self._open: MicroBatch | None = None
         self._rollout_values: list[RolloutValues] = []
         self.writer.emit(attached)
@@ -160,20 +152,21 @@ class TrainerRecord:
             old_source=old_source,
         )
         if found.old_intact is not None:
-            self._numbers.old_intact[index] = found.old_intact
+            self._numbers.know(index, old_intact=found.old_intact)
         if found.tokens_intact is not None:
-            self._numbers.tokens_intact[index] = found.tokens_intact
+            self._numbers.know(index, tokens_intact=found.tokens_intact)
 
     def see_log_probs(self, log_probs: Any, old_log_probs: Any, mask: Any) -> None:
         """The policy loss is about to be computed from these log-probs, which are on the device and padded to one length."""
         if self._open is None or self._open.role == "critic":
             return
-        self._numbers.add_log_probs(self._open.index, log_probs, old_log_probs, mask)
+        with torch.no_grad():
+            self._numbers.see(self._open.index, log_ratio(log_probs, old_log_probs, mask))
 
     def see_values(self, mask: Any) -> None:
         """The critic's loss, which is compared, is about to be computed of the tokens of this mask."""
         if self._open is not None:
-            self._numbers.add_values(self._open.index, mask)
+            self._numbers.see(self._open.index, {"tokens": mask.bool().sum()}, "critic")
 
     def see_constants(self, **given: Any) -> None:
         """The tensors that the loss is about to treat as constant: `old_logprobs`, `advantages`, `targets`."""
@@ -184,26 +177,26 @@ class TrainerRecord:
 
     def see_loss_scale(self, index: int, scale: Any) -> None:
         """The factor of a micro-batch's loss in the backward, divided by the documented factor; a number on the device."""
-        self._numbers.add_loss_scale(index, scale)
+        self._numbers.see_later(index, {"backward_ratio": scale})
 
     def see_mask(self, *, intact: bool) -> None:
         """The mask of the open micro-batch was compared with that of the refresh."""
         if self._open is not None:
-            self._numbers.mask_intact[self._open.index] = intact
+            self._numbers.know(self._open.index, mask_intact=intact)
 
     def see_advantages(self, *, intact: bool) -> None:
         """The advantages of the open micro-batch were compared with those that came to this process."""
         if self._open is not None:
-            self._numbers.advantages_intact[self._open.index] = intact
+            self._numbers.know(self._open.index, advantages_intact=intact)
 
     def see_reference_log_probs(self, *, intact: bool) -> None:
         """The reference's log-probs in the open micro-batch were compared with those that the reference computed."""
         if self._open is not None:
-            self._numbers.reference_intact[self._open.index] = intact
+            self._numbers.know(self._open.index, reference_intact=intact)
 
     def see_clipped(self, index: int, fraction: Any) -> None:
         """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""
-        self._numbers.add_clipped(index, fraction)
+        self._numbers.see_later(index, {"clipped": fraction})
 
     @property
     def open_index(self) -> int | None:
@@ -241,7 +234,8 @@ class TrainerRecord:
         probe, first = self._reference
         weights = probe.weights()
         if weights.device == first.device:
-            self._references.add(refresh, (weights != first).count_nonzero().float().reshape(1))
+            changed = Columns(RolloutValues, (refresh,), ("reference_changed",))
+            self._numbers.add(changed, (weights != first).count_nonzero().float().reshape(1))
 
     def before_step(self, role: Role, *, replayed: bool) -> None:
         """The optimizer is about to step; gradients are final. Some steps are replayed."""
@@ -281,12 +275,9 @@ class TrainerRecord:
 
     def send_numbers(self) -> None:
         """Start fetching numbers from the device: the framework synchronises with it before `write_numbers`."""
+        for steps in self.steps.values():
+            steps.add_to(self._numbers)
         self._numbers.send()
-        for role, steps in self.steps.items():
-            for meaning, numbers in steps.work_up():
-                self._step_numbers.add(meaning, numbers, role)
-        self._step_numbers.send()
-        self._references.send()
 
     def write_numbers(self, losses: Callable[[], Mapping[int, LossNumbers]] = dict) -> None:
         """Write the numbers that have arrived.
@@ -294,19 +285,24 @@ class TrainerRecord:
         Args:
             losses: Gives the losses that have arrived, by micro-batch. Sent before the log ratios, they are asked for after them.
         """
-        microbatches = self._numbers.arrived(losses)
-        updates = self._step_numbers.ready()[UpdateValues]
-        changed = {refresh: int(count) for refresh, (count,) in self._references.ready()}
-        known = {values.index: values for values in self._rollout_values} | {
-            refresh: RolloutValues(index=refresh)
-            for refresh in changed
-            if all(values.index != refresh for values in self._rollout_values)
+        found = self._numbers.arrived()
+        compared = {index: _given(loss) for index, loss in losses().items()}
+        microbatches, rollouts = found[MicroBatchValues], found[RolloutValues]
+        for (role, index), fields in microbatches.items():
+            microbatches[role, index] = compared.get(index, {}) | fields
+        known: dict[tuple[Role, int], dict[str, Any]] = {
+            ("policy", values.index): _given(values) for values in self._rollout_values
         }
-        rollouts = tuple(
-            msgspec.structs.replace(values, reference_changed=changed.get(index)) for index, values in known.items()
-        )
+        for key, fields in rollouts.items():
+            known[key] = known.get(key, {}) | fields
+        found[RolloutValues] = known
         self._rollout_values = []
-        if microbatches or updates or rollouts:
-            self.writer.emit(
-                Measured(at=self.writer.now(), rollouts=rollouts, microbatches=microbatches, updates=tuple(updates))
-            )
+        event = measured(found, self.writer.now)
+        if event is not None:
+            self.writer.emit(event)
+
+
+def _given(values: LossNumbers | RolloutValues) -> dict[str, Any]:
+    """The fields that were given, but for the index."""
+    fields = msgspec.structs.asdict(values)
+    return {name: value for name, value in fields.items() if name != "index" and value not in (None, "")}

@@ -16,7 +16,7 @@ from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
 from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
-from rlstep_hooks.systems.own_loop.numbers import HELD, LoopNumbers
+from rlstep_hooks.systems.own_loop.numbers import LoopNumbers
 from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.own_loop.advantages import EstimatorName
-    from rlstep_hooks.systems.own_loop.numbers import Moved
 
 
 class LoopObserver:
@@ -214,9 +213,9 @@ class LoopObserver:
         with self._advantage_guard:
             self._rewards = rewards.detach().clone() if self.compares else None
 
-    def moved(self, moved: Moved) -> None:
-        """What the rollout that is about to end has otherwise than it was given."""
-        self._numbers.add_moved(self._rollouts, moved)
+    def moved(self, moved: dict[str, Any]) -> None:
+        """What the rollout that is about to end has otherwise than it was given, as fields of RolloutValues."""
+        self._numbers.moved = self._rollouts, moved
 
     def advantaged(self, advantages: Tensor, estimator: EstimatorName, **given: Any) -> None:
         """Advantages of the latest rollout; see `LoopAudit.advantages`."""
@@ -258,8 +257,10 @@ class LoopObserver:
         self._numbers.add_replaced(self._microbatches - 1, replaced)
 
     def add_columns(self, columns: dict[str, Tensor], like: Callable[[], str] | None = None) -> None:
-        """Add numbers of the latest micro-batch; see `LoopNumbers.add_columns`."""
-        self._numbers.add_columns(self._microbatches - 1, columns, like)
+        """Add numbers of the latest micro-batch; `like` names its loss, if that is not the documented one."""
+        self._numbers.see(self._microbatches - 1, columns)
+        if like is not None:
+            self._numbers.know(self._microbatches - 1, loss_like=like)
 
     def microbatch(
         self,
@@ -274,8 +275,7 @@ class LoopObserver:
         targets: Tensor | None,
     ) -> None:
         """One forward and backward; see `LoopAudit.microbatch`."""
-        index = self._microbatches
-        self._microbatches += 1
+        index, self._microbatches = self._microbatches, self._microbatches + 1
         rows: tuple[int, ...] | None = None
         with self._microbatch_guard:
             rows = None if indices is None else self._rows(indices)
@@ -297,7 +297,7 @@ class LoopObserver:
             with self._ratio_guard, torch.no_grad():
                 # Equal ones are 0 once a loss has normalised them.
                 numbers = torch.as_tensor(advantages).detach()
-                self._numbers.add_columns(index, {"signal": numbers.max() - numbers.min()})
+                self._numbers.see(index, {"max_abs_advantage": numbers.max() - numbers.min()})
         if role == "policy" and rows is not None and advantages is not None and self._advantages is not None:
             with self._advantage_guard, torch.no_grad():
                 places = torch.as_tensor(indices, device=self._advantages.device)
@@ -307,7 +307,7 @@ class LoopObserver:
                         counted = self._counted[places.to(self._counted.device)]
                         known, used = known[counted.to(known.device)], used[counted.to(used.device)]
                     if len(known):
-                        self._numbers.add_columns(index, {"advantages_differ": differs(known, used)})
+                        self._numbers.see(index, {"advantages_intact": differs(known, used)})
 
     def _emit_microbatch(
         self,
@@ -383,6 +383,7 @@ class LoopObserver:
     # Updates
 
     def _before_step(self, role: Role, optimizer: Any, *, final: bool) -> None:
+        steps = self._numbers.steps[role]
         with self._before_guard:
             if role not in self._probed:
                 self._probed.add(role)
@@ -396,9 +397,8 @@ class LoopObserver:
         with self._step_guard:
             limit = self._max_grad_norm() if final and role == "policy" and self.compares_whole else None
             if limit:
-                norm = norm_of_gradients(parameters_of(optimizer))
-                self._numbers.steps[role].see_norm(self._updates[role], norm, limit)
-        self._numbers.steps[role].before_step(self._updates[role], replayed=final and self.compares)
+                steps.see_norm(self._updates[role], norm_of_gradients(parameters_of(optimizer)), limit)
+        steps.before_step(self._updates[role], replayed=final and self.compares)
 
     def _first_step(self, role: Role, optimizer: Any) -> None:
         """Read from the live optimizer: the dtype of its weights, and which of them can be probed."""
@@ -410,8 +410,7 @@ class LoopObserver:
         # The last tensor of the policy is always among those that are probed: layers before it may be dead, and have no gradient.
         parameters.reverse()
         parameters.sort(key=lambda parameter: id(parameter) in self._apart)
-        steps = self._numbers.steps[role]
-        nothing = f"the optimizer of the {role} holds no trainable weight"
+        steps, nothing = self._numbers.steps[role], f"the optimizer of the {role} holds no trainable weight"
         steps.watch_weights(parameters, apart=self._apart, nothing=nothing)
         if role == "policy" and not self._follows:
             steps.watch_left_over()
@@ -425,8 +424,8 @@ class LoopObserver:
             self._update(role, applied=True, rate=rate if isinstance(rate, float) else None)
             if rate is not None:
                 self._numbers.steps[role].after_step(index, rate, whole=self.compares_whole)
-                self._numbers.held += 1
-        if self._numbers.held >= HELD:
+                self._numbers.steps_held += 1
+        if self._numbers.are_many:
             self._collect()
 
     def skipped(self, role: Role, reason: str) -> None:
@@ -468,7 +467,7 @@ class LoopObserver:
     def _collect(self) -> None:
         """Emit the numbers that have arrived, not too often."""
         now = self._recorder.now()
-        if now - self._worked_up >= self._interval or self._numbers.held >= HELD:
+        if now - self._worked_up >= self._interval or self._numbers.are_many:
             self._worked_up = now
             self._emit_numbers()
 

@@ -121,8 +121,8 @@ def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -
         expected = float(formula.value(batch)[0])
         (arrived,) = torch.autograd.grad(value, given["log_probs"])
         found = formula.compare(batch, float(value), 2, arrived.double())
-        assert found.gap is not None
-        assert found.gap <= 32
+        assert found.loss_gap is not None
+        assert found.loss_gap <= 32
         if not bool((formula.gradient(batch)[2] | (batch.mask == 0)).all()):
             assert found.gradient_gap is not None
             assert found.gradient_gap <= 32
@@ -143,9 +143,9 @@ def test_the_critics_loss(clip: float | None, dtype: torch.dtype) -> None:
         batch = batch_of({"values": values, "old": old, "targets": targets}, given["mask"], dtype)
         formula = value_formula(ValueSettings(clip))
         found = formula.compare(batch, value, 2, arrived.double())
-        assert found.gap is not None
+        assert found.loss_gap is not None
         assert found.gradient_gap is not None
-        assert found.gap <= 32
+        assert found.loss_gap <= 32
         assert found.gradient_gap <= 32
         rounding = float(formula.value(batch)[1])
         moved = float(ValueLoss(clip)(values, old, targets.roll(1, 1), action_mask=given["mask"], **totals))

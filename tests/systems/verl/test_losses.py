@@ -200,10 +200,10 @@ def held(
     }
     clipped = sum(float(pg[name]) for name in ("actor/pg_clipfrac", "actor/pg_clipfrac_lower") if name in pg)
     return {
-        "gap": compared.gap,
-        "like": compared.like,
-        "ratio": compared.ratio,
-        "backward": compared.backward,
+        "gap": compared.loss_gap,
+        "like": compared.loss_like,
+        "ratio": compared.loss_ratio,
+        "backward": compared.backward_ratio,
         "gradient": compared.gradient_gap,
         "clipped": compared.clipped,
         "followed": len(followed) == 1,

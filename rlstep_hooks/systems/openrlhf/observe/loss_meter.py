@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.observe.contained import Contained
-    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+    from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.record.values import Role
 
 HELD_TOKENS = 1 << 20

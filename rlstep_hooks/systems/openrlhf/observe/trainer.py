@@ -42,7 +42,7 @@ from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+    from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.record.values import Role
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

@@ -16,7 +16,6 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlstep_hooks.systems.own_loop.numbers import Moved
 from rlstep_hooks.systems.sb3.observe.followed import has_own_rollouts, keeps_numbers
 
 PER_OBSERVATION = 64
@@ -69,16 +68,16 @@ class TimestepsWatch:
         """Whether an episode began with this timestep, (E,): one did where the last step ended one."""
         return self._steps[-1]["done"] if self._steps else numpy.array(starts)
 
-    def moved(self, model: Any) -> Moved:
-        """Compare the complete buffer, just before advantages are computed from it."""
+    def moved(self, model: Any) -> dict[str, Any]:
+        """Compare the complete buffer, just before advantages are computed from it. Gives fields of `RolloutValues`."""
         buffer = model.rollout_buffer
         rewards, steps = self._rewards, self._steps
         self._rewards = self._steps = None
-        count = None
+        found: dict[str, Any] = {}
         if rewards and keeps_numbers(model) and len(rewards) == len(buffer.rewards):
-            count = int(_differ(numpy.asarray(rewards), buffer.rewards).sum())
+            found["rewards_moved"] = int(_differ(numpy.asarray(rewards), buffer.rewards).sum())
         if not steps or len(steps) != len(buffer.rewards):
-            return Moved(count)
+            return found
         kept = {
             "observations": picked(buffer.observations, 2),
             "actions": buffer.actions,
@@ -90,7 +89,7 @@ class TimestepsWatch:
         differing = {name: _differ(given[name], of).reshape(*of.shape[:2], -1).any(-1) for name, of in kept.items()}
         part = next((name for name, where in differing.items() if where.any()), "")
         timesteps = numpy.logical_or.reduce(list(differing.values()))
-        return Moved(count, int(timesteps.sum()), part)
+        return found | {"timesteps_moved": int(timesteps.sum()), "timesteps_part": part}
 
     def differing(self, places: Any, observations: Any, actions: Tensor) -> Tensor | None:
         """How many numbers of a mini-batch are not those of its samples, (); None where that is not known.

@@ -224,7 +224,7 @@ class TrainingWatch:
         self._add_learning(samples)
         self._add_surprise()
         if self._altered is not None:
-            self._observer.add_columns({"timesteps_differ": self._altered})
+            self._observer.add_columns({"timesteps_intact": self._altered})
         if self._followed is not None:
             self._followed.samples = samples
             self._add_divergence(samples)
@@ -238,7 +238,7 @@ class TrainingWatch:
             differing = (targets != samples.returns).sum()
             if getattr(self._model, "clip_range_vf", None) is not None:
                 differing = differing + (values != samples.old_values).sum()
-            self._observer.add_columns({"targets_differ": differing})
+            self._observer.add_columns({"targets_intact": differing})
 
     def _add_learning(self, samples: Any) -> None:
         """Whether the clip leaves some sample a gradient: an update on a mini-batch without one moves nothing, and is no fault."""

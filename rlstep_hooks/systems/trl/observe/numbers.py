@@ -357,8 +357,7 @@ class NumberCollector:
             self._work_up_rollouts()
             for source, numbers in self._meter.work_up():
                 self._fetched.add(source, numbers)
-            for meaning, numbers in self._updates.steps.work_up():
-                self._fetched.add(meaning, numbers)
+            self._updates.steps.add_to(self._fetched)
             for sync, others in () if self._reference is None else self._reference.work_up():
                 self._fetched.add(sync, others)
         self._fetched.send()

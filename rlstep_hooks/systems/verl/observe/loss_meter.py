@@ -16,8 +16,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.deferred import DeferredValues, finite
-from rlstep_hooks.observe.losses import LossBatch
-from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+from rlstep_hooks.observe.losses import LossBatch, LossNumbers
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:
@@ -251,7 +250,7 @@ class LossMeter:
         factors: dict[int, float] = {}
         for index, (multiplied,) in self._factors.ready():
             factors[index] = factors.get(index, 0.0) + multiplied
-        numbers = {index: LossNumbers(backward=finite(total)) for index, total in factors.items()}
+        numbers = {index: LossNumbers(backward_ratio=finite(total)) for index, total in factors.items()}
         gradients = dict(self._gradients.tensors())
         for held, values in arrived:
             others, count = updates[held.update], held.update.microbatches
@@ -263,7 +262,7 @@ class LossMeter:
             found = self._kind.formula(held.settings).compare(batch, float(values[0]), count, given.gradient)
             clipped = self._kind.clipped(held.settings, batch)
             backward = None if factor is None else finite(factor)
-            numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward=backward)
+            numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)
         return numbers
 
 

@@ -36,7 +36,7 @@ from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, 
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights, plain_name
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.microbatch_numbers import LossNumbers
+    from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.record.values import Role

@@ -1,0 +1,31 @@
+"""The log ratio of a micro-batch, in the columns of `MicroBatchValues`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """What of |new - old| and of |new| counts, each a tensor of one.
+
+    Args:
+        new: (B,) or (B, T), log-probs of the current policy.
+        old: The same shape, the denominator of the ratio.
+        mask: The same shape, not 0 where a sample or token counts; None where all do.
+    """
+    distance = (new.detach().float() - old.to(new.device).float()).abs()
+    improbable = new.detach().float().abs()
+    if mask is None:
+        tokens = torch.full((), distance.numel(), dtype=torch.float32, device=distance.device)
+    else:
+        real = mask.bool()
+        distance, improbable = torch.where(real, distance, 0.0), torch.where(real, improbable, 0.0)
+        tokens = real.sum(dtype=torch.float32)
+    return {
+        "tokens": tokens,
+        "max_abs_log_ratio": distance.amax(),
+        "sum_abs_log_ratio": distance.sum(),
+        "max_abs_log_prob": improbable.amax(),
+        "sum_abs_log_prob": improbable.sum(),
+    }
