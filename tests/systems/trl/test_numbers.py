@@ -11,10 +11,11 @@ import torch
 
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.numbers import Numbers
+from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.weight_probe import WeightProbe
-from rlstep_hooks.record.events import Measured, MicroBatchValues
+from rlstep_hooks.record.events import Measured, MicroBatchValues, UpdateValues
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
 from rlstep_hooks.systems.trl.observe.backward import Backward
@@ -244,6 +245,37 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
     replayed = replay.work_up()
     assert replayed is not None
     assert (replayed[1].device.type, replayed[1].numel()) == ("meta", 6)
+
+
+def test_numbers_of_what_is_offloaded_come_from_another_device() -> None:
+    deferred: DeferredValues[str] = DeferredValues()
+    for name, device in (("one", "cpu"), ("two", "meta"), ("three", "cpu")):
+        deferred.add(name, torch.zeros(2, device=device))
+    deferred.send()
+    found = [(key, vector.device.type) for key, vector in deferred.tensors()]
+    assert found == [("one", "cpu"), ("three", "cpu"), ("two", "meta")]
+
+
+def test_a_column_becomes_the_field_of_its_name_as_the_type_of_the_field_says() -> None:
+    names = ("tokens", "max_abs_log_ratio", "sum_abs_log_ratio", "old_intact", "loss_gap", "learning", "undecided")
+    asked: list[int] = []
+
+    def named() -> str:
+        asked.append(1)
+        return "half of it"
+
+    columns = Columns(MicroBatchValues, (4, 7), names, ({"loss_like": named}, {"loss_like": named}))
+    found = columns.values([8, 0, 0.25, 0, 2, float("nan"), 3, 0, 40, 31.5, 0, 0, 0, 0])
+    assert found[4] == {
+        **{"tokens": 8, "max_abs_log_ratio": 0.25, "mean_abs_log_ratio": 0.25, "old_intact": False},
+        **{"loss_gap": 40.0, "learns": "no", "loss_like": "half of it"},
+    }
+    # Without a token there is no ratio.
+    assert found[7] == {"tokens": 0, "old_intact": True, "loss_gap": 31.5, "learns": "no", "loss_like": ""}
+    assert asked == [1], "a function that may wait for the device is called for a wrong number only"
+    assert Columns(UpdateValues, (0,), ("left_over", "max_change")).values([-1.0, float("inf")]) == {
+        0: {"left_over": None, "max_change": None}
+    }
 
 
 class Gaps:
