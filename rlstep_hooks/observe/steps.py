@@ -33,9 +33,17 @@ if TYPE_CHECKING:
 NOTHING_HELD = "no trainable weight is held whole on this process"
 
 
-def followers(recorder: GapRecorder) -> dict[Role, StepFollower]:
-    """One for each role."""
-    return {"policy": StepFollower(recorder), "critic": StepFollower(recorder, "critic")}
+class Followers(dict["Role", "StepFollower"]):
+    """One for each role, in the order in which they are first asked for."""
+
+    def __init__(self, recorder: GapRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __missing__(self, role: Role) -> StepFollower:
+        """Begin to follow the optimizer of a role."""
+        follower = self[role] = StepFollower(self._recorder, role)
+        return follower
 
 
 class StepFollower:

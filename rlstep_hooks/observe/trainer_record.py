@@ -14,7 +14,7 @@ import torch
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.log_ratio import log_ratio
 from rlstep_hooks.observe.numbers import Columns, Numbers, measured
-from rlstep_hooks.observe.steps import followers
+from rlstep_hooks.observe.steps import Followers
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import (
     Carried,
@@ -70,7 +70,7 @@ class TrainerRecord:
         self._window: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
         self._numbers = Numbers()
-        self.steps = followers(self.writer)
+        self.steps = Followers(self.writer)
         """What is looked at around the steps of each optimizer."""
         self._reference: tuple[WeightProbe, torch.Tensor] | None = None
         """The reference model's probe, with its weights at their first use."""

@@ -11,7 +11,7 @@ import torch
 
 from rlstep_hooks.observe.log_ratio import log_ratio
 from rlstep_hooks.observe.numbers import Columns, Numbers
-from rlstep_hooks.observe.steps import followers
+from rlstep_hooks.observe.steps import Followers
 from rlstep_hooks.record.events import RolloutValues
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class LoopNumbers(Numbers):
 
     def __init__(self, recorder: GapRecorder) -> None:
         super().__init__()
-        self.steps = followers(recorder)
+        self.steps = Followers(recorder)
         """What is looked at around the steps of each optimizer."""
         self.steps_held = 0
         """Updates since numbers were last worked up."""

@@ -268,8 +268,13 @@ def test_a_column_becomes_the_field_of_its_name_as_the_type_of_the_field_says() 
     columns = Columns(MicroBatchValues, (4, 7), names, ({"loss_like": named}, {"loss_like": named}))
     found = columns.values([8, 0, 0.25, 0, 2, float("nan"), 3, 0, 40, 31.5, 0, 0, 0, 0])
     assert found[4] == {
-        "tokens": 8, "max_abs_log_ratio": 0.25, "mean_abs_log_ratio": 0.25, "old_intact": False,
-        "loss_gap": 40.0, "learns": "no", "loss_like": "half of it",
+        "tokens": 8,
+        "max_abs_log_ratio": 0.25,
+        "mean_abs_log_ratio": 0.25,
+        "old_intact": False,
+        "loss_gap": 40.0,
+        "learns": "no",
+        "loss_like": "half of it",
     }
     # Without a token there is no ratio.
     assert found[7] == {"tokens": 0, "old_intact": True, "loss_gap": 31.5, "learns": "no", "loss_like": ""}
