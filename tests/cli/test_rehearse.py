@@ -26,8 +26,8 @@ from rlstep_hooks.rehearse.messages import said as spoken
 from rlstep_hooks.rehearse.places import place_here
 from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.rehearse.rows import columns_of, made_rows
-from rlstep_hooks.rehearse.sizes import Sizes, rows_for, shrink
 from rlstep_hooks.rehearse.tools import made_arguments, raised
+from rlstep_hooks.systems.trl.rehearse.sizes import Sizes, rows_for, shrink
 from tests.scripted import make_plan
 
 LIMIT = 60

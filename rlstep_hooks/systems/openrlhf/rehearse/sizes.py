@@ -10,7 +10,10 @@ import math
 
 import msgspec
 
-from rlstep_hooks.rehearse.sizes import SAMPLES_A_SECOND
+from rlstep_hooks.planning.counting import divisors
+
+SAMPLES_A_SECOND = 40
+"""Samples of a tiny model that two cores generate and train on in a second, with the audit; assumed."""
 
 _MICROBATCH_COSTS = 2
 """Samples that take as long as one micro-batch does beside its own."""
@@ -67,7 +70,7 @@ def shrink(real: Sizes, *, seconds: float, rollouts: int) -> Shrunk:
     found = [
         Shrunk(small, factor, exact)
         for exact in (True, False)
-        for factor in _divisors(common)
+        for factor in divisors(common)
         if (small := _divided(real, factor, exact)) is not None
     ]
     fitting = [each for each in found if _cost(each.sizes, rollouts) <= seconds * SAMPLES_A_SECOND]
@@ -98,7 +101,7 @@ def _divided(real: Sizes, factor: int, exact: bool) -> Sizes | None:
     )
     if not exact and any(remainders):
         return None
-    for divisor in _divisors(real.group):
+    for divisor in divisors(real.group):
         group = real.group // divisor
         if group < min(2, real.group):
             break
@@ -121,7 +124,3 @@ def _divided(real: Sizes, factor: int, exact: bool) -> Sizes | None:
 def _cost(sizes: Sizes, rollouts: int) -> float:
     """Samples that are generated and trained on, with those of the resumed run."""
     return 1.5 * rollouts * (sizes.samples + _MICROBATCH_COSTS * sizes.microbatches)
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]

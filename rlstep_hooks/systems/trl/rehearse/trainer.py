@@ -25,8 +25,8 @@ from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.rate import zero_from
 from rlstep_hooks.rehearse.rewards import sum_up
-from rlstep_hooks.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
 from rlstep_hooks.systems.trl.rehearse.rewards import watch
+from rlstep_hooks.systems.trl.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
 from rlstep_hooks.systems.trl.rehearse.tools import probe
 
 _patches = Patches()

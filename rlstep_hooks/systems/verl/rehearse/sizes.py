@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.planning.counting import divisors
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -98,8 +100,3 @@ def _smaller(real: Sizes) -> Iterator[Sizes]:
 def pieces(samples: int, wanted: int) -> int:
     """Samples of a micro-batch that cuts so many samples into as many pieces as wanted, or the next fewer that come out even."""
     return samples // max(each for each in divisors(samples) if each <= max(1, wanted))
-
-
-def divisors(number: int) -> list[int]:
-    """In ascending order."""
-    return [each for each in range(1, number + 1) if number % each == 0]

@@ -1,8 +1,10 @@
-"""The sizes of a launch divided by a common factor that keeps each ratio, remainder and accumulation. Pure integers."""
+"""The sizes of a launch of TRL divided by a common factor that keeps each ratio, remainder and accumulation. Pure integers."""
 
 from __future__ import annotations
 
 import msgspec
+
+from rlstep_hooks.planning.counting import divisors
 
 SAMPLES_A_SECOND = 40
 """Samples of a tiny model that two cores generate, score and train on in a second, with the checks of the audit; measured low."""
@@ -56,9 +58,9 @@ def shrink(real: Sizes, *, seconds: float, rollouts: int | None = None) -> Shrun
     samples = seconds * SAMPLES_A_SECOND
     found = [
         (factor, small)
-        for factor in _divisors(real.microbatch)
+        for factor in divisors(real.microbatch)
         if (small := _divided(real, factor)) is not None and (small.prompts >= 2 or real.prompts < 2)
-    ] or [(factor, small) for factor in _divisors(real.microbatch) if (small := _divided(real, factor)) is not None]
+    ] or [(factor, small) for factor in divisors(real.microbatch) if (small := _divided(real, factor)) is not None]
     fitting = [each for each in found if _cost(each[1], wanted) <= samples]
     factor, small = fitting[0] if fitting else found[-1]
     if not fitting and rollouts is None:
@@ -80,16 +82,12 @@ def _cost(sizes: Sizes, rollouts: int) -> float:
 
 def _divided(real: Sizes, factor: int) -> Sizes | None:
     small = msgspec.structs.replace(real, microbatch=real.microbatch // factor)
-    for divisor in _divisors(real.group):
+    for divisor in divisors(real.group):
         if real.group // divisor >= min(2, real.group):
             each = msgspec.structs.replace(small, group=real.group // divisor)
             if each.whole and (each.prompts < real.prompts or factor == 1 or real.prompts == 1):
                 return each
     return None
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def rows_for(small: Sizes, *, rollouts_per_epoch: int, remainder: int, real: Sizes) -> int:
