@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from rlstep_hooks.observe.estimators import ABSOLUTE, ENDS_EARLIER, RELATIVE, Estimator, Rewards, fitting
+from rlstep_hooks.observe.advantages import ABSOLUTE, RELATIVE, Estimator, Rewards
+from rlstep_hooks.observe.alternative_advantages import ENDS_EARLIER, Documented
 from rlstep_hooks.record.values import SHIFTED_DONES
 from rlstep_hooks.systems.own_loop.ends import fit_of_ends
 
@@ -36,27 +37,15 @@ class Asked:
     lam: float = 1.0
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Advantages, with the estimators of which one should give them."""
-
-    estimators: tuple[Estimator, ...]
-    rewards: Rewards
-    advantages: Tensor
-
-    def off(self) -> Tensor:
-        """Their distance from the nearest, in units of what rounding explains."""
-        counted = self.rewards.mask
-        return torch.stack([each.of(self.rewards).off(self.advantages, counted) for each in self.estimators]).min()
+class Comparison(Documented):
+    """Advantages of a loop, which may keep the ends of its episodes in several ways."""
 
     def fit(self) -> str:
         """Which other calculation gives them; empty where none does."""
-        fits = (fitting(each, self.rewards, self.advantages) for each in self.estimators)
-        fit = next(filter(None, fits), "")
+        fit, first = super().fit(), self.estimators[0]
         if fit == ENDS_EARLIER:
             return SHIFTED_DONES
-        first = self.estimators[0]
-        return fit_of_ends(first, self.rewards, self.advantages) if not fit and first.tokens == "gae" else fit
+        return fit_of_ends(first, self.given, self.advantages) if not fit and first.tokens == "gae" else fit
 
 
 def compared_with(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
@@ -75,11 +64,7 @@ def compared_with(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparis
         raise ValueError(
             f"{asked.estimator} needs one reward a sample, and group=samples of one prompt, which divides them"
         )
-    given = Rewards(
-        tokens=rewards[:, None],
-        mask=torch.ones_like(rewards)[:, None],
-        groups=torch.arange(len(rewards), device=rewards.device) // asked.group,
-    )
+    given = Rewards(scores=rewards, groups=torch.arange(len(rewards), device=rewards.device) // asked.group)
     kinds: tuple[Estimator, ...] = (Estimator(baseline="others" if asked.estimator == "rloo" else "mean"),)
     if asked.estimator == "grpo":
         # With the unbiased deviation or the other one, as libraries differ.
@@ -88,7 +73,7 @@ def compared_with(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparis
             for biased in (False, True)
             for added in STABILISERS
         )
-    return Comparison(kinds, given, advantages[:, None])
+    return Comparison(kinds, given, advantages)
 
 
 def _over_time(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
@@ -114,7 +99,7 @@ def _over_time(asked: Asked, rewards: Tensor, advantages: Tensor) -> Comparison:
         tokens = tokens.double() + asked.gamma * by_actor(asked.final_values).double() * (ends != 0)
     given = Rewards(
         tokens=tokens,
-        mask=by_actor(torch.ones_like(rewards) if asked.mask is None else asked.mask),
+        mask=None if asked.mask is None else by_actor(asked.mask),
         values=None if asked.values is None else by_actor(asked.values),
         last_values=None if asked.last_values is None else asked.last_values.detach().clone().reshape(-1),
         goes_on=None if ends is None else 1 - ends,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlstep_hooks.observe.estimators import ABSOLUTE, RELATIVE
+from rlstep_hooks.observe.advantages import ABSOLUTE, RELATIVE
 from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlstep_hooks.observe.estimators import Estimator, Rewards
+    from rlstep_hooks.observe.advantages import Estimator, Rewards
 
 FEW = 0.5
 """Share of the timesteps that ends of episodes may be, if they are to be another reading of the same environment."""
@@ -34,10 +34,11 @@ def fit_of_ends(estimator: Estimator, given: Rewards, observed: Tensor) -> str:
         given: Rewards, values and the ends that the loop handed over.
         observed: (E, T), the loop's advantages.
     """
-    if given.values is None or given.goes_on is None:
+    counted = given.counted
+    if given.tokens is None or counted is None or given.values is None or given.goes_on is None:
         return ""
     advantages, values = observed.double(), given.values.double()
-    rewards, counted = given.tokens.double(), given.mask != 0
+    rewards, counted = given.tokens.double(), counted != 0
     last = torch.zeros_like(values[:, 0]) if given.last_values is None else given.last_values.double()
     following = torch.cat([values[:, 1:], last[:, None]], 1)
     after = torch.cat([advantages[:, 1:], torch.zeros_like(last)[:, None]], 1)

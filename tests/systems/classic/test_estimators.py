@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.estimators import Estimator, Rewards, fitting, lambda_returns
+from rlstep_hooks.observe.advantages import Estimator, Rewards, lambda_returns
+from rlstep_hooks.observe.alternative_advantages import fitting
 
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from packaging.version import Version
 
@@ -13,9 +14,10 @@ pytest.importorskip("trl")
 import torch
 
 from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.observe.advantages import Estimator
 from rlstep_hooks.observe.compared import is_carried
 from rlstep_hooks.record.cadence import PROBED_OF_FIRST
-from rlstep_hooks.systems.trl.observe.advantages import AdvantageFormula, Scored
+from rlstep_hooks.systems.trl.observe.advantages import STABILISER, Scored, together
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from tests.systems.trl.conftest import RELEASE
 
@@ -32,67 +34,87 @@ def by_hand(rewards: list[float], scale: str) -> list[float]:
     found: list[float] = []
     for start in range(0, len(rewards), GROUP):
         group = rewards[start : start + GROUP]
-        deviation = {"group": statistics.stdev(group), "batch": statistics.stdev(rewards), "none": 1 - 1e-4}[scale]
+        deviation = {"group": statistics.stdev(group), "rollout": statistics.stdev(rewards), "none": 1 - 1e-4}[scale]
         found += [(reward - statistics.fmean(group)) / (deviation + 1e-4) for reward in group]
     return found
 
 
-def formula(**changes: Any) -> AdvantageFormula:
-    return AdvantageFormula(
-        **{"group": GROUP, "weights": torch.tensor([1.0, 0.5]), "baseline": "mean", "scale": "group"} | changes
-    )
+WEIGHTS = torch.tensor([1.0, 0.5])
+
+
+def scored_as(rewards: torch.Tensor, *, weights: torch.Tensor = WEIGHTS, first: int = 0, **settings: Any) -> Scored:
+    estimator = Estimator(**{"baseline": "mean", "scale": "group", "stabiliser": STABILISER} | settings)
+    return Scored(rewards=rewards, weights=weights, estimator=estimator, group=GROUP, first=first)
+
+
+def documented(rewards: torch.Tensor, **settings: Any) -> torch.Tensor:
+    return scored_as(rewards, **settings).documented().values
 
 
 def rewards_of(prompts: int, seed: int) -> torch.Tensor:
     return torch.rand(prompts * GROUP, 2, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("scale", ["group", "rollout", "none"])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_formula_is_that_of_the_documentation(scale: str, seed: int) -> None:
     rewards = rewards_of(3, seed)
-    total = (rewards.double() @ torch.tensor([1.0, 0.5]).double()).tolist()
-    documented, tolerance = formula(scale=scale).of(rewards)
-    torch.testing.assert_close(documented, torch.tensor(by_hand(total, scale)).double(), rtol=1e-6, atol=1e-6)
-    assert float(tolerance.max()) < 1e-3
+    total = (rewards.double() @ WEIGHTS.double()).tolist()
+    found = scored_as(rewards, scale=scale).documented()
+    torch.testing.assert_close(found.values, torch.tensor(by_hand(total, scale)).double(), rtol=1e-6, atol=1e-6)
+    assert float(found.error.max()) < 1e-3
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("values", [[1.0, 1.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.3], [0.0, 1.0, 0.0, 0.0]])
 def test_what_float32_gives_is_never_wrong(size: float, values: list[float]) -> None:
-    """Equal rewards and nearly equal ones: a standard deviation of rounding alone is divided by."""
+    """Equal rewards and nearly equal ones: a standard deviation of rounding alone is divided by, or a difference is rounding alone."""
     rewards = (torch.tensor(values * 5) * size).unsqueeze(1) + size * 1e3
     groups = rewards.squeeze(1).view(-1, GROUP)
-    plain = ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)).flatten()
-    scored = Scored(rewards, formula(weights=torch.ones(1)), 0)
-    assert float(scored.off(plain)) <= 1
+    centred = groups - groups.mean(1, keepdim=True)
+    others = groups - (groups.sum(1, keepdim=True) - groups) / (GROUP - 1)
+    alone = torch.ones(1)
+    plain = (centred / (groups.std(1, keepdim=True) + 1e-4)).flatten()
+    assert float(scored_as(rewards, weights=alone).off(plain)) <= 1
+    assert float(scored_as(rewards, weights=alone, scale="none").off(centred.flatten())) <= 1
+    assert float(scored_as(rewards, weights=alone, baseline="others", scale="none").off(others.flatten())) <= 1
 
 
 @pytest.mark.parametrize("process", [0, 1])
 def test_each_process_compares_its_own_rows(process: int) -> None:
     rewards = rewards_of(4, 0)
-    documented, _ = formula().of(rewards)
-    scored = Scored(rewards, formula(), 8 * process)
-    assert float(scored.off(documented[8 * process : 8 * process + 8].float())) <= 1
-    assert float(scored.off(documented[:8].float())) > 1 or process == 0
+    right = documented(rewards).float()
+    own, scored = right[8 * process : 8 * process + 8], scored_as(rewards, first=8 * process)
+    assert float(scored.off(own)) <= 1
+    assert float(scored.off(right[:8])) > 1 or process == 0
+    assert scored.fits(-own) == "of the opposite sign"
+    assert scored.fits(right.roll(1)[8 * process : 8 * process + 8]) == "at each sample those of the sample before it"
+
+
+def test_rollouts_of_one_kind_are_compared_at_once() -> None:
+    scored = [scored_as(rewards_of(3, seed)) for seed in range(3)]
+    right = torch.stack([documented(of.rewards).float() for of in scored])
+    right[1, 4] += 1
+    assert together(scored).off(right).tolist() == [float(of.off(one)) for of, one in zip(scored, right, strict=True)]
+    assert (together(scored).off(right) > 1).tolist() == [False, True, False]
 
 
 WRONG = {
     "of the opposite sign": lambda rewards, right: -right,
     "those above 0, and 0 for all others": lambda rewards, right: right.clamp(min=0),
     "cut at 0.7": lambda rewards, right: right.clamp(-0.7, 0.7),
-    "those of the rollout before": lambda rewards, right: formula().of(rewards_of(3, 2))[0],
+    "those of the rollout before": lambda rewards, right: documented(rewards_of(3, 2)),
     "at each sample those of the sample after it": lambda rewards, right: right.roll(-1),
     "at each sample those of the sample before it": lambda rewards, right: right.roll(1),
-    "divided by the standard deviation of the whole rollout": lambda rewards, right: formula(scale="batch").of(rewards)[
-        0
-    ],
-    "divided by no standard deviation": lambda rewards, right: formula(scale="none").of(rewards)[0],
-    "around the mean of the group's other samples": lambda rewards, right: formula(baseline="others", scale="none").of(
-        rewards
-    )[0],
+    "divided by the standard deviation of the whole rollout": lambda rewards, right: documented(
+        rewards, scale="rollout"
+    ),
+    "divided by no standard deviation": lambda rewards, right: documented(rewards, scale="none"),
+    "around the mean of the group's other samples": lambda rewards, right: documented(
+        rewards, baseline="others", scale="none"
+    ),
     "all 0": lambda rewards, right: 0 * right,
-    "the rewards themselves": lambda rewards, right: rewards.double() @ torch.tensor([1.0, 0.5]).double(),
+    "the rewards themselves": lambda rewards, right: rewards.double() @ WEIGHTS.double(),
     "": lambda rewards, right: right.roll(3) * 1.7,
 }
 
@@ -100,9 +122,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_advantages_are_named_after_what_gives_them(name: str) -> None:
     rewards = rewards_of(3, 1)
-    right, _ = formula().of(rewards)
-    wrong = WRONG[name](rewards, right).float()
-    scored = Scored(rewards, formula(), 0, earlier=Scored(rewards_of(3, 2), formula(), 0))
+    wrong = WRONG[name](rewards, documented(rewards)).float()
+    scored = msgspec.structs.replace(scored_as(rewards), earlier=scored_as(rewards_of(3, 2)))
     assert float(scored.off(wrong)) > 1
     assert scored.fits(wrong) == name
 
@@ -110,7 +131,7 @@ def test_wrong_advantages_are_named_after_what_gives_them(name: str) -> None:
 def test_a_sample_without_any_reward_is_not_compared() -> None:
     rewards = rewards_of(2, 0)
     rewards[3] = torch.nan
-    assert torch.isnan(Scored(rewards, formula(), 0).off(torch.zeros(8)))
+    assert torch.isnan(scored_as(rewards).off(torch.zeros(8)))
 
 
 def trained(folder: Path, **settings: Any) -> Report:

@@ -13,8 +13,9 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.advantages import LARGEST, Estimator, Rewards, Whitening
+from rlstep_hooks.observe.alternative_advantages import Documented
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.estimators import LARGEST, Documented, Estimator, Rewards, Whitening
 from rlstep_hooks.observe.identity import checksum_of
 
 _BASELINES: dict[str, dict[str, Any]] = {
@@ -186,14 +187,15 @@ class AdvantageWatch:
             truncated = of_samples("truncated") if known else torch.zeros_like(scores)
             scores = penalties.of(scores, of_samples("lengths"), truncated)
         places = torch.tensor(list(chain.from_iterable(experience.index for experience in experiences)))
+        prompts = places // int(self._args.rollout.n_samples_per_prompt)
         with_critic = estimator.tokens == "gae"
         return Documented(
-            estimator,
+            (estimator,),
             Rewards(
                 tokens=-coefficient * rows([part["kl"] for part in given]),
                 mask=rows([experience.action_mask for experience in experiences]),
                 scores=scores,
-                groups=places // int(self._args.rollout.n_samples_per_prompt),
+                groups=prompts.unique(return_inverse=True)[1],
                 values=rows([part["values"] for part in given]) if with_critic else None,
             ),
             rows([experience.advantages for experience in experiences]),

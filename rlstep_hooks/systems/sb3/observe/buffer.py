@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from rlstep_hooks.observe.estimators import Documented, Estimator, Rewards
+from rlstep_hooks.observe.advantages import Estimator, Rewards
+from rlstep_hooks.observe.alternative_advantages import Documented
 
 
 def buffered(model: Any, last_values: Any, dones: Any) -> Documented:
@@ -26,13 +27,12 @@ def buffered(model: Any, last_values: Any, dones: Any) -> Documented:
     ended = torch.as_tensor(dones).double()[:, None]
     given = Rewards(
         tokens=torch.as_tensor(buffer.rewards).T.clone(),
-        mask=torch.ones(buffer.rewards.T.shape),
         values=torch.as_tensor(buffer.values).T.clone(),
         last_values=torch.as_tensor(last_values).detach().cpu().reshape(-1).clone(),
         goes_on=1 - torch.cat([starts[:, 1:], ended], 1),
     )
     return Documented(
-        Estimator(tokens="gae", gamma=float(model.gamma), lam=float(model.gae_lambda)),
+        (Estimator(tokens="gae", gamma=float(model.gamma), lam=float(model.gae_lambda)),),
         given,
         torch.as_tensor(buffer.advantages).T.clone(),
         torch.as_tensor(buffer.returns).T.clone(),

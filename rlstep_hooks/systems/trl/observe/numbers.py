@@ -15,7 +15,7 @@ from rlstep_hooks.observe.deferred import INTERVAL, finite
 from rlstep_hooks.observe.engine_distance import Explained, closest, explained
 from rlstep_hooks.observe.numbers import Numbers
 from rlstep_hooks.record.events import RolloutValues
-from rlstep_hooks.systems.trl.observe.advantages import Scored, advantages_off, spread
+from rlstep_hooks.systems.trl.observe.advantages import Scored, spread, together
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import (
     as_column,
@@ -121,8 +121,8 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
         numbers |= {f"cause {place}": column for place, column in enumerate(distances.unbind(1))}
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
-        numbers["off"] = advantages_off(scored, advantages.squeeze(2))
-        numbers |= spread(scored)
+        of_all = together(scored)
+        numbers |= {"off": of_all.off(advantages.squeeze(2))} | spread(of_all)
     return numbers
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.estimators import Estimate, Estimator, Rewards, fitting, normalised
+from rlstep_hooks.observe.advantages import Estimate, Estimator, Rewards, normalised
+from rlstep_hooks.observe.alternative_advantages import first_fitting, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,16 +133,12 @@ class Documented:
         of = self.sampled
         difference = torch.where(of.counted, of.old - of.references, 0.0)
         kl = (-difference).exp() - 1 + difference if settings.k3 else difference
-        given = Rewards(
-            tokens=-settings.kl_coef * kl,
-            mask=self.valued,
-            scores=self.scores(settings.missing_end),
-            values=self.values,
-        )
-        if not settings.whitens_rewards or given.scores is None:
+        penalties, scores = -settings.kl_coef * kl, self.scores(settings.missing_end)
+        given = Rewards(tokens=penalties, mask=self.valued, scores=scores, values=self.values)
+        if not settings.whitens_rewards:
             return given
         at = (self._last + 1).clamp(max=of.counted.shape[1] - 1)
-        rewards = given.tokens.scatter_add(1, at, given.scores[:, None])
+        rewards = penalties.scatter_add(1, at, scores[:, None])
         mean = rewards[self.valued].mean()
         whitened = normalised(rewards, self.valued).values + mean
         return replace(given, tokens=torch.where(self.valued, whitened, 0.0).to(rewards.dtype), scores=None)
@@ -163,16 +160,14 @@ class Documented:
 
     def fit(self, found: Whitening) -> str:
         """Which other calculation gives these advantages; empty where none does. Waits for the device, so only where they are wrong."""
-        counted = self.sampled.counted
-        if float(self.estimator.of(self.given(self.settings)).off(found.given, self.valued)) <= 1:
-            for name, values in self._other_whitenings(found):
-                if float(values.off(found.gave, counted)) <= 1:
-                    return name
-            return ""
-        for name, given in self._other_inputs():
-            if float(self.estimator.of(given).off(found.given, self.valued)) <= 1:
-                return name
-        return fitting(self.estimator, self.given(self.settings), found.given)
+        given = self.given(self.settings)
+        right, counted = self.estimator.of(given), self.sampled.counted
+        if float(right.off(found.given, self.valued)) <= 1:
+            whitened = normalised(found.given, counted)
+            return first_fitting(self._other_whitenings(found), whitened, found.gave, counted)
+        others = ((name, self.estimator.of(other)) for name, other in self._other_inputs())
+        fit = first_fitting(others, right, found.given, self.valued)
+        return fit or fitting(self.estimator, given, found.given)
 
     def _other_whitenings(self, found: Whitening) -> Iterator[tuple[str, Estimate]]:
         counted, right = self.sampled.counted, normalised(found.given, self.sampled.counted)

@@ -12,8 +12,9 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.advantages import LARGEST, Estimator, Rewards
+from rlstep_hooks.observe.alternative_advantages import Documented
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.estimators import LARGEST, Documented, Estimator, Rewards
 from rlstep_hooks.systems.verl.observe.loss import kl_estimate
 from rlstep_hooks.systems.verl.observe.rewards import last_of_sessions
 
@@ -140,7 +141,7 @@ class AdvantageWatch:
         baselines = batch["reward_baselines"][rows] if "reward_baselines" in batch.keys() else None  # noqa: SIM118
         with_critic = estimator.tokens == "gae"
         return Documented(
-            estimator,
+            (estimator,),
             Rewards(
                 tokens=self._rewards(batch, rows, mask, coefficient),
                 mask=mask,
