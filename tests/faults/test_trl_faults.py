@@ -17,7 +17,8 @@ from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from tests.detection.outcomes import Clean, Detected, delay_of, note
-from tests.faults.trl_faults import EXPRESSIBLE, FAULTS, RELEASE, WHOLE_RUN, Apply, Fault, unchanged
+from tests.faults.fault import WHOLE_RUN, Apply, Fault, unchanged
+from tests.faults.trl_faults import EXPRESSIBLE, FAULTS, RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

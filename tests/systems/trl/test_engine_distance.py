@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.engine_distance import alternatives, closest
-from tests.faults.trl_faults import EngineStandIn
+from tests.faults.mistakes.weights import EngineStandIn
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, problems
 

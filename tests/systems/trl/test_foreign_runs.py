@@ -14,7 +14,7 @@ from transformers import Qwen2ForCausalLM, TrainerCallback
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.systems.trl.observe.settings import of_copies
 from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_tokenizer, tiny_trainer
-from tests.faults import trl_faults
+from tests.faults.trl_faults import FAULTS
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import problems
 
@@ -157,17 +157,22 @@ def noise_like(gradient: torch.Tensor) -> torch.Tensor:
     return torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1))
 
 
+OF_THE_CORPUS = {
+    "one_gradient_scaled_by_a_hook": "11 times as much in model.layers.1",
+    "embedding_frozen_by_a_hook": "0 times as much in model.embed_tokens",
+    "gradients_clipped_by_value": "",
+    "gradients_cleared_between_micro_batches": "",
+    "further_backward_pass": "4",
+}
+
+
 @SINCE_1_16
 @pytest.mark.parametrize(
     ("fault", "observed"),
     [
         (scale_head, "0.8 times as much in lm_head.weight"),
         (add_noise_to_head, "lm_head.weight"),
-        (trl_faults.one_gradient_scaled_by_a_hook, "11 times as much in model.layers.1"),
-        (trl_faults.embedding_frozen_by_a_hook, "0 times as much in model.embed_tokens"),
-        (trl_faults.gradients_clipped_by_value, ""),
-        (trl_faults.gradients_cleared_between_micro_batches, ""),
-        (trl_faults.further_backward_pass, "4"),
+        *((fault.apply, OF_THE_CORPUS[fault.name]) for fault in FAULTS if fault.name in OF_THE_CORPUS),
     ],
     ids=lambda of: getattr(of, "__name__", ""),
 )

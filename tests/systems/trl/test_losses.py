@@ -13,7 +13,7 @@ from packaging.version import Version
 from rlstep_hooks.record.events import Measured
 from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
 from rlstep_hooks.testing.trl_faults import replace_method
-from tests.faults.trl_faults import in_losses
+from tests.faults.mistakes.losses import in_losses
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, events_of, problems
 

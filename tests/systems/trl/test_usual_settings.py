@@ -8,7 +8,7 @@ import pytest
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_config, tiny_model, tiny_reward, tiny_rows, tiny_tokenizer
-from tests.faults.trl_faults import after_update
+from tests.faults.fault import after_update
 from tests.systems.trl.helpers import problems
 
 if TYPE_CHECKING:

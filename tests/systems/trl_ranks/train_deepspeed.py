@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
-from tests.faults.trl_faults import old_log_probs_follow_the_policy
+from tests.faults.mistakes.order import old_log_probs_follow_the_policy
 
 
 class SwallowThirdUpdate(TrainerCallback):  # type: ignore[misc]
