@@ -83,7 +83,7 @@ def _limits(code: str, systems: list[System]) -> Iterator[str]:
         yield f"Not compared: {'; '.join(f'{titles} ({why})' for why, titles in reasons)}."
     only = compared and all(link.compared != AS_SAID for link in compared.values())
     if only and len(cells) < len(systems):
-        yield "In other systems it is not evaluated."
+        yield "No other system is known to show it."
     if only and any(code in of for of in RULES.values()):
         yield PROVED
     if code in PROBED:

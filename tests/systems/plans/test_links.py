@@ -60,7 +60,7 @@ def test_no_rule_of_a_link_that_is_not_compared_is_said_to_compare_something() -
     assert not found
 
 
-def test_a_changed_cadence_changes_what_all_pages_say() -> None:
+def test_a_line_says_how_often() -> None:
     link = yes("the norm", "not shards", often="whole")
     assert in_words(link) == f"the norm ({WORDS['whole']}); not shards"
     (line, *_) = said("RLS808", system("A", links={"gradient norm": link}))
@@ -82,7 +82,7 @@ def test_a_link_that_is_not_compared_says_why_and_one_that_is_not_there_says_not
 
 def test_where_few_systems_are_looked_at_the_others_are_said_not_to_be() -> None:
     looks, silent = system("A", rules={"RLS309": yes("the mean ratio")}), system("B")
-    assert said("RLS309", looks, silent) == ["A: the mean ratio.", "In other systems it is not evaluated."]
+    assert said("RLS309", looks, silent) == ["A: the mean ratio.", "No other system is known to show it."]
     assert (is_evaluated(looks, "RLS309", (looks, silent)), is_evaluated(silent, "RLS309", (looks, silent))) == (1, 0)
     limit = system("A", rules={"RLS309": limited("not on Mondays", "compared")})
     assert said("RLS309", limit, silent) == [f"A: {WORDS['compared']}; not on Mondays."]
