@@ -70,7 +70,6 @@ LINKS: dict[LinkName, Link] = {
 }
 
 RULES: dict[str, Link] = {
-    "RLS211": no("policy and critic are trained by one loss"),
     "RLS213": yes("PPO's target_kl, of which `train` allows 1.5 times as much", often="compared"),
     "RLS305": yes("bit for bit, sample by sample, from the buffer to the loss"),
     "RLS306": no("it has timesteps: RLS521"),
@@ -83,7 +82,6 @@ RULES: dict[str, Link] = {
         "in their own `collect_rollouts` and their own buffers; masks of actions and states of LSTMs from the buffer to the loss",
         often="compared",
     ),
-    "RLS602": no("there is no scheduler whose position can be read"),
     "RLS605": yes(
         "the schedules of Stable-Baselines3, and functions that only compute with numbers: these are called once more for each rollout",
         "not functions that do more than that",

@@ -392,6 +392,11 @@ SYSTEM: System = System(
         "RLS309": yes("the mean ratio that it logs"),
         "RLS401": limited("the weights of DeepSpeed's engine are not read, so it is not evaluated", "probed"),
         "RLS404": yes("the policy's weights", "not those of DeepSpeed's engine", "probed"),
+        "RLS407": yes("once, when training begins"),
+        "RLS408": yes(
+            "layers that are frozen in mid-run, and tensors without a gradient",
+            "in one process without shards; not layers that are frozen from the start",
+        ),
         "RLS410": yes("the settings of transformers' generate"),
         "RLS801": yes(
             "by the gradients that it sends to logits and values: log-probs, temperature, clips, masks, signs, coefficients",
