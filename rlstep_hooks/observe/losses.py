@@ -149,7 +149,7 @@ class Formula(Generic[Settings]):
             batch: What it was computed from.
             loss: What the trainer computed.
             microbatches: Of its update.
-            gradient: (B, T), what arrived at the leaf; None if it was not followed. It is compared where the value is right.
+            gradient: B * T numbers, what arrived at the leaf; None if it was not followed. It is compared where the value is right.
         """
         expected, one = (float(number) for number in self.value(batch))
         rounding = max(one, _LEAST)
@@ -167,13 +167,14 @@ class Formula(Generic[Settings]):
 
     def _gradient_gap(self, batch: LossBatch, gradient: Tensor | None) -> float | None:
         """The largest distance to the documented gradient, in roundings; None where none is certain."""
-        if gradient is None or gradient.shape != batch.mask.shape:
+        if gradient is None or gradient.numel() != batch.mask.numel():
             return None
         expected, rounding, edges = self.gradient(batch)
         certain = (batch.mask > 0) & ~edges & rounding.isfinite()
         if not bool(certain.any()):
             return None
-        return finite(float(((gradient - expected).abs() / rounding.clamp(min=_LEAST))[certain].max()))
+        gap = (gradient.view(expected.shape) - expected).abs() / rounding.clamp(min=_LEAST)
+        return finite(float(gap[certain].max()))
 
     def others(self, batch: LossBatch, microbatches: int) -> Iterator[tuple[str, float]]:
         """Losses that the documented one is mistaken for, in words that follow "the loss is"."""

@@ -6,18 +6,15 @@ Nothing waits for it: the tensors of a micro-batch go to the CPU with the other 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.losses import Formula, LossBatch
-from rlstep_hooks.systems.openrlhf.observe.buffered import Came
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
 from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings, value_formula
 
@@ -27,9 +24,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.contained import Contained
     from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.record.values import Role
-
-HELD_TOKENS = 1 << 20
-"""Tokens of a rollout whose numbers are held until they are sent; micro-batches beyond are not compared."""
+    from rlstep_hooks.systems.openrlhf.observe.buffered import Came
 
 _NAMES = {
     "old_log_probs": "old",
@@ -40,28 +35,25 @@ _NAMES = {
 """Arguments of OpenRLHF's losses that have another name in the formulas."""
 
 
-class _Held(msgspec.Struct):
+class _Held(HeldBatch):
     """What one micro-batch was trained with."""
 
-    index: int
     window: tuple[int, int] | None
     """Pass and update of the rollout that it belongs to; None where its divisor is taken as it came."""
     window_size: int
     formula: Formula[Any]
     whole: bool
     """Whether the formula is of what goes into the backward, and not of the first term of that alone."""
-    gradients: list[Tensor]
-    """(B, T) on the device, the gradient that arrived at what the model gave; empty if it is not compared."""
     shape: tuple[int, int]
     names: tuple[str, ...]
-    """Tensors of this shape that follow each other in the vector, before the four numbers."""
+    """Tensors of this shape that are held, before the four numbers."""
     ranks: int
     epsilon: float
     came: list[Came]
     """What its samples came to this process with; empty where that is not known."""
 
 
-class LossMeter:
+class LossMeter(HeldLosses[_Held]):
     """Follows the losses of one role of one trainer.
 
     Args:
@@ -74,35 +66,25 @@ class LossMeter:
     """
 
     def __init__(self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, guard: Contained) -> None:
+        super().__init__(guard)
         self._args = args
         self._role = role
         self._ranks = ranks
         self._accumulation = accumulation
         self._scale = scale
-        self._guard = guard
-        self._gradients = True
+        self._exact = True
         """Whether the gradient of the loss is that of its formula."""
-        self._rollout = -1
         self._pass = -1
-        self._tokens = 0
-        self._open: tuple[_Held, list[Tensor], Tensor] | None = None
-        self._waiting: list[tuple[_Held, Tensor]] = []
-        """Micro-batches whose losses are known, and the gradients of the latest of which may be on their way."""
-        self._arriving: DeferredValues[_Held] = DeferredValues()
+        self._open: tuple[_Held, list[Tensor]] | None = None
         self._step = 0
         self._coefficient = 0.0
         self._experience: Any = None
         self._came: list[Came] = []
 
-    @property
-    def looks(self) -> bool:
-        """Whether the losses of this rollout are compared."""
-        return is_compared(self._rollout)
-
     def next_rollout(self) -> None:
         """The passes over a rollout begin."""
-        self._rollout += 1
-        self._pass, self._tokens = -1, 0
+        super().next_rollout()
+        self._pass = -1
 
     def begin(self, experience: Any, coefficient: Any, step: int, came: list[Came]) -> None:
         """A micro-batch begins.
@@ -120,9 +102,8 @@ class LossMeter:
         """The loss of a micro-batch was computed from these, by the name of their argument."""
         self._open = None
         mask = given["action_mask"]
-        if not self.looks or self._tokens + mask.numel() > HELD_TOKENS:
+        if not self.takes(mask.numel()):
             return
-        self._tokens += mask.numel()
         tensors, formula, whole = self._policy(given) if self._role == "policy" else self._values(given)
         tensors["action_mask"] = mask
         dynamic = bool(self._args.train.dynamic_batch_enable) or self._ranks > 1
@@ -135,7 +116,6 @@ class LossMeter:
             window_size=self._accumulation,
             formula=formula,
             whole=whole,
-            gradients=[],
             shape=tuple(mask.shape),
             names=tuple(tensors),
             ranks=int(given.get("dp_size") or 1),
@@ -143,16 +123,11 @@ class LossMeter:
             came=self._came,
         )
         numbers = [torch.as_tensor(given[name]) for name in ("batch_num_tokens", "global_batch_size")]
-        parts = [tensor.detach().float().flatten() for tensor in tensors.values()]
-        self._open = (
-            held,
-            parts,
-            torch.stack([n.to(loss.device).float().reshape(()) for n in numbers] + [loss.detach().float()]),
-        )
+        numbers = [number.to(loss.device) for number in numbers]
+        self._open = held, [part.detach().float() for part in (*tensors.values(), *numbers, loss)]
         given_by_model = given[_GIVEN_BY_MODEL[self._role]]
-        if whole and self._gradients and self._scale and given_by_model.requires_grad:
-            # The sum of the gradients of all that the loss is computed from it: torch calls such a hook once, with that sum.
-            given_by_model.register_hook(partial(_keep, held.gradients, self._scale, self._guard))
+        if whole and self._exact and self._scale and given_by_model.requires_grad:
+            self.follow_gradient(index, given_by_model, self._scale)
 
     def _policy(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
         """The tensors of the policy's loss, its formula, and whether that is the whole loss."""
@@ -166,7 +141,7 @@ class LossMeter:
             tensors["reference"] = reference
         whole = not self._args.actor.entropy_coef and self._plain
         # The gradient of this form of the KL term is not that of its value (models/utils.py `compute_approx_kl`).
-        self._gradients = not (settings.kl_coef and getattr(self._args.algo.kl, "unbiased_gradient", False))
+        self._exact = not (settings.kl_coef and getattr(self._args.algo.kl, "unbiased_gradient", False))
         return tensors, policy_formula(settings if whole else replace(settings, kl_coef=0.0)), whole
 
     def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
@@ -183,20 +158,12 @@ class LossMeter:
         opened, self._open = self._open, None
         if opened is None or not isinstance(loss, Tensor):
             return
-        held, parts, numbers = opened
-        self._waiting.append((held, torch.cat([*parts, numbers, loss.detach().float().reshape(1)])))
-
-    def send(self) -> None:
-        """Start fetching what is on the device."""
-        for held, values in self._waiting:
-            arrived = [sum(held.gradients[1:], held.gradients[0]).float().flatten()] if held.gradients else []
-            self._arriving.add(held, torch.cat([values, *arrived]))
-        self._waiting.clear()
-        self._arriving.send()
+        held, parts = opened
+        self.hold(held, (*parts, loss))
 
     def arrived(self) -> dict[int, LossNumbers]:
         """The losses that have arrived, compared; by micro-batch."""
-        arrived = [_Arrived.of(held, values) for held, values in self._arriving.tensors()]
+        arrived = [_Arrived.of(held, parts, gradient) for held, parts, gradient in self.ready()]
         windows: dict[tuple[int, int], list[LossBatch]] = {}
         for each in arrived:
             if each.held.window is not None:
@@ -216,11 +183,6 @@ _GIVEN_BY_MODEL: dict[Role, str] = {"policy": "log_probs", "critic": "values"}
 """The argument of the loss that the model gave."""
 
 
-def _keep(kept: list[Tensor], scale: float, guard: Contained, gradient: Tensor) -> None:
-    with guard:
-        kept.append(gradient.detach() * scale)
-
-
 class _Arrived(msgspec.Struct):
     """One micro-batch on the CPU."""
 
@@ -234,27 +196,22 @@ class _Arrived(msgspec.Struct):
     whole: float
     """What went into the backward."""
     gradient: Tensor | None
-    """(B, T) in float64, that of the loss at what the model gave, as it arrived there."""
+    """In a row, that of the loss at what the model gave, as it arrived there."""
 
     @classmethod
-    def of(cls, held: _Held, values: Tensor) -> _Arrived:
-        """Take a vector apart."""
-        size = held.shape[0] * held.shape[1]
-        tensors = {
-            name: values[i * size : (i + 1) * size].view(held.shape).double() for i, name in enumerate(held.names)
-        }
-        tokens, samples, first, whole = values[len(held.names) * size : len(held.names) * size + 4].tolist()
-        rest = values[len(held.names) * size + 4 :]
+    def of(cls, held: _Held, parts: list[Tensor], gradient: Tensor | None) -> _Arrived:
+        """Take what arrived apart."""
+        *rows, tokens, samples, first, whole = parts
+        tensors = {name: row.view(held.shape) for name, row in zip(held.names, rows, strict=True)}
         given = LossBatch(
             tensors={_NAMES.get(name, name): tensor for name, tensor in tensors.items()},
             mask=tensors["action_mask"],
             ranks=held.ranks,
-            tokens=tokens,
-            samples=samples,
+            tokens=float(tokens),
+            samples=float(samples),
             epsilons={"policy": held.epsilon},
         )
-        gradient = rest.view(held.shape).double() if rest.numel() else None
-        return cls(held, tensors, given, first, whole, gradient)
+        return cls(held, tensors, given, float(first), float(whole), gradient)
 
     def compared(self) -> LossNumbers:
         """The loss against its formula, and what it was computed from against what came to this process."""

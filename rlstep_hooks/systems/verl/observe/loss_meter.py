@@ -14,8 +14,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.losses import LossBatch, LossNumbers
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.contained import Contained
     from rlstep_hooks.observe.losses import Formula
-
-HELD_TOKENS = 1 << 20
-"""Tokens of a rollout whose outputs are held until they are sent; micro-batches beyond are not compared."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,6 @@ class Arrived:
     """Tokens of the mini-batch over all ranks, None for those of the micro-batch."""
     samples: float | None
     """Samples of the mini-batch over all ranks, None for those of the micro-batch."""
-    gradient: Tensor | None
-    """(B, T) float64, the gradient that arrived at the first of the outputs; None if it was not followed."""
 
     @property
     def fields(self) -> dict[str, Tensor]:
@@ -92,10 +87,9 @@ class _Update:
         self.microbatches = 0
 
 
-class _Held(msgspec.Struct):
+class _Held(HeldBatch):
     """What one micro-batch was trained with."""
 
-    index: int
     update: _Update
     settings: Any
     fields: dict[str, Tensor]
@@ -113,7 +107,7 @@ class _Held(msgspec.Struct):
     """Of the model's outputs."""
 
 
-class LossMeter:
+class LossMeter(HeldLosses[_Held]):
     """Compares the losses of one role of one trainer.
 
     Args:
@@ -122,35 +116,14 @@ class LossMeter:
     """
 
     def __init__(self, kind: LossKind, guard: Contained) -> None:
+        super().__init__(guard)
         self._kind = kind
-        self._guard = guard
         self.reason = ""
         """Why losses are not compared, where they are not."""
         self._settings: Any = None
-        self._rollout = -1
-        """The rollout that is trained, counted from 0: each follows a sync."""
-        self._tokens = 0
-        """Of this rollout, in what is held."""
         self._update = _Update()
         self._held: _Held | None = None
-        self._arriving: DeferredValues[_Held] = DeferredValues()
         self._factors: DeferredValues[int] = DeferredValues()
-        self._gradients: DeferredValues[int] = DeferredValues()
-
-    @property
-    def looks(self) -> bool:
-        """Whether the losses of this rollout are compared."""
-        return is_compared(self._rollout)
-
-    @property
-    def looks_at_all(self) -> bool:
-        """Whether numbers of the whole model are compared in this rollout."""
-        return is_compared_whole(self._rollout)
-
-    def next_rollout(self) -> None:
-        """Weights went to the engine: a rollout follows."""
-        self._rollout += 1
-        self._tokens = 0
 
     def next_update(self) -> None:
         """The model was updated, or its update left out."""
@@ -166,9 +139,8 @@ class LossMeter:
             return
         self._update.microbatches += 1
         ends, completions = data["input_ids"].offsets()[1:], rows_of(data, "responses")
-        if completions is None or ends.device.type != "cpu" or self._tokens + int(ends[-1]) > HELD_TOKENS:
+        if completions is None or ends.device.type != "cpu" or not self.takes(int(ends[-1])):
             return
-        self._tokens += int(ends[-1])
         lengths = [len(row) for row in completions]
         self._held = _Held(
             index=index,
@@ -217,7 +189,7 @@ class LossMeter:
             return
         columns = [_values(output[name]) for name in self._kind.outputs if output.get(name) is not None]
         held.dtypes = tuple(column.dtype for column in columns)
-        self._arriving.add(held, torch.cat([part.detach().float() for part in (loss.reshape(1), *columns)]))
+        self.hold(held, (loss, *columns))
         if loss.requires_grad and not scaled:
             # The gradient that arrives at the loss is what it is multiplied by on its way into the backward: 1.
             loss.register_hook(partial(self._multiplied, held.index))
@@ -225,11 +197,7 @@ class LossMeter:
     def follow(self, output: Tensor) -> None:
         """The loss is about to be computed from this output of the model, (B, T): look at the gradient that arrives there."""
         if self._held is not None and output.requires_grad:
-            output.register_hook(partial(self._arrives, self._held.index))
-
-    def _arrives(self, index: int, gradient: Tensor) -> None:
-        with self._guard:
-            self._gradients.add(index, gradient.detach().float().flatten())
+            self.follow_gradient(self._held.index, output)
 
     def _multiplied(self, index: int, factor: Tensor) -> None:
         with self._guard:
@@ -238,28 +206,24 @@ class LossMeter:
     def send(self) -> None:
         """Start fetching what is on the device."""
         self._factors.send()
-        self._gradients.send()
-        self._arriving.send()
+        super().send()
 
     def arrived(self) -> dict[int, LossNumbers]:
         """The losses that have arrived, compared; by micro-batch."""
-        arrived = self._arriving.tensors()
+        arrived = self.ready()
         updates: dict[_Update, list[_Held]] = {}
-        for held, _ in arrived:
+        for held, _, _ in arrived:
             updates.setdefault(held.update, []).append(held)
         factors: dict[int, float] = {}
         for index, (multiplied,) in self._factors.ready():
             factors[index] = factors.get(index, 0.0) + multiplied
         numbers = {index: LossNumbers(backward_ratio=finite(total)) for index, total in factors.items()}
-        gradients = dict(self._gradients.tensors())
-        for held, values in arrived:
-            others, count = updates[held.update], held.update.microbatches
-            followed, factor = gradients.get(held.index), factors.get(held.index)
+        for held, (loss, *columns), followed in arrived:
+            others, count, factor = updates[held.update], held.update.microbatches, factors.get(held.index)
             # What multiplies the loss afterwards is told apart from its own gradient.
             followed = None if followed is None or not factor else followed / factor
-            given = _inputs(held, values.double(), others if len(others) == count else None, followed)
-            batch = self._kind.batch(given)
-            found = self._kind.formula(held.settings).compare(batch, float(values[0]), count, given.gradient)
+            batch = self._kind.batch(_inputs(held, columns, others if len(others) == count else None))
+            found = self._kind.formula(held.settings).compare(batch, float(loss), count, followed)
             clipped = self._kind.clipped(held.settings, batch)
             backward = None if factor is None else finite(factor)
             numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)
@@ -270,32 +234,28 @@ def _finite(number: float | None) -> float | None:
     return None if number is None else finite(number)
 
 
-def _inputs(held: _Held, values: Tensor, update: list[_Held] | None, gradient: Tensor | None) -> Arrived:
+def _inputs(held: _Held, columns: list[Tensor], update: list[_Held] | None) -> Arrived:
     """What the formula takes.
 
     Args:
         held: The micro-batch.
-        values: What arrived of it.
+        columns: Of the outputs of the model, for all tokens.
         update: All micro-batches of its update, where they are known: then the sizes of the mini-batch are counted anew. Tokens of
             other ranks are known to verl alone.
-        gradient: What arrived at the first output, in a row.
     """
-    tokens, samples, mask = held.tokens, held.samples, held.fields["response_mask"]
+    tokens, samples = held.tokens, held.samples
     if update is not None:
         if tokens is not None and held.ranks == 1:
             tokens = sum(other.loss_tokens for other in update)
         if samples is not None:
             samples = float(sum(len(other.lengths) for other in update) * held.ranks)
     return Arrived(
-        columns=[_rows(part, held) for part in values[1:].split(held.ends[-1])],
+        columns=[_rows(column, held) for column in columns],
         given=held.fields,
         dtypes=held.dtypes,
         ranks=held.ranks,
         tokens=tokens,
         samples=samples,
-        gradient=None
-        if gradient is None or gradient.numel() != mask.numel()
-        else gradient.double().reshape(mask.shape),
     )
 
 
