@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.engine.live_plan import plan
     from rlstep_hooks.systems.own_loop.loop import audit
+    from rlstep_hooks.systems.rllib.observe.audit import StepAuditRLlib
     from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
     from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
     from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
@@ -31,6 +32,7 @@ _HOMES = {
     "StepAuditCallback": "rlstep_hooks.systems.trl.observe.callback",
     "StepAuditError": "rlstep_hooks.judge.report",
     "StepAuditPPO": "rlstep_hooks.systems.trl_ppo_step.observe.audit",
+    "StepAuditRLlib": "rlstep_hooks.systems.rllib.observe.audit",
     "StepAuditSB3Callback": "rlstep_hooks.systems.sb3.observe.callback",
     "__version__": "rlstep_hooks.version",
     "assert_schedule": "rlstep_hooks.testing.assertions",
@@ -45,6 +47,7 @@ __all__ = [
     "StepAuditCallback",
     "StepAuditError",
     "StepAuditPPO",
+    "StepAuditRLlib",
     "StepAuditSB3Callback",
     "__version__",
     "assert_schedule",

@@ -20,6 +20,7 @@ from rlstep_hooks.judge.timeline.expected import (
     Outcome,
 )
 from rlstep_hooks.planning.counting import countable
+from rlstep_hooks.planning.minibatches import updates_wrapping
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -81,7 +82,8 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         if per_epoch and rollout != position.rollouts and rollout % per_epoch == 0:
             yield ExpectedEpochEnd(rollout // per_epoch)
         planned = samples_of_rollout(schedule, rollout)
-        data_dependent = schedule.rows_bound == "data_dependent"
+        # Mini-batches that run on over the ends of passes are counted over what was there to train, not over what was planned.
+        data_dependent = schedule.rows_bound == "data_dependent" or schedule.remainder == "wrap"
         outcome = yield ExpectedRollout(None if data_dependent else planned, version, reference)
         # Padding completes the last mini-batch of any rollout, so the number of samples decides the number of mini-batches.
         samples = _size(outcome, planned) if data_dependent or schedule.remainder == "pad" else planned
@@ -202,7 +204,11 @@ class _Updates:
             Number of updates made, and how many of them were applied.
         """
         self._made, self._ended = 0, False
-        applied = 0
+        applied, size = 0, self.schedule.samples_per_update
+        if self.schedule.remainder == "wrap" and size:
+            count = updates_wrapping(samples, size, self.schedule.reuse_epochs)
+            applied = yield from self._pass(lag, (size,) * countable(count, "updates on one rollout"))
+            return self._made, applied
         for _ in range(self.schedule.reuse_epochs):
             now = None if lag is None else lag + applied
             if self.schedule.remainder == "carry":

@@ -146,8 +146,14 @@ class LoopObserver:
         """Sampling raised: there is no rollout."""
         self._in_rollout = False
 
-    def rollout_ended(self, samples: int | None, sampler_version: int | None) -> None:
-        """Sampling is over."""
+    def rollout_ended(self, samples: int | None, sampler_version: int | None, due: int | None = None) -> None:
+        """Sampling is over.
+
+        Args:
+            samples: Those of the rollout.
+            sampler_version: Policy version that sampled it; None if it is not known.
+            due: The samples that it should have, where the data decide it; None where the plan does.
+        """
         self._in_rollout = False
         with self._rollout_guard:
             if samples is None:
@@ -163,6 +169,7 @@ class LoopObserver:
                     samples=samples,
                     policy_version=self.version,
                     sampler_version=sampler_version,
+                    due=due,
                 )
             ]
             within, self._refreshed_in_rollout = self._refreshed_in_rollout, None

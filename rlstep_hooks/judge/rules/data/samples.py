@@ -121,6 +121,8 @@ class SamplesConserved(Rule):
         whole = schedule.loop == "phases" and schedule.remainder in ("error", "keep") and schedule.world_size == 1
         self._in_whole_passes = whole
         """Whether mini-batches never reach from one pass into the next, and one process trains all samples."""
+        self._most = schedule.reuse_epochs + (schedule.remainder == "wrap")
+        """How often a sample may be trained in all passes: one more fills the last mini-batch up where mini-batches run on."""
 
     def rollout(self, event: Rollout) -> Finding | None:
         """Check the rollouts that this one replaces, whose training is over."""
@@ -142,7 +144,7 @@ class SamplesConserved(Rule):
             samples = self._rollouts.get(part.rollout)
             if samples is None:
                 continue
-            passes = self._passes_begun(samples) if self._in_whole_passes else self.schedule.reuse_epochs
+            passes = self._passes_begun(samples) if self._in_whole_passes else self._most
             most = samples.train(part.rows)
             if most > passes and surplus is None:
                 surplus = part.rollout, f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"

@@ -1,0 +1,88 @@
+"""An audit that a script puts around its own loop over a framework's trainer: `with StepAudit...(trainer) as audit:`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.session.session import Options, Session
+from rlstep_hooks.systems.engine import index
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.observe.options import OnFail
+    from rlstep_hooks.session.recorder import Listener
+
+
+class AttachedAudit(ABC):
+    """The life of such an audit: refused or begun when the block is entered, ended with it.
+
+    Args:
+        trainer: What the loop trains with.
+        on_fail: "warn" and "stop" only report, since the loop is the script's; "raise" raises `StepAuditError` out of the trainer's
+            call. Default: RLSTEP_ON_FAIL, else "warn".
+        log_dir: Folder for the record, never overwritten. None keeps everything in memory. Default: RLSTEP_DIR, else None.
+        listeners: Views that follow the run; by default plan and verdict are printed on stderr.
+
+    Raises:
+        ValueError: `on_fail` is none of the three.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        *,
+        on_fail: OnFail | None = None,
+        log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
+        listeners: tuple[Listener, ...] | None = None,
+    ) -> None:
+        self._trainer = trainer
+        self._session = Session(Options.asked(on_fail, log_dir, listeners), index.deviations_of)
+
+    @property
+    def report(self) -> Report:
+        """The report; while the loop runs, it covers what was seen so far."""
+        return self._session.report
+
+    def __enter__(self) -> Self:
+        """Place the hooks, or say why there is no audit."""
+        with self._session.beginning():
+            refusal = self._refusal()
+            if refusal:
+                self._session.refuse(refusal)
+            else:
+                self._attach()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the hooks off and judge; an exception of the loop goes on."""
+        self._session.end(error)
+
+    @abstractmethod
+    def _refusal(self) -> str:
+        """Why the trainer cannot be audited; empty where it can."""
+
+    @abstractmethod
+    def _attach(self) -> None:
+        """Plan the run where that is known, and place the hooks."""
+
+    def _raise_from(self, owner: Any, name: str) -> None:
+        """Carry out "raise" once this call of the loop has returned: hooks contain every error."""
+
+        def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            result = wrapped(*args, **kwargs)
+            self._session.raise_if_asked()
+            return result
+
+        patches = Patches()
+        patches.wrap(owner, name, around)
+        self._session.take_off(patches.restore)
