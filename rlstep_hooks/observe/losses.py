@@ -165,6 +165,21 @@ class Formula(Generic[Settings]):
             gradient_gap=self._gradient_gap(batch, gradient) if gap <= FITS else None,
         )
 
+    def columns(
+        self, batch: LossBatch, loss: Tensor, microbatches: int = 1
+    ) -> tuple[dict[str, Tensor], Callable[[], str]]:
+        """The same comparison without waiting for the device: distance and ratio, and what names the mistake once they are here."""
+        loss, (expected, one) = loss.detach().double(), self.value(batch)
+        epsilon = max(batch.epsilons.values(), default=1.0)
+
+        def like() -> str:
+            for words, other in self.others(batch, microbatches):
+                if abs(float(loss) - other) <= FITS * max(float(one), epsilon * abs(other), _LEAST):
+                    return words
+            return ""
+
+        return {"loss_gap": (loss - expected).abs() / one.clamp(min=_LEAST), "loss_ratio": loss / expected}, like
+
     def _gradient_gap(self, batch: LossBatch, gradient: Tensor | None) -> float | None:
         """The largest distance to the documented gradient, in roundings; None where none is certain."""
         if gradient is None or gradient.numel() != batch.mask.numel():

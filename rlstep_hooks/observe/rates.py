@@ -1,7 +1,8 @@
-"""The learning-rate schedule of a live scheduler of transformers."""
+"""Schedules of settings: those of a live scheduler of transformers, and those that are a list of places and values."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 _LAMBDAS = {
@@ -12,6 +13,16 @@ _LAMBDAS = {
     "cosine_with_min_lr": "_get_cosine_schedule_with_warmup_lr_lambda",
 }
 """Kind of schedule -> the function of transformers.optimization that its lambdas call (4.50 to 5.x)."""
+
+
+def on_lines(setting: Any, at: float) -> float:
+    """A setting that is a number, or [[place, value], ...] with straight lines between, and its last value beyond them."""
+    if not isinstance(setting, list | tuple):
+        return float(setting)
+    for (begins, first), (ends, second) in pairwise(setting):
+        if begins <= at < ends:
+            return float(first + (second - first) * (at - begins) / (ends - begins))
+    return float(setting[-1][1])
 
 
 _FOLLOW_A_METRIC = ("ReduceLROnPlateau", "GreedyLR")

@@ -5,10 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.observe.hooks import Hooks
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.own_loop.loop import LoopAudit
 
 if TYPE_CHECKING:
     import os
@@ -18,7 +22,9 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
+    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Listener
+    from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
 
 class AttachedAudit(ABC):
@@ -74,6 +80,50 @@ class AttachedAudit(ABC):
     @abstractmethod
     def _attach(self) -> None:
         """Plan the run where that is known, and place the hooks."""
+
+    # What attaching is made of
+
+    def _begin_run(
+        self,
+        system: str,
+        schedule: Schedule,
+        module: Any,
+        optimizer: Any,
+        *,
+        packages: tuple[str, ...],
+        apart: tuple[str, ...] = (),
+        max_grad_norm: float | None = None,
+        facts: dict[str, Any] | None = None,
+    ) -> LoopObserver:
+        """Write the plan, and follow the steps of the policy's optimizer.
+
+        Args:
+            system: The name of the framework.
+            schedule: The plan.
+            module: What is trained.
+            optimizer: Its optimizer.
+            packages: Whose releases the record has.
+            apart: Beginnings of the names of tensors on which the policy's log-probs do not depend.
+            max_grad_norm: The configured limit of the gradient norm.
+            facts: More facts of the run.
+        """
+        held = {"optimizer_tensors": optimizer_tensors(module.parameters(), optimizer)}
+        self._audit = audit = LoopAudit(
+            schedule,
+            optimizer=optimizer,
+            facts=index.link_facts(system) | held | (facts or {}),
+            versions=versions_of(*packages, "torch"),
+            max_grad_norm=max_grad_norm,
+            rate_of_rollout=True,
+            session=self._session,
+        )
+        audit.begin()
+        if audit.observer is None:
+            raise RuntimeError("the audit has not begun")
+        audit.observer.set_apart(of for name, of in module.named_parameters() if name.startswith(apart))
+        self._hooks = Hooks(audit)
+        self._session.take_off(self._hooks.take_off)
+        return audit.observer
 
     def _raise_from(self, owner: Any, name: str) -> None:
         """Carry out "raise" once this call of the loop has returned: hooks contain every error."""

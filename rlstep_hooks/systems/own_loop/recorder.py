@@ -14,7 +14,7 @@ from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
-from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update
+from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update, WeightSync
 from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
 from rlstep_hooks.systems.own_loop.numbers import LoopNumbers
 from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps
@@ -198,6 +198,10 @@ class LoopObserver:
             positions=self._samples if old_logprobs is None else old_logprobs.numel(),
             policy_version=version,
         )
+
+    def synced(self) -> None:
+        """The policy's weights were brought to what samples."""
+        self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=self.version))
 
     def rate_is_due(self, rate: float) -> None:
         """The rate that the configured schedule gives for the updates on the latest rollout."""

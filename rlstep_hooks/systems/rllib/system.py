@@ -187,37 +187,25 @@ SYSTEM = System(
     trained_releases=("2.60.0",),
     observes=("rollouts", "old log-probs", "mini-batches, row by row", "updates", "syncs of weights", "learning rate"),
     links={
-        "settings in force": no("each number is compared with what the configuration gives"),
-        "completions": no("actions are not tested against the distributions that they were drawn from"),
-        "completions on the way": yes("observations and actions: bit for bit, from the train batch to the loss"),
-        "rewards on the way": yes("bit for bit, from the episodes to the train batch"),
-        "advantages": yes(
-            "GAE and the critic's targets, from the rewards, values and ends of episodes, in float64; and how they are standardised: "
-            "over all rows of the train batch, the additional timestep of each piece of an episode included"
-        ),
-        "advantages on the way": yes("bit for bit, from the train batch to the loss; the critic's targets too"),
+        "settings in force": no("every number is compared with what the configuration gives"),
+        "completions": no("actions are not tested against their distributions"),
+        "completions on the way": yes("observations and actions, from the train batch to the loss", often="compared"),
+        "rewards on the way": yes("bit for bit, from the episodes to the train batch", often="compared"),
+        "advantages": yes("GAE, targets, and how they are standardised, in float64", often="compared"),
+        "advantages on the way": yes("from the train batch to the loss; targets too", often="compared"),
         "mask": no("RLlib marks the additional timesteps itself"),
         "mask on the way": no("it is a column of the train batch, and not followed"),
-        "loss": yes(
-            "its value in float64: clips, signs, coefficients, KL term", "the KL coefficient is taken as it is in force"
-        ),
-        "backward": yes("the gradient that arrives at the loss"),
+        "loss": yes("its value", "the KL coefficient is taken as it is in force", often="compared"),
+        "backward": yes("by the gradient that arrives at the loss"),
         "gradients cleared": yes("a probe after zero_grad"),
-        "gradients on the way": yes(
-            "eight tensors in each update, from the backward pass to the step",
-            "not with grad_clip_by 'value' or 'norm'",
-        ),
-        "gradient norm": yes(
-            "of all gradients at the step, against grad_clip", "not with grad_clip_by 'value' or 'norm'"
-        ),
-        "optimizer step": yes("Adam of torch, replayed in float64"),
-        "optimizer moments": yes("between a replayed step and the next"),
+        "gradients on the way": yes("eight tensors", "not with grad_clip_by value or norm", often="whole"),
+        "gradient norm": yes("against grad_clip", "not with grad_clip_by value or norm", often="whole"),
+        "optimizer step": yes("Adam of torch, replayed in float64", often="compared"),
+        "optimizer moments": yes("between a replayed step and the next", often="compared"),
         "learning rate": yes("a number, or a schedule of timesteps and values"),
         "reference": none("there is none"),
         "reference on the way": none("there is none"),
-        "sampler": yes(
-            "RLlib's number of the weights that sampled each timestep, and old log-probs with those of the same weights in the loss"
-        ),
+        "sampler": yes("RLlib's number of its weights, and the ratio before the first update"),
         "weights between updates": yes("a probe between updates"),
     },
     knobs={
@@ -227,10 +215,6 @@ SYSTEM = System(
         "passes": "num_epochs",
         "updates": "minibatch_size",
         "entropy_bonus": "entropy_coeff",
-        "length": "train_batch_size_per_learner",
     },
-    does_not_observe=(
-        "the old API stack, several learners or agents, recurrent modules",
-        "algorithms other than PPO, and learners or connectors of one's own",
-    ),
+    does_not_observe=("the old API stack", "several learners or agents", "other algorithms, modules and connectors"),
 )

@@ -151,7 +151,9 @@ def _every_third_step_skipped(algorithm: Any, patch: pytest.MonkeyPatch) -> None
 def _losses_doubled(algorithm: Any, patch: pytest.MonkeyPatch) -> None:
     right = TorchLearner.compute_losses
     patch.setattr(
-        TorchLearner, "compute_losses", lambda self, **given: {name: 2 * of for name, of in right(self, **given).items()}
+        TorchLearner,
+        "compute_losses",
+        lambda self, **given: {name: 2 * of for name, of in right(self, **given).items()},
     )
 
 
@@ -199,8 +201,16 @@ def _rows_repeated(algorithm: Any, patch: pytest.MonkeyPatch) -> None:
 SMALL_CLIP = {"clip_param": 0.02}
 FAULTS = (
     Fault("the clip is ignored", _loss_with(clip_param=1e9), "RLS801", "without a clip", SMALL_CLIP),
-    Fault("the value's coefficient is doubled", _loss_with(vf_loss_coeff=2.0), "RLS801", "value's term 2 times as large"),
-    Fault("squared errors are not clipped", _loss_with(vf_clip_param=1e9), "RLS801", "without a clip of the squared errors", {"vf_clip_param": 1.0}),
+    Fault(
+        "the value's coefficient is doubled", _loss_with(vf_loss_coeff=2.0), "RLS801", "value's term 2 times as large"
+    ),
+    Fault(
+        "squared errors are not clipped",
+        _loss_with(vf_clip_param=1e9),
+        "RLS801",
+        "without a clip of the squared errors",
+        {"vf_clip_param": 1.0},
+    ),
     Fault("no KL term", _loss_with(use_kl_loss=False), "RLS801", "without its KL term", {"kl_coeff": 3.0}),
     Fault("the sign of the entropy bonus", _sign_of_entropy, "RLS801", "sign of the entropy bonus flipped"),
     Fault("another gamma", _gae_with(gamma=0.5), "RLS516"),

@@ -10,7 +10,9 @@ from tests.systems.rllib.tiny import config, trained
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = trained(config(**fault.settings), rollouts=fault.rollouts, breaks=lambda algorithm: fault.breaks(algorithm, monkeypatch))
+    report = trained(
+        config(**fault.settings), rollouts=fault.rollouts, breaks=lambda algorithm: fault.breaks(algorithm, monkeypatch)
+    )
     assert report.verdict == "FAIL"
     found = {finding.code: finding for finding in report.findings if finding.severity == "error"}
     assert fault.code in found, "\n".join(map(str, report.findings))

@@ -32,16 +32,14 @@ def refusal(algorithm: Any) -> str:
         return f"num_learners={config.num_learners} is not supported: learners in processes of their own (num_learners=0 is)"
     learner = algorithm.learner_group._learner
     if list(learner.module.keys()) != [MODULE]:
-        return (
-            f"several modules or agents are not supported: {', '.join(map(str, learner.module.keys()))} (one agent is)"
-        )
+        return f"several modules or agents are not supported: {', '.join(learner.module.keys())}"
     others = [name for name in _OWN if getattr(type(learner), name) is not getattr(PPOTorchLearner, name)]
     if others:
         return f"{type(learner).__name__} is not supported: it has its own {', '.join(others)} (those of PPOTorchLearner are)"
     beside = {
         "a recurrent module": learner.module[MODULE].is_stateful(),
-        "a learner connector of one's own": config._learner_connector
-        or not config.add_default_connectors_to_learner_pipeline,
+        "a learner connector of one's own": config._learner_connector,
+        "a learner pipeline without its connectors": not config.add_default_connectors_to_learner_pipeline,
         "torch_compile_learner": config.torch_compile_learner,
         "a gradient scaler": config._torch_grad_scaler_class,
         "a learning-rate scheduler of torch": config._torch_lr_scheduler_classes,

@@ -9,28 +9,21 @@ import msgspec
 import torch
 from packaging.version import Version
 
-from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
-from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.engine import index, reader
+from rlstep_hooks.systems.own_loop.attached import AttachedAudit
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.system import SYSTEM
 
 if TYPE_CHECKING:
-    import os
-    from types import TracebackType
-
-    from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.session.recorder import Listener
 
 FIRST, FIRST_UNSUPPORTED = Version("0.9"), Version("0.12")
 """Releases whose `step()` was read (0.9.6, 0.11.4); 0.11.4 was trained for real (tests/systems/trl_step)."""
 
 
-class StepAuditPPO:
+class StepAuditPPO(AttachedAudit):
     """Records the loop of a script that calls `PPOTrainer.step()` (TRL 0.9 to 0.11), judges it while it trains, and reports.
 
         with StepAuditPPO(ppo_trainer) as audit:
@@ -41,43 +34,16 @@ class StepAuditPPO:
 
     Each call of `step` is one rollout. How often the script calls it, and how it samples, is the script's own affair and is not
     judged. Hooks sit on the trainer object and are gone when the block ends. With several processes each audits itself.
-
-    Args:
-        trainer: The PPOTrainer.
-        on_fail: "warn" and "stop" only report, since the loop is the script's; "raise" raises `StepAuditError` out of `step`.
-            Default: RLSTEP_ON_FAIL, else "warn".
-        log_dir: Folder for the record, never overwritten. None keeps everything in memory. Default: RLSTEP_DIR, else None.
-        listeners: Views that follow the run; by default plan and verdict are printed on stderr.
-
-    Raises:
-        ValueError: `on_fail` is none of the three.
     """
 
-    def __init__(
-        self,
-        trainer: Any,
-        *,
-        on_fail: OnFail | None = None,
-        log_dir: str | os.PathLike[str] | LeftOut | None = LEFT_OUT,
-        listeners: tuple[Listener, ...] | None = None,
-    ) -> None:
-        self._trainer = trainer
-        self._session = Session(Options.asked(on_fail, log_dir, listeners), index.deviations_of)
-        self._audit: LoopAudit | None = None
-        self._steps = 0
-        self._waits_for_old = False
+    _audit: LoopAudit | None = None
+    _steps = 0
+    _waits_for_old = False
 
-    @property
-    def report(self) -> Report:
-        """The report; while the loop runs, it covers what was seen so far."""
-        return self._session.report
+    def _refusal(self) -> str:
+        return _refusal(self._trainer)
 
-    def __enter__(self) -> StepAuditPPO:
-        """Place the hooks."""
-        refusal = _refusal(self._trainer)
-        if refusal:
-            self._session.refuse(refusal)
-            return self
+    def _attach(self) -> None:
         patches = Patches()
         self._session.take_off(patches.restore)
         # One rollout and its updates (trl/trainer/ppo_trainer.py `step`, 0.9.6 and 0.11.4).
@@ -86,13 +52,6 @@ class StepAuditPPO:
         patches.wrap(self._trainer, "batched_forward_pass", self._around_forward)
         # One micro-batch, backward and optimizer step included.
         patches.wrap(self._trainer, "train_minibatch", self._around_minibatch)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the hooks off and judge; an exception of the loop goes on."""
-        self._session.end(error)
 
     def _begin(self) -> None:
         """Plan at the first call, which shows whether the script goes through the trainer's loader."""

@@ -1,0 +1,82 @@
+"""Mini-batches of a framework's train batch: which of their rows are other than they were in it, their loss, and its gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.classic_ppo import batch_of
+from rlstep_hooks.observe.contained import Contained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.observe.classic_ppo import ClassicPPO
+    from rlstep_hooks.observe.contained import GapRecorder
+    from rlstep_hooks.systems.own_loop.recorder import LoopObserver
+
+
+class RowWatch:
+    """Follows the rows of the latest train batch to the losses. B: rows of a mini-batch.
+
+    Args:
+        observer: Takes mini-batches and their numbers.
+        recorder: Learns what is not observed.
+        columns: Name of a number of micro-batches (`LoopNumbers.add_columns`) -> the columns whose differences it counts. Columns that
+            are no tensors are left out.
+    """
+
+    def __init__(self, observer: LoopObserver, recorder: GapRecorder, columns: Mapping[str, tuple[str, ...]]) -> None:
+        self._observer = observer
+        self._loss_guard = Contained(recorder, ("loss",))
+        self._columns = columns
+        self._kept: dict[str, Tensor] = {}
+
+    def keep(self, rows: Any) -> None:
+        """A train batch is complete. In cycles that are not compared nothing is kept."""
+        names = {name for columns in self._columns.values() for name in columns} if self._observer.compares else ()
+        self._kept = {name: rows[name].clone() for name in names if isinstance(rows[name], Tensor)}
+
+    def trained(self, rows: Any, places: Tensor | None, tensors: Mapping[str, Tensor], mask: Tensor) -> None:
+        """A mini-batch, once its loss is computed.
+
+        Args:
+            rows: Its columns.
+            places: (B,), which rows of the train batch it has; None if that is not known.
+            tensors: `log_probs`, `old`, `advantages` and `targets`, (B,).
+            mask: (B,), not 0 where a row counts.
+        """
+        self._observer.microbatch(
+            samples=len(mask),
+            indices=places,
+            role="policy",
+            old_logprobs=tensors["old"],
+            new_logprobs=tensors["log_probs"],
+            mask=mask,
+            advantages=tensors["advantages"],
+            targets=tensors["targets"],
+        )
+        if places is None:
+            return
+        with torch.no_grad():
+            for number, columns in self._columns.items():
+                counts = [(self._kept[of][places] != rows[of]).sum() for of in columns if of in self._kept]
+                if counts:
+                    self._observer.add_columns({number: torch.stack(counts).sum()})
+
+    def compare_loss(self, settings: ClassicPPO, tensors: Mapping[str, Tensor], mask: Tensor, loss: Tensor) -> None:
+        """The loss of the latest mini-batch against the documented one; tensors as `classic_ppo` says, (B,)."""
+        with torch.no_grad():
+            self._observer.add_columns(*settings.formula().columns(batch_of(tensors, mask), loss))
+
+    def follow(self, tensors: Mapping[str, Tensor]) -> None:
+        """Of each tensor, by the name of the number, the largest gradient that arrives there in the backward."""
+        for name, tensor in tensors.items():
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient, name=name: self._arrives(name, gradient))
+
+    def _arrives(self, name: str, gradient: Tensor) -> None:
+        with self._loss_guard:
+            self._observer.add_columns({name: gradient.detach().abs().max()})
