@@ -106,6 +106,12 @@ CLASSIC = (
     "cloudpickle==3.1.2",
 )  # fmt: skip
 
+# What ray[rllib] asks for, but for its pin of gymnasium: Stable-Baselines3 trains with a newer one, and RLlib does too.
+RLLIB = (
+    "ray==2.60.0", "dm-tree==0.1.10", "lz4==4.4.5", "ormsgpack==1.13.1", "scipy==1.17.1", "pandas==3.1.1", "pyarrow==26.0.1",
+    "pydantic==2.14.4", "requests==2.34.2", "tensorboardX==2.6.5",
+)  # fmt: skip
+
 NAMED_VLLM = """
 import sysconfig, pathlib
 folder = pathlib.Path(sysconfig.get_path("purelib"), "vllm-0.32.0+cpu.dist-info")
@@ -405,11 +411,15 @@ def llamafactory(session: nox.Session) -> None:
 @nox.session
 @leaves_room
 def classic(session: nox.Session) -> None:
-    """Loops of one's own, CleanRL's style, torchrl's parts and Stable-Baselines3: trained on the CPU."""
+    """Loops of one's own, CleanRL's style, torchrl's parts, Stable-Baselines3 and RLlib: trained on the CPU."""
     session.install(TORCH)
-    session.install(TORCH, *CLASSIC, *TESTS)
+    session.install(TORCH, *CLASSIC, *RLLIB, *TESTS)
     session.install(*OWN)
-    session.run("pytest", *IN_PARALLEL, "tests/systems/classic", *session.posargs, env=OFFLINE)
+    # Arguments may choose tests of one of the two folders.
+    chosen = [0, 5] if session.posargs else [0]
+    session.run("pytest", *IN_PARALLEL, "tests/systems/classic", *session.posargs, env=OFFLINE, success_codes=chosen)
+    # In one process, because each would start a Ray of its own.
+    session.run("pytest", "tests/systems/rllib", *session.posargs, env=OFFLINE, success_codes=chosen)
 
 
 @nox.session(name="verl-vllm")

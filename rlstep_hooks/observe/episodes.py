@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlstep_hooks.observe.estimators import ROUNDINGS, Documented, Estimate, Estimator, Rewards
+from rlstep_hooks.observe.advantages import ROUNDINGS, Documented, Estimate, Estimator, Rewards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -64,7 +64,8 @@ class Hooks:
     """
 
     def __init__(self, recorder: GapRecorder) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
+        """As it was given."""
         self._patches = Patches()
         self._handles: list[Any] = []
         self.active = True
@@ -90,7 +91,7 @@ class Hooks:
             around: A generator that yields once, where the method runs. If its first half fails, there is no second half.
             topics: What is not observed any more where a hook fails.
         """
-        seen = _Looks(self, before, after, around, Contained(self._recorder, topics))
+        seen = _Looks(self, before, after, around, Contained(self.recorder, topics))
         self._patches.wrap(
             owner, name, seen.awaits if inspect.iscoroutinefunction(getattr(owner, name)) else seen.calls
         )
@@ -111,7 +112,7 @@ class Hooks:
             after: Called with the result after each forward.
             topics: What is not observed any more where a hook fails.
         """
-        guard = Contained(self._recorder, topics)
+        guard = Contained(self.recorder, topics)
         if before is not None:
             see = before
 
@@ -134,7 +135,7 @@ class Hooks:
         self.active = False
         while self._handles:
             self._handles.pop().remove()
-        take_off(self._patches, self._recorder)
+        take_off(self._patches, self.recorder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ class AttachedAudit(ABC):
         ValueError: `on_fail` is none of the three.
     """
 
+    _audit: LoopAudit | None = None
+
     def __init__(
         self,
         trainer: Any,
@@ -85,34 +87,33 @@ class AttachedAudit(ABC):
 
     def _begin_run(
         self,
-        system: str,
+        name: str,
         schedule: Schedule,
         module: Any,
         optimizer: Any,
         *,
-        packages: tuple[str, ...],
         apart: tuple[str, ...] = (),
         max_grad_norm: float | None = None,
-        facts: dict[str, Any] | None = None,
     ) -> LoopObserver:
         """Write the plan, and follow the steps of the policy's optimizer.
 
         Args:
-            system: The name of the framework.
+            name: The name of the framework.
             schedule: The plan.
             module: What is trained.
             optimizer: Its optimizer.
-            packages: Whose releases the record has.
             apart: Beginnings of the names of tensors on which the policy's log-probs do not depend.
             max_grad_norm: The configured limit of the gradient norm.
-            facts: More facts of the run.
         """
-        held = {"optimizer_tensors": optimizer_tensors(module.parameters(), optimizer)}
+        system, facts = index.system_of(name), dict[str, Any](index.link_facts(name))
+        facts["optimizer_tensors"] = optimizer_tensors(module.parameters(), optimizer)
+        if not system.links["reference"].exists:
+            facts["reference_log_probs"] = "none"
         self._audit = audit = LoopAudit(
             schedule,
             optimizer=optimizer,
-            facts=index.link_facts(system) | held | (facts or {}),
-            versions=versions_of(*packages, "torch"),
+            facts=facts,
+            versions=versions_of(system.package, "gymnasium", "torch"),
             max_grad_norm=max_grad_norm,
             rate_of_rollout=True,
             session=self._session,
@@ -120,7 +121,7 @@ class AttachedAudit(ABC):
         audit.begin()
         if audit.observer is None:
             raise RuntimeError("the audit has not begun")
-        audit.observer.set_apart(of for name, of in module.named_parameters() if name.startswith(apart))
+        audit.observer.set_apart(of for own, of in module.named_parameters() if own.startswith(apart))
         self._hooks = Hooks(audit)
         self._session.take_off(self._hooks.take_off)
         return audit.observer

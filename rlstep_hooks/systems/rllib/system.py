@@ -1,6 +1,6 @@
 """RLlib's PPO (new API stack): mini-batches run on over the ends of passes, so only the number for all passes together is rounded up.
 
-Read in the wheel of ray 2.50.0: rllib/algorithms/ppo/ppo.py, rllib/algorithms/algorithm_config.py (`get_rollout_fragment_length`,
+Read in the wheel of ray 2.60.0: rllib/algorithms/ppo/ppo.py, rllib/algorithms/algorithm_config.py (`get_rollout_fragment_length`,
 `validate_train_batch_size_vs_rollout_fragment_length`), rllib/utils/minibatch_utils.py `MiniBatchCyclicIterator`,
 rllib/execution/rollout_ops.py `synchronous_parallel_sample`.
 """
@@ -17,9 +17,9 @@ from rlstep_hooks.systems.engine.links import no, none, yes
 if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
 
-_CONFIG = "ray 2.50.0 rllib/algorithms/algorithm_config.py"
-_PPO = "ray 2.50.0 rllib/algorithms/ppo/ppo.py"
-_MINIBATCHES = "ray 2.50.0 rllib/utils/minibatch_utils.py MiniBatchCyclicIterator"
+_CONFIG = "ray 2.60.0 rllib/algorithms/algorithm_config.py"
+_PPO = "ray 2.60.0 rllib/algorithms/ppo/ppo.py"
+_MINIBATCHES = "ray 2.60.0 rllib/utils/minibatch_utils.py MiniBatchCyclicIterator"
 
 _CALLS = ("training", "env_runners", "learners", "rollouts", "resources")
 """Methods of AlgorithmConfig that take these settings."""
@@ -48,15 +48,11 @@ def _fragment(written: str) -> int | None:
 SYSTEM = System(
     name="rllib",
     title="RLlib",
-    version="2.50.0",
+    version="2.60.0",
     recognised=(
         Entry(
             "rllib",
-            keys=(
-                "training.train_batch_size_per_learner",
-                "training.num_sgd_iter",
-                "train_batch_size_per_learner",
-            ),
+            keys=("training.train_batch_size_per_learner", "training.num_sgd_iter", "train_batch_size_per_learner"),
             calls=("AlgorithmConfig",),
             packages=("ray",),
         ),
@@ -124,7 +120,7 @@ SYSTEM = System(
         Formula(
             "samples_per_rollout",
             "ceil(wanted / (environments * fragment)) * environments * fragment",
-            "ray 2.50.0 rllib/execution/rollout_ops.py synchronous_parallel_sample",
+            "ray 2.60.0 rllib/execution/rollout_ops.py synchronous_parallel_sample",
         ),
         Formula("updates_per_rollout", "ceil(num_epochs * per_learner / minibatch_size)", _MINIBATCHES),
         Formula("samples_per_update", "minibatch_size * learners", _PPO),
@@ -208,6 +204,12 @@ SYSTEM = System(
         "sampler": yes("RLlib's number of its weights, and the ratio before the first update"),
         "weights between updates": yes("a probe between updates"),
     },
+    rules={
+        "RLS402": yes("by RLlib's number of the weights that sampled each timestep"),
+        "RLS404": yes("the module's weights"),
+        "RLS521": yes("observations and actions, from the train batch to the loss", often="compared"),
+        "RLS801": yes("its value", "the KL coefficient is taken as it is in force", often="compared"),
+    },
     knobs={
         "learning_rate": "lr",
         "gradient_limit": "grad_clip",
@@ -215,6 +217,7 @@ SYSTEM = System(
         "passes": "num_epochs",
         "updates": "minibatch_size",
         "entropy_bonus": "entropy_coeff",
+        "length": "stop_iters",
     },
     does_not_observe=("the old API stack", "several learners or agents", "other algorithms, modules and connectors"),
 )

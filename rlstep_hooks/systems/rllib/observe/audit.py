@@ -19,7 +19,6 @@ from rlstep_hooks.observe.rates import on_lines
 from rlstep_hooks.record.events import UNSENT
 from rlstep_hooks.systems.engine import reader
 from rlstep_hooks.systems.own_loop.attached import AttachedAudit
-from rlstep_hooks.systems.own_loop.numbers import Moved
 from rlstep_hooks.systems.own_loop.rows import RowWatch
 from rlstep_hooks.systems.rllib.observe.followed import MODULE, refusal
 from rlstep_hooks.systems.rllib.system import SYSTEM
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 _PLACE = "rlstep_place"
 """Column with the place of each row in the train batch, from when it is made until its mini-batch is taken."""
 _INPUTS = {
-    "advantages_differ": ("advantages",),
-    "targets_differ": ("value_targets",),
-    "timesteps_differ": ("obs", "actions"),
+    "advantages_intact": ("advantages",),
+    "targets_intact": ("value_targets",),
+    "timesteps_intact": ("obs", "actions"),
 }
 _TIMESTEPS = "num_env_steps_sampled_lifetime"
 _LEAST_DEVIATION = 1e-4
@@ -59,28 +58,23 @@ class StepAuditRLlib(AttachedAudit):
         algorithm = self._trainer
         self._config, learner = algorithm.config, algorithm.learner_group._learner
         self._learner, self._module, optimizer = learner, learner.module[MODULE], learner.get_optimizer(MODULE)
-        self._values = self._places = None
+        self._values: Any = None
+        self._places: Any = None
         self._versions = {learner._weights_seq_no: 0}
         """RLlib's number of the latest weights and of those before them -> policy version."""
         self._timestep = algorithm.metrics.peek(("env_runners", _TIMESTEPS), default=0)
         """What schedules of settings count, after the latest rollout that was trained."""
         clips = self._config.grad_clip_by if self._config.grad_clip else ""
-        self._planned = plan_algorithm(algorithm)
+        limit = self._config.grad_clip if clips == "global_norm" else None
+        planned = self._planned = plan_algorithm(algorithm)
         self._observer = observer = self._begin_run(
-            "rllib",
-            self._planned,
-            self._module,
-            optimizer,
-            packages=("ray", "gymnasium"),
-            apart=("vf.", "encoder.critic"),
-            max_grad_norm=self._config.grad_clip if clips == "global_norm" else None,
-            facts={"reference_log_probs": "none"},
+            "rllib", planned, self._module, optimizer, apart=("vf.", "encoder.critic"), max_grad_norm=limit
         )
+        self._rows, hooks = RowWatch(observer, self._hooks.recorder, _INPUTS), self._hooks
         if clips in ("", "global_norm"):
             observer.follow_gradients(self._module.named_parameters())
         else:
-            self._audit.cannot("gradient", f"grad_clip_by={clips} clips each gradient by itself")
-        self._rows, hooks = RowWatch(observer, self._audit, _INPUTS), self._hooks
+            hooks.recorder.cannot("gradient", f"grad_clip_by={clips} clips each gradient by itself")
         # algorithms/ppo/ppo.py `training_step`: a rollout, its updates, and the sync of weights.
         hooks.wrap(algorithm, "training_step", before=lambda call: observer.rollout_begins(), topics=("order",))
         hooks.wrap(
@@ -111,7 +105,7 @@ class StepAuditRLlib(AttachedAudit):
         columns = {name: rows[name].cpu() for name in ("rewards", "loss_mask", "weights_seq_no")}
         kept = columns["rewards"][columns["loss_mask"]]
         if len(kept) == timesteps:
-            observer.moved(Moved(int((kept != torch.cat(rewards).to(kept.dtype)).sum())))
+            observer.moved({"rewards_moved": int((kept != torch.cat(rewards).to(kept.dtype)).sum())})
         sampled = self._versions.get(int(columns["weights_seq_no"].min()), UNSENT)
         observer.rollout_ended(len(rows), sampled, due=self._due(timesteps) + len(episodes))
         observer.refreshed(rows["action_logp"])
@@ -132,7 +126,8 @@ class StepAuditRLlib(AttachedAudit):
         config, least = self._config, self._planned.samples_per_rollout
         if config.batch_mode == "complete_episodes":
             return timesteps
-        return max(least, min(timesteps, least + max(config.num_env_runners, 1) * (config.num_envs_per_env_runner - 1)))
+        runners, more = int(config.num_env_runners or 1), int(config.num_envs_per_env_runner) - 1
+        return max(least, min(timesteps, least + runners * more))
 
     # A mini-batch
 

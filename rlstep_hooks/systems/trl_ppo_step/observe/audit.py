@@ -36,7 +36,6 @@ class StepAuditPPO(AttachedAudit):
     judged. Hooks sit on the trainer object and are gone when the block ends. With several processes each audits itself.
     """
 
-    _audit: LoopAudit | None = None
     _steps = 0
     _waits_for_old = False
 
