@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlstep_hooks.observe.advantages import ROUNDINGS, Documented, Estimate, Estimator, Rewards
+from rlstep_hooks.observe.advantages import ROUNDINGS, Estimate, Estimator, Rewards
+from rlstep_hooks.observe.alternative_advantages import Documented
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ class Pieces:
         rewards = pad_sequence(list(self.rewards), batch_first=True)
         given = Rewards(rewards, padded(torch.ones(len(self.values))), values=padded(self.values), last_values=last)
         estimator = Estimator(tokens="gae", gamma=gamma, lam=lam, skips=True)
-        return Documented(estimator, given, padded(self.targets - self.values), padded(self.targets))
+        return Documented((estimator,), given, padded(self.targets - self.values), padded(self.targets))
 
     def off(self, gamma: float, lam: float, least: float) -> Tensor:
         """The largest distance from the documented ones, in units of what rounding explains.

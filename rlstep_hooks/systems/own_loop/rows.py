@@ -24,8 +24,8 @@ class RowWatch:
     Args:
         observer: Takes mini-batches and their numbers.
         recorder: Learns what is not observed.
-        columns: Field of `MicroBatchValues` that says whether something is intact -> the columns that it is said of. Columns that are no
-            tensors are left out.
+        columns: Field of `MicroBatchValues` that says whether something is intact -> the columns that it is said of. Columns that
+            are no tensors are left out.
     """
 
     def __init__(self, observer: LoopObserver, recorder: GapRecorder, columns: Mapping[str, tuple[str, ...]]) -> None:
