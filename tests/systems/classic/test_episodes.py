@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from rlstep_hooks.observe.episodes import Pieces  # noqa: E402
+from rlstep_hooks.observe.episodes import Pieces
 
 GAMMA, LAM, LEAST = 0.9, 0.8, 1e-4
 

@@ -6,10 +6,9 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from rlstep_hooks.observe.classic_ppo import ClassicPPO, batch_of  # noqa: E402
+from rlstep_hooks.observe.classic_ppo import ClassicPPO, batch_of
 
 SETTINGS = ClassicPPO(clip=0.2, value=0.5, largest_error=10.0, entropy=0.1, kl=0.3)
 MASK = torch.tensor([True, True, False])
