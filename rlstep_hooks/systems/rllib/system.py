@@ -219,5 +219,9 @@ SYSTEM = System(
         "entropy_bonus": "entropy_coeff",
         "length": "stop_iters",
     },
-    does_not_observe=("the old API stack", "several learners or agents", "other algorithms, modules and connectors"),
+    does_not_observe=(
+        "the old API stack",
+        "several learners or agents, or on a device",
+        "other algorithms, modules and connectors",
+    ),
 )

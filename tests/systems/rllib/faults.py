@@ -223,7 +223,7 @@ FAULTS = (
     Fault("one pass less", _with_update(lambda given: given.update(num_epochs=2)), "RLS204"),
     Fault("one pass more", _with_update(lambda given: given.update(num_epochs=4)), "RLS202"),
     Fault("smaller mini-batches", _with_update(lambda given: given.update(minibatch_size=16)), "RLS207"),
-    Fault("weights are not synced", _not_synced, "RLS402"),
+    Fault("weights are not synced", _not_synced, "RLS402", "", {"runners": 1}),
     Fault("the runner keeps its weights", _weights_not_taken, "RLS301", rollouts=4),
     Fault("every third step is skipped", _every_third_step_skipped, "RLS204"),
     Fault("the loss is doubled on its way", _losses_doubled, "RLS805"),

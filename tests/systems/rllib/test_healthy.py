@@ -37,6 +37,12 @@ HEALTHY: dict[str, tuple[Any, int]] = {
         0,
     ),
     "a runner in its own process": (config(runners=1, envs=3, clip_param=0.02), 0),
+    "evaluation between rollouts, two of them an iteration": (
+        config()
+        .evaluation(evaluation_interval=1, evaluation_num_env_runners=0, evaluation_duration=1)
+        .reporting(min_sample_timesteps_per_iteration=200),
+        0,
+    ),
     "a policy without a critic in its loss, one large mini-batch": (
         config(envs=1, use_critic=False, minibatch_size=128, num_epochs=2),
         0,
@@ -62,7 +68,8 @@ def test_clean_runs(name: str) -> None:
     settings, before = HEALTHY[name]
     report = trained(settings, before=before)
     _assert_silent(report)
-    assert (report.counts.rollouts, report.counts.weight_syncs) == (3, 3)
+    rollouts = 6 if settings.min_sample_timesteps_per_iteration else 3
+    assert (report.counts.rollouts, report.counts.weight_syncs) == (rollouts, rollouts)
     assert report.counts.updates == report.counts.microbatches > 0
     assert not SEEN & set(report.not_evaluated)
     assert ("gradient" in report.not_evaluated) == (settings.grad_clip_by != "global_norm")

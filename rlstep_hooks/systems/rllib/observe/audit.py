@@ -37,8 +37,7 @@ _INPUTS = {
     "timesteps_intact": ("obs", "actions"),
 }
 _TIMESTEPS = "num_env_steps_sampled_lifetime"
-_LEAST_DEVIATION = 1e-4
-"""connectors/learner/general_advantage_estimation.py."""
+_LEAST_DEVIATION = 1e-4  # connectors/learner/general_advantage_estimation.py
 
 
 class StepAuditRLlib(AttachedAudit):

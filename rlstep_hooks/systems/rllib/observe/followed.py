@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+import torch
 from packaging.version import Version
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
@@ -13,9 +14,8 @@ from rlstep_hooks.systems.rllib.system import SYSTEM
 
 MODULE = "default_policy"
 """The name of the only module of a run with one agent (core/__init__.py `DEFAULT_MODULE_ID`)."""
-_OWN = ("update", "_update", "_make_batch_if_necessary", "compute_losses", "compute_loss_for_module", "compute_gradients",
-        "postprocess_gradients", "apply_gradients", "configure_optimizers_for_module")  # fmt: skip
-"""Methods of the learner that were read."""
+_READ = ("update", "_update", "_make_batch_if_necessary", "compute_losses", "compute_loss_for_module", "compute_gradients",
+         "postprocess_gradients", "apply_gradients", "configure_optimizers_for_module")  # fmt: skip
 
 
 def refusal(algorithm: Any) -> str:
@@ -33,10 +33,11 @@ def refusal(algorithm: Any) -> str:
     learner = algorithm.learner_group._learner
     if list(learner.module.keys()) != [MODULE]:
         return f"several modules or agents are not supported: {', '.join(learner.module.keys())}"
-    others = [name for name in _OWN if getattr(type(learner), name) is not getattr(PPOTorchLearner, name)]
+    others = [name for name in _READ if getattr(type(learner), name) is not getattr(PPOTorchLearner, name)]
     if others:
         return f"{type(learner).__name__} is not supported: it has its own {', '.join(others)} (those of PPOTorchLearner are)"
     beside = {
+        f"a learner on {learner.device}": torch.device(learner.device).type != "cpu",
         "a recurrent module": learner.module[MODULE].is_stateful(),
         "a learner connector of one's own": config._learner_connector,
         "a learner pipeline without its connectors": not config.add_default_connectors_to_learner_pipeline,
