@@ -219,9 +219,5 @@ SYSTEM = System(
         "entropy_bonus": "entropy_coeff",
         "length": "stop_iters",
     },
-    does_not_observe=(
-        "the old API stack",
-        "several learners or agents, or on a device",
-        "other algorithms, modules and connectors",
-    ),
+    does_not_observe=("old API stack", "several learners, or one on a device", "several agents", "other algorithms"),
 )
