@@ -267,7 +267,7 @@ def links_page() -> str:
         ]
         for system in found:
             link = system.links[name]
-            proved = ", ".join((system.proved_in, *link.proved)) if link.compared else ""
+            proved = "; ".join((system.proved_in, *link.proved)) if link.compared else ""
             often = WORDS[link.often] or ("all" if link.compared else "")
             lines.append(
                 f"| {system.title} | {cell(link.compared) or 'no'} | {often} | {cell(link.not_compared)} | {proved} |"

@@ -127,6 +127,8 @@ def in_words(link: Link) -> str:
     if not link.compared:
         return f"not compared: {link.not_compared}"
     compared = f"{link.compared} ({WORDS[link.often]})" if link.often else link.compared
-    proved = f"proved with {', '.join(link.proved)} too" if link.proved else ""
-    parts = [compared if link.compared != AS_SAID else WORDS[link.often], link.not_compared, proved]
+    spread = ", ".join(one for one in link.proved if one != "LoRA")
+    parts = [compared if link.compared != AS_SAID else WORDS[link.often], link.not_compared]
+    parts += [f"proved among several processes too ({spread})"] if spread else []
+    parts += ["proved with LoRA too"] if "LoRA" in link.proved else []
     return "; ".join(part for part in parts if part)

@@ -38,57 +38,59 @@ OF_UPDATES: dict[LinkName, Link] = {
 }
 """From the loss to the weights: the same in every trainer that inherits these from TRL's."""
 
+_USUAL: tuple[Deployment, ...] = ("DDP", "LoRA")
 _ZERO: tuple[Deployment, ...] = ("ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload")
 
 LINKS: dict[LinkName, Link] = {
     **OF_UPDATES,
+    "gradients on the way": msgspec.structs.replace(OF_UPDATES["gradients on the way"], proved=("LoRA",)),
     **{
-        name: msgspec.structs.replace(OF_UPDATES[name], proved=("DDP",))
+        name: msgspec.structs.replace(OF_UPDATES[name], proved=_USUAL)
         for name in ("backward", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
     },
     "settings in force": yes(
         "what trainer and optimizer compute with, when training begins and at each rollout",
         "of an optimizer that you build yourself, only its changes",
-        proved=("DDP",),
+        proved=_USUAL,
     ),
     "completions": yes(
         "against the policy's own distributions and each other (0.20 and later); the loss's log-probs against those of generate",
         "not truncated sampling, several turns, or dropout; an engine's log-probs where it gives them",
-        proved=("DDP",),
+        proved=_USUAL,
     ),
     "completions on the way": yes(
         "what generate was asked for and gave, and bit for bit from the rollout to the loss",
         "with an engine, only from the rollout on",
         often="carried",
-        proved=("DDP",),
+        proved=_USUAL,
     ),
     "rewards on the way": yes(
         "what each reward function gave, and which completions it got (0.20 and later)",
         "not reward models, nor coroutines",
         often="compared",
-        proved=("DDP",),
+        proved=_USUAL,
     ),
     "advantages": yes(
         "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
         "before 0.20 rewards are not seen; not RLOO with a KL penalty on several processes, nor trainers with advantages of their own",
         often="compared",
-        proved=("DDP",),
+        proved=_USUAL,
     ),
-    "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=("DDP",)),
+    "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_USUAL),
     "mask": yes(
         "through the first end; truncated completions as configured",
         "not with tools, environments or other ends: several turns",
         often="compared",
-        proved=("DDP",),
+        proved=_USUAL,
     ),
-    "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=("DDP",)),
+    "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_USUAL),
     "loss": yes(
         "the documented types, on the same log-probs",
         "not inside a liger loss, nor types of somebody's own",
         often="compared",
-        proved=("DDP", *_ZERO),
+        proved=(*_USUAL, *_ZERO),
     ),
-    "gradients cleared": yes("a probe before the first micro-batch of each update", often="probed", proved=("DDP",)),
+    "gradients cleared": yes("a probe before the first micro-batch of each update", often="probed", proved=_USUAL),
     "reference": yes(
         "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
         "not shards, nor a reference that is the policy with its adapters off",
@@ -105,7 +107,7 @@ LINKS: dict[LinkName, Link] = {
         "not what other servers do with the weights",
     ),
     "weights between updates": yes(
-        "a probe, between updates and while samples are generated", often="probed", proved=("DDP",)
+        "a probe, between updates and while samples are generated", often="probed", proved=_USUAL
     ),
 }
 

@@ -90,9 +90,12 @@ def test_where_few_systems_are_looked_at_the_others_are_said_not_to_be() -> None
 
 
 def test_a_deployment_is_proved_where_it_is_named() -> None:
-    loss = yes("its value", proved=("DDP", "ZeRO-3"))
+    loss = yes("its value", proved=("DDP", "ZeRO-3", "LoRA"))
     of = system("A", links={"loss": loss}, rules={"RLS801": yes("its value in float64")})
-    assert said("RLS801", of)[0] == "A: its value in float64; proved with DDP, ZeRO-3 too."
+    assert (
+        said("RLS801", of)[0]
+        == "A: its value in float64; proved among several processes too (DDP, ZeRO-3); proved with LoRA too."
+    )
     assert (proved_rules(of, "DDP"), proved_rules(of, "FSDP")) == ({"RLS801"}, set())
     assert proved_rules(system("B", links={"loss": msgspec.structs.replace(loss, proved=())}), "DDP") == set()
 
