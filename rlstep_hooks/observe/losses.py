@@ -272,6 +272,12 @@ def clip_acts(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: 
     return acts if dual is None else acts | ((advantages < 0) & (ratio > dual))
 
 
+def gated_surrogate(ratio: Tensor, advantages: Tensor, positive: float, other: float) -> Tensor:
+    """-4 sigmoid(tau (r - 1)) A / tau, (B, T), where positive advantages have another tau than others (arxiv.org/abs/2511.20347)."""
+    tau = torch.where(advantages > 0, positive, other)
+    return -torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages
+
+
 def mean_over_sequence(parts: Tensor, mask: Tensor) -> Tensor:
     """(B, 1), the mean over the tokens of each sample that count."""
     return (parts * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.losses import Aggregation, Formula, LossBatch, Term, clipped_surrogate, k3
+from rlstep_hooks.observe.losses import Aggregation, Formula, LossBatch, Term, clipped_surrogate, gated_surrogate, k3
 from rlstep_hooks.systems.trl.observe.loss_inputs import RLOO, LossSettings
 from rlstep_hooks.systems.trl.observe.other_losses import mistakes
 from rlstep_hooks.systems.trl.observe.trained_tokens import (
@@ -21,8 +21,6 @@ from rlstep_hooks.systems.trl.observe.trained_tokens import (
     kept_tokens,
     log_weights,
     rounding_of,
-    sapo_argument,
-    sapo_temperature,
     uncertain_sequences,
     uncertain_tokens,
 )
@@ -89,8 +87,7 @@ def _surrogate(settings: LossSettings, batch: LossBatch, log_weight: Tensor) -> 
     if kind == "cispo":  # the constant, clipped ratio weighs the log-probs
         return -torch.exp(log_weight).clamp(max=settings.epsilon_high).detach() * advantages * new
     if kind == "sapo":
-        weight = torch.sigmoid(sapo_argument(log_weight, advantages, settings)) * 4
-        return -weight / sapo_temperature(advantages, settings) * advantages
+        return gated_surrogate(torch.exp(log_weight), advantages, *settings.temperatures)
     if kind == "vespo":
         return -gamma_weight(settings, batch).detach() * advantages * new
     low, high, delta = settings.epsilon_low, settings.epsilon_high, settings.delta

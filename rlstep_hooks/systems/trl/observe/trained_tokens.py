@@ -144,13 +144,8 @@ def clip_acts(log_ratio: Tensor, advantages: Tensor, settings: LossSettings) -> 
 
 def sapo_argument(log_weight: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
     """What sapo takes the sigmoid of: its temperature times the ratio's distance from 1."""
-    return sapo_temperature(advantages, settings) * (torch.exp(log_weight) - 1)
-
-
-def sapo_temperature(advantages: Tensor, settings: LossSettings) -> Tensor:
-    """sapo's temperature, of positive and of other advantages."""
     positive, other = settings.temperatures
-    return torch.where(advantages > 0, positive, other)
+    return torch.where(advantages > 0, positive, other) * (torch.exp(log_weight) - 1)
 
 
 def gamma_weight(settings: LossSettings, batch: LossBatch) -> Tensor:

@@ -22,6 +22,7 @@ from rlstep_hooks.observe.losses import (
     Term,
     clip_acts,
     clipped_surrogate,
+    gated_surrogate,
     k3,
     mean_over_sequence,
     near,
@@ -144,8 +145,7 @@ def _token_losses(settings: LossSettings, batch: LossBatch) -> Tensor:
     if mode == "cispo":
         return -ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high).detach() * advantages * log_probs
     if mode == "sapo":
-        tau = torch.where(advantages > 0, settings.tau_positive, settings.tau_negative)
-        return -torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages
+        return gated_surrogate(ratio, advantages, settings.tau_positive, settings.tau_negative)
     dual = None if mode == "gspo" else settings.clip_c
     return clipped_surrogate(ratio, advantages, settings.clip_low, settings.clip_high, dual)
 
