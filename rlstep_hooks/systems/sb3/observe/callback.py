@@ -13,6 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
@@ -161,18 +162,20 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._timesteps_guard = Contained(audit, ("rewards", "timesteps"))
         self._timesteps, self._rollouts = TimestepsWatch(), 0
         self._held = {}
-        patches, policy = Patches(), self.model.policy
+        hooks, patches, policy = Hooks(audit), Patches(), self.model.policy
+        session.take_off(hooks.take_off)
         session.take_off(patches.restore)
         self._look_at_tensors()
         # What was kept of the environment's steps, before anything is computed from it.
-        patches.wrap(self.model.rollout_buffer, "compute_returns_and_advantage", self._around_advantages)
+        buffer, computes = self.model.rollout_buffer, "compute_returns_and_advantage"
+        hooks.wrap(buffer, computes, before=self._rollout_is_made, topics=("rewards", "timesteps"))
         if audit.observer is not None:
             audit.observer.follow_gradients(policy.named_parameters())
             audit.observer.set_apart(
                 tensor for name, tensor in policy.named_parameters() if name.startswith(_CRITIC_ALONE)
             )
             self._training = TrainingWatch(self.model, audit, audit.observer, self._timesteps)
-            self._training.attach(patches, session.take_off)
+            self._training.attach(hooks, patches, session.take_off)
 
     def _on_rollout_start(self) -> None:
         if self._audit is None:
@@ -191,13 +194,11 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
                 self._timesteps.step(self.model, self.locals)
         return not self._stops
 
-    def _around_advantages(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    def _rollout_is_made(self, call: Call) -> None:
+        self._last_values = call.argument("last_values", 0)
         observer = None if self._audit is None else self._audit.observer
-        self._last_values = kwargs["last_values"] if "last_values" in kwargs else args[0] if args else None
         if observer is not None:
-            with self._timesteps_guard:
-                observer.moved(self._timesteps.moved(self.model))
-        return wrapped(*args, **kwargs)
+            observer.moved(self._timesteps.moved(self.model))
 
     def _on_rollout_end(self) -> None:
         if self._audit is None or self._rollout is None:
