@@ -7,9 +7,11 @@ calls and their records are complete, and reports when `fit` ends.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.session.controller_record import ControllerRecord
@@ -22,6 +24,8 @@ from rlstep_hooks.systems.verl.observe.start import facts_of, loader_facts, plan
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
@@ -39,6 +43,8 @@ _CALLS: tuple[tuple[str, str, PhaseName], ...] = (
 
 These are counted and not the trainer's own methods around them: a method may call its workers twice, or not at all, and each
 call that was made has its place in the trainers' records. (In bypass mode no old log-probs are computed.)"""
+
+_ORDER = ("order",)
 
 _RETURNING = ("_compute_old_log_prob", "_compute_values", "_update_critic", "_update_actor")
 """Methods of the trainer that return when all workers have done their part of a rollout (V1 trainer_base.py:1634, 1721, 1804,
@@ -60,16 +66,19 @@ class VerlController:
         self._trainer = trainer
         self._v1 = any(kind.__module__.startswith("verl.trainer.ppo.v1") for kind in type(trainer).__mro__)
         self._patches = Patches()
+        """Hooks that may end training."""
         self._followed = False
         self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
         self.schedule, reason = self._plan(own_fit)
         updates = updates_before(self.schedule, self._rollouts_before())
         self._recorder = self._begin(updates, own_fit=own_fit)
-        self._contained = Contained(self._recorder, ("order",))
+        self._contained = Contained(self._recorder, _ORDER)
+        self._hooks = Hooks(self._recorder)
         self._engines = EngineRecords(folder(), run_name(), self._recorder)
         self._delivery = Contained(self._recorder, ("delivery",))
         session = self._record.session
         session.take_off(self._patches.restore)
+        session.take_off(self._hooks.take_off)
         with session.beginning():
             if not self._record.cannot_follow(reason) and self.schedule is not None:
                 self._rollouts = self._followed_rollouts(self.schedule, resumed=updates > 0, own_fit=own_fit)
@@ -96,13 +105,13 @@ class VerlController:
     def _attach_syncs(self) -> None:
         """Put hooks on the syncs of weights."""
         # Verified in 0.9.1: the only way in which weights reach the rollout replicas (checkpoint_engine/base.py:510).
-        trainer, wrap = self._trainer, self._patches.wrap
+        trainer = self._trainer
         if self._has_separate_engines():
             # Verified in 0.9.1: made once the trainer is set up, and first used here (trainer_separate_async.py:175, 240).
-            wrap(trainer, "on_init_end", self._before_first_sync)
-            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync_within)
+            self._hooks.wrap(trainer, "on_init_end", before=self._first_sync, topics=_ORDER)
+            self._hooks.wrap(trainer.checkpoint_manager, "update_weights", after=self._synced_within, topics=_ORDER)
         else:
-            wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
+            self._patches.wrap(trainer.checkpoint_manager, "update_weights", self._around_sync)
 
     def _begin(self, updates: int, *, own_fit: bool) -> Recorder:
         rollouts, trouble = self._rollouts_before(), ""
@@ -121,35 +130,33 @@ class VerlController:
 
     def _attach(self) -> None:
         self._followed = True
-        trainer, wrap, after = self._trainer, self._patches.wrap, self._contained.after
+        trainer, wrap = self._trainer, self._hooks.wrap
         for group, method, name in _CALLS:
             workers = getattr(trainer, group, None)
             if hasattr(workers, method):
-                wrap(workers, method, after(lambda *_, name=name: self._record.called.append(name)))
+                wrap(workers, method, after=partial(self._called, name), topics=_ORDER)
         for method in _RETURNING:
-            wrap(trainer, method, after(lambda *_: self._all_returned()))
-        wrap(trainer, "_compute_ref_log_prob", self._around_reference)
+            wrap(trainer, method, after=lambda _: self._all_returned(), topics=_ORDER)
+        wrap(trainer, "_compute_ref_log_prob", around=self._reference, topics=_ORDER)
         self._attach_syncs()
         workers = trainer.checkpoint_manager.actor_wg
-        wrap(workers, "update_weights", after(lambda *_: self._record.called.append("sync")))
-        self._rollouts.place(self._patches)
-        RewardHooks(trainer, self._rollouts, self._recorder).place(self._patches, v1=self._v1)
+        wrap(workers, "update_weights", after=lambda _: self._record.called.append("sync"), topics=_ORDER)
+        self._rollouts.place(self._hooks)
+        RewardHooks(trainer, self._rollouts, self._recorder).place(self._hooks, v1=self._v1)
 
     def _has_separate_engines(self) -> bool:
         """Whether engines in processes of their own generate, and those within the trainers only where these have nothing to do."""
         return self._v1 and self._trainer.config.trainer.v1.trainer_mode == "separate_async"
 
-    def _before_first_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        with self._contained:
-            self._patches.wrap(trainer.standalone_checkpoint_manager, "update_weights", self._around_sync)
-        return wrapped(*args, **kwargs)
+    def _called(self, name: PhaseName, call: Call) -> None:
+        self._record.called.append(name)
 
-    def _around_sync_within(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+    def _first_sync(self, call: Call) -> None:
+        self._patches.wrap(self._trainer.standalone_checkpoint_manager, "update_weights", self._around_sync)
+
+    def _synced_within(self, call: Call) -> None:
         """A sync to the engines within the trainers. It is none of the plan, but samples may carry its label."""
-        result = wrapped(*args, **kwargs)
-        with self._contained:
-            self._record.all_returned("evaluation")
-        return result
+        self._record.all_returned("evaluation")
 
     def _all_returned(self) -> None:
         """All workers have done what they were called for. Of a rollout in parts nothing is recorded before its last part is there."""
@@ -157,15 +164,13 @@ class VerlController:
             return
         self._record.all_returned("evaluation" if self._rollouts.validating else "training")
 
-    def _around_reference(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    def _reference(self, call: Call) -> Iterator[None]:
         # The reference of an actor with LoRA is the actor itself without its adapter, by the call that computes old log-probs.
         before = len(self._record.called)
-        result = wrapped(*args, **kwargs)
-        with self._contained:
-            called = self._record.called
-            called[before:] = ["reference" if name == "refresh" else name for name in called[before:]]
-            self._all_returned()
-        return result
+        yield
+        called = self._record.called
+        called[before:] = ["reference" if name == "refresh" else name for name in called[before:]]
+        self._all_returned()
 
     def _synced(self) -> Finding | None:
         """Weights were synced: judge all that came before.
@@ -206,3 +211,4 @@ class VerlController:
         with Contained(self._recorder, ("recording",)):
             self.report = self._record.end(error)
         self._patches.restore()
+        self._hooks.take_off()

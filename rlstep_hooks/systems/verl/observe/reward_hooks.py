@@ -18,7 +18,7 @@ from rlstep_hooks.systems.verl.observe.samples import unbound
 from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.verl.observe.rollout_hooks import FollowedRollouts
 
@@ -40,7 +40,6 @@ class RewardHooks:
         self._rollouts = rollouts
         self._recorder = recorder
         self._v1 = False
-        self._contained = Contained(recorder, ("rewards",))
         self._compared = Contained(recorder, ("advantages",))
         config = trainer.config
         self._watch = AdvantageWatch(config, _ends(trainer))
@@ -52,20 +51,21 @@ class RewardHooks:
         if self._watch.reason:
             recorder.cannot("advantages", self._watch.reason)
 
-    def place(self, patches: Patches, *, v1: bool) -> None:
-        """Put the hook into the module of the trainer.
+    def place(self, hooks: Hooks, *, v1: bool) -> None:
+        """Put the hooks into the module of the trainer.
 
         Args:
-            patches: What takes it off again.
+            hooks: What takes them off again.
             v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
         """
         self._v1 = v1
         if v1:
             # Verified in 0.9.1 V1: fetches rewards and advantages of a rollout for verl's metrics (trainer_base.py:1885).
             module = sys.modules["verl.trainer.ppo.v1.trainer_base"]
-            patches.wrap(module, "get_metric_data_with_optional_routed_experts", self._after_metric_data)
+            name = "get_metric_data_with_optional_routed_experts"
+            hooks.wrap(module, name, after=self._metric_data, topics=("rewards",))
             # Verified in 0.9.1 V1: makes advantages of the rewards of a rollout (trainer_base.py:1775).
-            patches.wrap(module, "compute_advantage_for_multi_trajectories", self._after_advantages)
+            advantages = "compute_advantage_for_multi_trajectories"
         else:
             # Verified in 0.9.1 V0: gets the whole batch, rewards and advantages included, once it is trained (ray_trainer.py:1768).
             # The trainers of verl.experimental have names of their own for the same functions (separation/ray_trainer.py:621, 739).
@@ -73,44 +73,36 @@ class RewardHooks:
             config = self._trainer.config
             apart = is_one_step_off(config) or is_fully_async(config)
             module = sys.modules[own if apart else "verl.trainer.ppo.ray_trainer"]
-            patches.wrap(module, "compute_data_metrics", self._after_data_metrics)
+            hooks.wrap(module, "compute_data_metrics", before=self._data_metrics, topics=("rewards",))
             # Verified in 0.9.1 V0: the same as above (ray_trainer.py:1667).
-            patches.wrap(module, "compute_advantage", self._after_advantages)
+            advantages = "compute_advantage"
+        hooks.wrap(module, advantages, after=self._advantages, topics=("advantages",))
+        hooks.wrap(
+            module, advantages, after=lambda call: self._correction.compared(call.result), topics=("correction",)
+        )
 
-    def _after_advantages(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        data = wrapped(*args, **kwargs)
-        with self._compared:
-            self._watch.compared(data, kwargs.get("batch_keys"), self._coefficient)
-        with self._weighed:
-            self._correction.compared(data)
-        return data
+    def _advantages(self, call: Call) -> None:
+        self._watch.compared(call.result, call.kwargs.get("batch_keys"), self._coefficient)
 
-    def _after_metric_data(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        data = wrapped(*args, **kwargs)
-        with self._contained:
-            keys = list(kwargs["keys"])
-            rows = [row for row in last_of_sessions(keys) if not keys[row].startswith("pad")]
-            fields = {name: unbound(data[name]) for name in data.keys() if name in _REWARDED}  # noqa: SIM118 - a TensorDict
-            self._rewarded([prompt_of(keys[row]) for row in rows], fields, rows, [keys[row] for row in rows])
-        return data
+    def _metric_data(self, call: Call) -> None:
+        data, keys = call.result, list(call.kwargs["keys"])
+        rows = [row for row in last_of_sessions(keys) if not keys[row].startswith("pad")]
+        fields = {name: unbound(data[name]) for name in data.keys() if name in _REWARDED}  # noqa: SIM118 - a TensorDict
+        self._rewarded([prompt_of(keys[row]) for row in rows], fields, rows, [keys[row] for row in rows])
 
-    def _after_data_metrics(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        with self._contained:
-            batch = kwargs.get("batch", args[0] if args else None)
-            lengths = batch.batch["attention_mask"][:, batch.batch["prompts"].shape[1] :].sum(1).tolist()
-            fields = {
-                name: [
-                    row if name == "prompts" else row[:length]
-                    for row, length in zip(batch.batch[name], lengths, strict=True)
-                ]
-                for name in _REWARDED
-                if name in batch.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
-            }
-            rows = list(range(len(batch)))
-            self._rewarded(
-                [str(uid) for uid in batch.non_tensor_batch["uid"]], fields, rows, [str(row) for row in rows]
-            )
-        return wrapped(*args, **kwargs)
+    def _data_metrics(self, call: Call) -> None:
+        batch = call.argument("batch", 0)
+        lengths = batch.batch["attention_mask"][:, batch.batch["prompts"].shape[1] :].sum(1).tolist()
+        fields = {
+            name: [
+                row if name == "prompts" else row[:length]
+                for row, length in zip(batch.batch[name], lengths, strict=True)
+            ]
+            for name in _REWARDED
+            if name in batch.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+        }
+        rows = list(range(len(batch)))
+        self._rewarded([str(uid) for uid in batch.non_tensor_batch["uid"]], fields, rows, [str(row) for row in rows])
 
     def _rewarded(self, prompts: list[str], fields: dict[str, list[Any]], rows: list[int], names: list[str]) -> None:
         rewards = fields["token_level_rewards" if "token_level_rewards" in fields else "rm_scores"]

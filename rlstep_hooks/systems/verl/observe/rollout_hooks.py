@@ -19,10 +19,13 @@ from rlstep_hooks.systems.verl.plan import is_one_step_off, own_agent_loop
 
 SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+_ORDER, _QUEUE, _ROWS = ("order",), ("queue",), ("rows",)
+"""What is not observed any more where a hook fails."""
 
-    from rlstep_hooks.observe.patches import Patches
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import Rewarded
     from rlstep_hooks.session.recorder import Recorder
@@ -44,7 +47,7 @@ class FollowedRollouts(Protocol):
     def incomplete(self) -> bool:
         """Whether parts of a rollout were given to training, and others are to come."""
 
-    def place(self, patches: Patches) -> None:
+    def place(self, hooks: Hooks) -> None:
         """Put the hooks on the trainer."""
 
     def rewarded(self, event: Rewarded) -> None:
@@ -101,9 +104,6 @@ class RolloutHooks:
         """Parts of the rollout that is being trained in parts: what verl's replay buffer gave."""
         self._queue: Queue | None = None
         """Prompts between submission and training; None where no queue is followed."""
-        self._contained = Contained(recorder, ("order",))
-        self._contained_queue = Contained(recorder, ("queue",))
-        self._contained_rows = Contained(recorder, ("rows",))
         self._v1 = v1
         self.own_fit = own_fit
         self._not_drawn = why_not_drawn(trainer.config, own_fit=own_fit, v1=v1)
@@ -111,34 +111,39 @@ class RolloutHooks:
         if self._not_drawn:
             recorder.cannot("drawn", self._not_drawn)
 
-    def place(self, patches: Patches) -> None:
-        """Put the hooks on the trainer.
+    def place(self, hooks: Hooks) -> None:
+        """Put the hooks on the trainer. Of several after one call the first stands innermost, and looks first.
 
         Args:
-            patches: What takes them off again.
+            hooks: What takes them off again.
         """
-        trainer, wrap = self._trainer, patches.wrap
+        trainer, wrap = self._trainer, hooks.wrap
         if not self._labelled:
             self._recorder.cannot("sampler_weights", _LENT)
-        wrap(trainer, "_validate", self._around_validation)
+        wrap(trainer, "_validate", around=self._validation, topics=_ORDER)
         if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
-            wrap(trainer, "_balance_batch", self._contained.after(self._generated_v1))
-            wrap(trainer, "_submit_batch_to_rollout", self._contained.after(self._prompts_submitted))
-            wrap(trainer, "_fetch_one_gen_batch", self._around_fetch)
-            self._follow_queue(patches)
+            wrap(trainer, "_balance_batch", after=self._taken_from_queue, topics=_QUEUE)
+            wrap(trainer, "_balance_batch", after=self._generated_v1, topics=_ORDER)
+            wrap(trainer, "_submit_batch_to_rollout", after=self._prompts_submitted, topics=_ORDER)
+            wrap(trainer, "_submit_batch_to_rollout", after=self._prompts_queued, topics=_QUEUE)
+            wrap(trainer, "_submit_batch_to_rollout", after=self._rows_of_prompts, topics=_ROWS)
+            wrap(trainer, "_fetch_one_gen_batch", around=self._fetching, topics=_ORDER)
+            self._follow_queue(hooks)
         else:
-            # Verified in 0.9.1 V0: takes the rows of a batch apart before they are generated for (ray_trainer.py:1498, 626).
-            wrap(trainer, "_get_gen_batch", self._around_gen_batch)
+            # Verified in 0.9.1 V0: takes the rows of a batch apart before they are generated for (ray_trainer.py:1498, 626). The second
+            # stands outside of the first and looks before it.
+            wrap(trainer, "_get_gen_batch", before=self._rows_of_batch, topics=_ROWS)
+            wrap(trainer, "_get_gen_batch", before=self._pass_begins, topics=_ORDER)
             if is_one_step_off(trainer.config):
                 # Verified in 0.9.1: generates the next rollout while one is trained. The sync that follows its end comes before its
                 # updates (one_step_off_policy/ray_trainer.py:204, 391). What it awaits must be called by a coroutine
                 # (utils/ray_utils.py:125), so nothing stands before `generate_sequences`.
-                wrap(trainer, "_async_gen_next_batch", self._around_next_batch)
-                wrap(trainer, "_fit_update_weights", self._before_sync)
+                wrap(trainer, "_async_gen_next_batch", after=self._generated_ahead, topics=_ORDER)
+                wrap(trainer, "_fit_update_weights", before=self._sync_begins, topics=_ORDER)
                 return
             # Verified in 0.9.1 V0: one call generates a rollout, or a batch of the validation (ray_trainer.py:1513, 640).
-            wrap(trainer.async_rollout_manager, "generate_sequences", self._contained.after(self._generated_v0))
+            wrap(trainer.async_rollout_manager, "generate_sequences", after=self._generated_v0, topics=_ORDER)
 
     @property
     def trained(self) -> int:
@@ -154,76 +159,78 @@ class RolloutHooks:
         """Record how the advantages of the rollout that is trained follow its rewards."""
         self._recorder.emit(event)
 
-    def _follow_queue(self, patches: Patches) -> None:
-        trainer, inside = self._trainer, self._contained_queue.after
+    def _follow_queue(self, hooks: Hooks) -> None:
+        trainer = self._trainer
         # Samples that are read from files (skip.rollout_tq) have never been in the queue.
         if ((trainer.config.get("skip") or {}).get("rollout_tq") or {}).get("enable"):
             return
-        with self._contained_queue:
-            self._queue = queue = Queue(restored_prompts(trainer))
+        with Contained(self._recorder, _QUEUE):
+            queue, buffer = Queue(restored_prompts(trainer)), trainer.replay_buffer
             # Verified in 0.9.1 V1: evicts prompts for a reason, which it got as its third argument, and clears them away
             # (replay_buffer.py:336-373 and :257-274). The first calls the second before it returns.
-            patches.wrap(trainer.replay_buffer, "_evict_terminal_groups", self._around_eviction)
-            patches.wrap(trainer.replay_buffer, "_clear_groups", inside(lambda _, args: _cleared(queue, *args)))
+            hooks.wrap(
+                buffer,
+                "_evict_terminal_groups",
+                before=_of_training(2, lambda reasons: queue.drop(reasons[:3])),
+                topics=_QUEUE,
+            )
+            hooks.wrap(buffer, "_clear_groups", after=_of_training(1, queue.discard), topics=_QUEUE)
             # Verified in 0.9.1 V1: what is trained next, prompts of which no sample came among them (replay_buffer.py:394-406).
-            patches.wrap(trainer.replay_buffer, "_materialize_batch", inside(lambda _, args: _chosen(queue, *args[:2])))
+            hooks.wrap(buffer, "_materialize_batch", after=_of_training(1, queue.choose), topics=_QUEUE)
+            self._queue = queue
 
-    def _around_eviction(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
-        with self._contained_queue:
-            if self._queue is not None and args[1] == PARTITION:
-                self._queue.drop(args[2][:3])
-        return wrapped(*args, **kwargs)
-
-    def _around_validation(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    def _validation(self, call: Call) -> Iterator[None]:
         self.validating = True
         try:
-            return wrapped(*args, **kwargs)
+            yield
         finally:
             self.validating = False
-            with self._contained:
-                self._recorder.emit(
-                    Generated(at=self._recorder.now(), index=self._rollouts, samples=0, prompts=0, purpose="evaluation")
-                )
-                self._rollouts += 1
+            self._recorder.emit(
+                Generated(at=self._recorder.now(), index=self._rollouts, samples=0, prompts=0, purpose="evaluation")
+            )
+            self._rollouts += 1
 
     # Rows that go in
 
-    def _prompts_submitted(self, result: Any, args: Any) -> None:
-        self._submitted += int(result)
-        with self._contained_queue:
-            if self._queue is not None:
-                self._queue.submit(names_of(args[0], "uid") or ())
-        asked, loops = names_of(args[0], "__rollout_n__"), names_of(args[0], "agent_name")
+    def _prompts_submitted(self, call: Call) -> None:
+        batch = call.args[0]
+        self._submitted += int(call.result)
+        asked, loops = names_of(batch, "__rollout_n__"), names_of(batch, "agent_name")
         if asked is not None:
-            self._asked |= dict(zip(names_of(args[0], "uid") or (), map(int, asked), strict=True))
+            self._asked |= dict(zip(names_of(batch, "uid") or (), map(int, asked), strict=True))
         self._see_loops(loops or ())
-        self._greedy = self._greedy or not all(flag == "True" for flag in names_of(args[0], "__do_sample__") or ())
-        with self._contained_rows:
-            self._rows_submitted([names_of(args[0], name) for name in FIELDS], self._passes_begun)
+        self._greedy = self._greedy or not all(flag == "True" for flag in names_of(batch, "__do_sample__") or ())
+
+    def _prompts_queued(self, call: Call) -> None:
+        if self._queue is not None:
+            self._queue.submit(names_of(call.args[0], "uid") or ())
+
+    def _rows_of_prompts(self, call: Call) -> None:
+        self._rows_submitted([names_of(call.args[0], name) for name in FIELDS], self._passes_begun)
 
     def _see_loops(self, names: Iterable[str]) -> None:
         """The agent loops that the data name for samples (`agent_name`)."""
         self.own_loop = self.own_loop or not set(names) <= set(SHIPPED_AGENT_LOOPS)
         self.several_turns = self.several_turns or self.own_loop or not set(names) <= {SINGLE_TURN}
 
-    def _around_gen_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        with self._contained:
-            # V0 begins its loader anew for each epoch (ray_trainer.py:1465-1466, 0.9.1); one fetch is one rollout.
-            before = self._begun_with + self._fetched
-            if not self.validating and self._fetched and before % len(trainer.train_dataloader) == 0:
-                self._passes += 1
-                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
-        with self._contained_rows:
-            if not self.validating:
-                self._fetched += 1
-                batch = kwargs.get("batch", args[0] if args else None)
-                fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
-                loops = batch.non_tensor_batch.get("agent_name")
-                self._see_loops(() if loops is None else [str(name) for name in loops])
-                # A resumed run may begin within a pass.
-                passes = -(-self._fetched // len(trainer.train_dataloader)) + self._resumed
-                self._rows_submitted(fields, passes)
-        return wrapped(*args, **kwargs)
+    def _pass_begins(self, call: Call) -> None:
+        # V0 begins its loader anew for each epoch (ray_trainer.py:1465-1466, 0.9.1); one fetch is one rollout.
+        before = self._begun_with + self._fetched
+        if not self.validating and self._fetched and before % len(self._trainer.train_dataloader) == 0:
+            self._passes += 1
+            self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
+
+    def _rows_of_batch(self, call: Call) -> None:
+        if self.validating:
+            return
+        self._fetched += 1
+        batch = call.argument("batch", 0)
+        fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
+        loops = batch.non_tensor_batch.get("agent_name")
+        self._see_loops(() if loops is None else [str(name) for name in loops])
+        # A resumed run may begin within a pass.
+        passes = -(-self._fetched // len(self._trainer.train_dataloader)) + self._resumed
+        self._rows_submitted(fields, passes)
 
     def _rows_submitted(self, fields: list[Any], passes: int) -> None:
         if self._rows is None or any(field is None for field in fields):
@@ -233,27 +240,26 @@ class RolloutHooks:
             passes = ANY_NUMBER
         self._rows.submit(zip(*([text(value) for value in field] for field in fields), strict=True), passes)
 
-    def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        before = getattr(trainer, "train_dataloader_it", None)
-        result = wrapped(*args, **kwargs)
-        with self._contained:
-            # The loader begins anew when it is exhausted (trainer_base.py:1466).
-            if before is not None and trainer.train_dataloader_it is not before:
-                self._passes += 1
-                self._passes_begun += 1
-                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
-        return result
+    def _fetching(self, call: Call) -> Iterator[None]:
+        before = getattr(self._trainer, "train_dataloader_it", None)
+        yield
+        # The loader begins anew when it is exhausted (trainer_base.py:1466).
+        if before is not None and self._trainer.train_dataloader_it is not before:
+            self._passes += 1
+            self._passes_begun += 1
+            self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
 
     # Samples that come out
 
-    def _generated_v1(self, result: Any, args: Any) -> None:
-        with self._contained_queue:
-            if self._queue is not None:
-                buffer = self._trainer.replay_buffer
-                if self._labelled:
-                    self._queue.look(buffer.partitions[PARTITION])
-                self._queue.take([key for key, _ in _real(result)], buffer.prompt_global_steps[PARTITION])
-        self._parts.append(result)
+    def _taken_from_queue(self, call: Call) -> None:
+        if self._queue is not None:
+            buffer = self._trainer.replay_buffer
+            if self._labelled:
+                self._queue.look(buffer.partitions[PARTITION])
+            self._queue.take([key for key, _ in _real(call.result)], buffer.prompt_global_steps[PARTITION])
+
+    def _generated_v1(self, call: Call) -> None:
+        self._parts.append(call.result)
         if len(self._parts) < self._schedule.parts_per_rollout:
             return
         parts, self._parts = self._parts, []
@@ -280,28 +286,25 @@ class RolloutHooks:
             parts=sizes if len(sizes) > 1 else (),
         )
 
-    def _generated_v0(self, result: Any, args: Any) -> None:
+    def _generated_v0(self, call: Call) -> None:
+        # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
+        self._came(call.result, call.args[0].non_tensor_batch.get("__do_sample__") if call.args else None)
+
+    def _generated_ahead(self, call: Call) -> None:
+        if call.result is not None:
+            self._ahead.append(call.result[3])
+
+    def _sync_begins(self, call: Call) -> None:
+        if self._ahead:  # the first sync comes before any rollout
+            self._came(self._ahead.pop(0), None)
+
+    def _came(self, batch: Any, sampled: Any) -> None:
         if self.validating:
             return
-        # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
-        sampled = args[0].non_tensor_batch.get("__do_sample__") if args else None
-        labels = result.non_tensor_batch.get("min_global_steps", ())
-        kept = list(range(len(result)) if sampled is None else sampled.nonzero()[0])
+        labels = batch.non_tensor_batch.get("min_global_steps", ())
+        kept = list(range(len(batch)) if sampled is None else sampled.nonzero()[0])
         counts = counted(labels[row] for row in kept if row < len(labels))
         self._generated(len(kept), len(kept) // self._schedule.samples_per_prompt, counts)
-
-    async def _around_next_batch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        result = await wrapped(*args, **kwargs)
-        with self._contained:
-            if result is not None:
-                self._ahead.append(result[3])
-        return result
-
-    def _before_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        with self._contained:
-            if self._ahead:  # the first sync comes before any rollout
-                self._generated_v0(self._ahead.pop(0), ())
-        return wrapped(*args, **kwargs)
 
     def _generated(
         self,
@@ -367,11 +370,11 @@ def _real(part: Any) -> list[tuple[str, Any]]:
     return [(key, tag) for key, tag in zip(part.keys, part.tags, strict=True) if not tag.get("is_padding", False)]
 
 
-def _chosen(queue: Queue, partition: str, prompts: list[str]) -> None:
-    if partition == PARTITION:
-        queue.choose(prompts)
+def _of_training(place: int, see: Callable[[Any], None]) -> Callable[[Call], None]:
+    """A hook on calls of verl's replay buffer about samples of training: it gets the argument at a place, behind their partition."""
 
+    def look(call: Call) -> None:
+        if call.args[place - 1] == PARTITION:
+            see(call.args[place])
 
-def _cleared(queue: Queue, partition: str, prompts: set[str]) -> None:
-    if partition == PARTITION:
-        queue.discard(prompts)
+    return look

@@ -11,15 +11,18 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.record.events import Attached, FactsRead, QueueStep
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
 from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rlstep_hooks.record.events import QueueStepName
+
+_QUEUE = ("queue",)
 
 PROCESS = "rollouter0"
 """Its name in the run."""
@@ -38,8 +41,7 @@ class Rollouter:
     def __init__(self, rollouter: Any) -> None:
         run = run_name()
         self._writer = writer = EventWriter(open_trainer_ledger(folder(), run, PROCESS))
-        self._contained = Contained(writer, ("queue",))
-        self._patches = Patches()
+        self._hooks = Hooks(writer)
         self._rollouter = rollouter
         self._client: Any = None
         self._syncs = 0
@@ -55,39 +57,31 @@ class Rollouter:
             FactsRead(at=writer.now(), facts={"rows": len(rollouter.train_dataset)}),
         )
         # fully_async_rollouter.py:975: one prompt from its generation into the queue, in a task of its own.
-        self._patches.wrap(rollouter, "_process_single_sample_streaming", self._around_prompt)
+        self._hooks.wrap(rollouter, "_process_single_sample_streaming", around=self._prompt, topics=_QUEUE)
         # fully_async_rollouter.py:629: called once within `reset_staleness`, by which the trainer tells of a sync.
-        self._patches.wrap(rollouter, "_compute_rollout_resource_utilization", self._contained.after(self._told))
+        self._hooks.wrap(rollouter, "_compute_rollout_resource_utilization", after=self._told, topics=_QUEUE)
 
-    def _told(self, *_: Any) -> None:
+    def _told(self, call: Call) -> None:
         self._syncs += 1
 
     def _step(self, prompt: str, step: QueueStepName) -> None:
         self._writer.emit(QueueStep(at=self._writer.now(), prompt=prompt, step=step, syncs=self._syncs))
 
-    async def _around_prompt(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        prompt = None
-        with self._contained:
-            if self._client is not self._rollouter.message_queue_client:
-                self._client = self._rollouter.message_queue_client
-                # message_queue.py:186: what goes into the queue; None says that nothing more will.
-                self._patches.wrap(self._client, "put_sample", self._around_putting)
-            prompt = str((args[0] if args else kwargs["rollout_sample"]).sample_id)
-            _current.set(prompt)
-            self._step(prompt, "submitted")
-        result = await wrapped(*args, **kwargs)
-        with self._contained:
-            if prompt is not None:
-                self._step(prompt, "done")
-        return result
+    def _prompt(self, call: Call) -> Iterator[None]:
+        if self._client is not self._rollouter.message_queue_client:
+            self._client = self._rollouter.message_queue_client
+            # message_queue.py:186: what goes into the queue; None says that nothing more will.
+            self._hooks.wrap(self._client, "put_sample", around=self._putting, topics=_QUEUE)
+        prompt = str(call.argument("rollout_sample", 0).sample_id)
+        _current.set(prompt)
+        self._step(prompt, "submitted")
+        yield
+        self._step(prompt, "done")
 
-    async def _around_putting(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+    def _putting(self, call: Call) -> Iterator[None]:
         prompt = _current.get("")
-        with self._contained:
-            if prompt:
-                self._step(prompt, "putting")
-        result = await wrapped(*args, **kwargs)
-        with self._contained:
-            if prompt:
-                self._step(prompt, "put" if result else "pushed")
-        return result
+        if prompt:
+            self._step(prompt, "putting")
+        yield
+        if prompt:
+            self._step(prompt, "put" if call.result else "pushed")

@@ -16,7 +16,7 @@ from rlstep_hooks.systems.verl.observe.rollouts import counted
 from rlstep_hooks.systems.verl.observe.sampled import why_not_drawn
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
 
@@ -57,7 +57,6 @@ class StreamedRollouts:
         """Of parts whose rollout was not recorded yet."""
         self._steps = record_of_generation()
         self._queue: StreamedQueue | None = StreamedQueue(schedule.samples_per_prompt)
-        self._contained = Contained(recorder, ("order",))
         self._contained_queue = Contained(recorder, ("queue",))
         recorder.cannot("drawn", why_not_drawn(trainer.config, own_fit=False, v1=False))
 
@@ -66,16 +65,16 @@ class StreamedRollouts:
         """Index of the rollout that is trained."""
         return self._rollouts if self.incomplete else self._rollouts - 1
 
-    def place(self, patches: Patches) -> None:
+    def place(self, hooks: Hooks) -> None:
         """Put the hooks on the trainer.
 
         Args:
-            patches: What takes them off again.
+            hooks: What takes them off again.
         """
         # fully_async_trainer.py:578: prompts are fetched from the queue until there are enough for a fetch.
-        patches.wrap(self._trainer, "_fit_generate", self._around_fetch)
+        hooks.wrap(self._trainer, "_fit_generate", after=self._is_fetched, topics=("order",))
         # separation/ray_trainer.py:648 calls it: the samples of a fetch are trained next.
-        patches.wrap(self._trainer, "_update_actor", self._before_training)
+        hooks.wrap(self._trainer, "_update_actor", before=self._trained_next, topics=("order",))
 
     def synced(self, label: int) -> None:
         """Weights were synced under a label."""
@@ -90,18 +89,11 @@ class StreamedRollouts:
         else:
             self._recorder.emit(event)
 
-    async def _around_fetch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        result = await wrapped(*args, **kwargs)
+    def _is_fetched(self, call: Call) -> None:
         self.incomplete = True
-        return result
 
-    def _before_training(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        with self._contained:
-            self._fetched(args[0] if args else kwargs["batch"])
-        return wrapped(*args, **kwargs)
-
-    def _fetched(self, batch: Any) -> None:
-        of_each = batch.non_tensor_batch
+    def _trained_next(self, call: Call) -> None:
+        of_each = call.argument("batch", 0).non_tensor_batch
         samples = [
             Taken(str(name).removeprefix(NAME), _number(oldest), _number(newest))
             for name, oldest, newest in zip(
