@@ -61,12 +61,13 @@ class Hooks:
 
     Args:
         recorder: Learns which topics are not observed any more.
+        patches: Where somebody else takes the hooks off, what does so.
     """
 
-    def __init__(self, recorder: GapRecorder) -> None:
+    def __init__(self, recorder: GapRecorder, patches: Patches | None = None) -> None:
         self.recorder = recorder
         """As it was given."""
-        self._patches = Patches()
+        self._patches = Patches() if patches is None else patches
         self._handles: list[Any] = []
         self.active = True
         """Whether the hooks look. A call that was running when they were taken off is not looked at any more."""

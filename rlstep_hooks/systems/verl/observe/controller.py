@@ -66,19 +66,17 @@ class VerlController:
         self._trainer = trainer
         self._v1 = any(kind.__module__.startswith("verl.trainer.ppo.v1") for kind in type(trainer).__mro__)
         self._patches = Patches()
-        """Hooks that may end training."""
         self._followed = False
         self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
         self.schedule, reason = self._plan(own_fit)
         updates = updates_before(self.schedule, self._rollouts_before())
         self._recorder = self._begin(updates, own_fit=own_fit)
         self._contained = Contained(self._recorder, _ORDER)
-        self._hooks = Hooks(self._recorder)
+        self._hooks = Hooks(self._recorder, self._patches)
         self._engines = EngineRecords(folder(), run_name(), self._recorder)
         self._delivery = Contained(self._recorder, ("delivery",))
         session = self._record.session
         session.take_off(self._patches.restore)
-        session.take_off(self._hooks.take_off)
         with session.beginning():
             if not self._record.cannot_follow(reason) and self.schedule is not None:
                 self._rollouts = self._followed_rollouts(self.schedule, resumed=updates > 0, own_fit=own_fit)
@@ -211,4 +209,3 @@ class VerlController:
         with Contained(self._recorder, ("recording",)):
             self.report = self._record.end(error)
         self._patches.restore()
-        self._hooks.take_off()

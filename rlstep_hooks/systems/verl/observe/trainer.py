@@ -114,6 +114,10 @@ class VerlTrainer:
         self._label: int | None = None
         """Of the latest ones."""
 
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        self._record.writer.cannot(what, why)
+
     @property
     def version(self) -> int:
         """Policy updates applied in this run."""

@@ -8,208 +8,215 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.observe.hooks import Hooks
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.trainer import VerlTrainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.record.events import PhaseName
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the trainer's hooks into the classes of `verl.workers.engine_workers`. All verified in 0.9.1 by real runs."""
-    worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
-    # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
-    patches.wrap(training, "reset", _after_reset)
-    # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
-    patches.wrap(worker, "compute_log_prob", _log_probs)
-    patches.wrap(worker, "compute_ref_log_prob", _reference)
-    patches.wrap(worker, "update_actor", _policy_updates)
-    patches.wrap(worker, "update_weights", _weights)
-    # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
-    patches.wrap(training, "train_mini_batch", _mini_batches)
-    patches.wrap(training, "infer_batch", _inference)
-    # engine_workers.py:444, 448: one checkpoint of one role, with its path.
-    patches.wrap(training, "save_checkpoint", _saved)
-    patches.wrap(training, "load_checkpoint", _loaded)
     from verl.workers.engine.fsdp import transformer_impl
     from verl.workers.utils import losses
 
+    worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
+    engine, language_model = transformer_impl.FSDPEngine, transformer_impl.FSDPEngineWithLMHead
+    hooks = _Placed(patches)
+    # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
+    Hooks(_Process(), patches).wrap(training, "reset", after=_built, topics=("order",))
+    # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
+    hooks.around(worker, "compute_log_prob", _log_probs)
+    hooks.around(worker, "compute_ref_log_prob", _reference)
+    hooks.around(worker, "update_actor", _policy_updates)
+    hooks.around(worker, "update_weights", _weights)
+    # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
+    hooks.around(training, "train_mini_batch", _mini_batches)
+    hooks.around(training, "infer_batch", _inference)
+    # engine_workers.py:444, 448: one checkpoint of one role, with its path.
+    hooks.after(training, "save_checkpoint", partial(_checkpoint, VerlTrainer.saved))
+    hooks.after(training, "load_checkpoint", partial(_checkpoint, VerlTrainer.loads))
     # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both. The first
     # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
-    patches.wrap(transformer_impl.FSDPEngineWithLMHead, "forward_step", _forward)
-    patches.wrap(transformer_impl.FSDPEngine, "optimizer_step", _optimizer_step)
+    hooks.around(language_model, "forward_step", _forward)
+    hooks.around(engine, "optimizer_step", _optimizer_step)
     # transformer_impl.py:1358: the logits of a micro-batch, before the temperature; the value head has its own.
-    patches.wrap(transformer_impl.FSDPEngineWithLMHead, "prepare_model_outputs", _outputs)
+    hooks.before(language_model, "prepare_model_outputs", _outputs)
     # transformer_impl.py:715: all micro-batches of one update, forward and backward; what it leaves is what the step comes to.
-    patches.wrap(transformer_impl.FSDPEngine, "forward_backward_batch", _passes)
+    hooks.after(engine, "forward_backward_batch", _passes)
     # transformer_impl.py:977: the tensors of a sync, whichever way they take to the engines; also called where nothing is synced.
-    patches.wrap(transformer_impl.FSDPEngine, "get_per_tensor_param", _tensors)
+    hooks.after(engine, "get_per_tensor_param", _tensors)
     # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
-    patches.wrap(losses, "get_policy_loss_fn", _policy_loss)
+    hooks.after(losses, "get_policy_loss_fn", _policy_loss)
     # losses.py:224: the critic's loss of a micro-batch, looked up at each use, gets the values of its forward by name.
-    patches.wrap(losses, "compute_value_loss", _value_loss)
+    hooks.before(losses, "compute_value_loss", _value_loss)
 
 
 def place_saving_hooks(patches: Patches, module: Any) -> None:
     """Put hooks into the trainers' class of `verl.experimental.separation.engine_workers`. Verified in 0.9.1 by real runs."""
+    hooks = _Placed(patches)
     # engine_workers.py:116, 133: old log-probs of separate_async are those of the weights at the beginning of a step, which are saved
     # and put into place for them.
-    patches.wrap(module.DetachActorWorker, "save_model_to_cpu", partial(_named, VerlTrainer.saves_weights))
-    patches.wrap(module.DetachActorWorker, "restore_model_from_cpu", partial(_named, VerlTrainer.restores_weights))
+    named = module.DetachActorWorker
+    hooks.after(named, "save_model_to_cpu", lambda trainer, call: trainer.saves_weights(call.argument("n", 0)))
+    hooks.after(named, "restore_model_from_cpu", lambda trainer, call: trainer.restores_weights(call.argument("n", 0)))
 
 
 _trainer: VerlTrainer | None = None
 
 
-def _after_reset(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+class _Process:
+    """The record of this process, once it has a trainer."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed. A trainer that never came leaves no record, which is a finding."""
+        if _trainer is None:
+            not_evaluated(f"{what}: {why}")
+        else:
+            _trainer.cannot(what, why)
+
+
+class _Placed:
+    """Hooks that look while this process has a trainer. Each gets it, and the call."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._hooks = Hooks(_Process(), patches)
+
+    def before(self, owner: Any, name: str, see: Callable[[VerlTrainer, Call], None]) -> None:
+        """Look before each call of a method."""
+        self._hooks.wrap(owner, name, before=_with_trainer(see), topics=("order",))
+
+    def after(self, owner: Any, name: str, see: Callable[[VerlTrainer, Call], None]) -> None:
+        """Look after each call of a method."""
+        self._hooks.wrap(owner, name, after=_with_trainer(see), topics=("order",))
+
+    def around(self, owner: Any, name: str, see: Callable[[VerlTrainer, Call], Iterator[None]]) -> None:
+        """Look before and after each call of a method."""
+
+        def running(call: Call) -> Iterator[None]:
+            if _trainer is None:
+                yield
+            else:
+                yield from see(_trainer, call)
+
+        self._hooks.wrap(owner, name, around=running, topics=("order",))
+
+
+def _with_trainer(see: Callable[[VerlTrainer, Call], None]) -> Callable[[Call], None]:
+    def look(call: Call) -> None:
+        if _trainer is not None:
+            see(_trainer, call)
+
+    return look
+
+
+def _built(call: Call) -> None:
     global _trainer
-    result = wrapped(*args, **kwargs)
-    try:
-        if not instance.engine_config.forward_only and instance.engine.is_mp_src_rank_with_outputs():
-            _trainer = _trainer or VerlTrainer(instance.engine)
-            _trainer.built(instance.engine)
-    except Exception:  # noqa: BLE001 - a trainer that cannot be observed leaves no record, which is a finding
-        return result
-    return result
+    worker = call.owner
+    if not worker.engine_config.forward_only and worker.engine.is_mp_src_rank_with_outputs():
+        _trainer = _trainer or VerlTrainer(worker.engine)
+        _trainer.built(worker.engine)
 
 
-def _named(see: Callable[[VerlTrainer, Any], None], wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _trainer is not None:
-        see(_trainer, kwargs.get("n", args[0] if args else None))
-    return result
-
-
-def _within(name: PhaseName, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None:
-        return wrapped(*args, **kwargs)
+def _within(name: PhaseName, trainer: VerlTrainer) -> Iterator[None]:
     trainer.begin(name)
-    result = wrapped(*args, **kwargs)
+    yield
     trainer.end(name)
-    return result
 
 
-def _policy_updates(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None or "rollout" in instance.role:
-        return _within("policy_updates", wrapped, instance, args, kwargs)
+def _policy_updates(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     # Without an engine beside it, weights may be synced before the updates on a rollout, and then no sync follows the last.
-    trainer.sends_with_updates = True
+    alone = "rollout" not in call.owner.role
+    trainer.sends_with_updates = trainer.sends_with_updates or alone
     trainer.begin("policy_updates")
-    result = wrapped(*args, **kwargs)  # verl synchronises with the device at its end (engine_workers.py:723)
-    trainer.write_numbers()
+    yield
+    if alone:
+        trainer.write_numbers()  # verl has synchronised with the device at the end of the call (engine_workers.py:723)
     trainer.end("policy_updates")
-    return result
 
 
-def _reference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = _within("reference", wrapped, instance, args, kwargs)
-    if _trainer is not None:
-        _trainer.sees_reference(instance)
-    return result
+def _reference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
+    yield from _within("reference", trainer)
+    trainer.sees_reference(call.owner)
 
 
-def _saved(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _trainer is not None and not instance.engine_config.forward_only:
-        _trainer.saved(instance.engine, kwargs.get("local_path", args[0] if args else None))
-    return result
+def _checkpoint(see: Callable[[VerlTrainer, Any, str | None], None], trainer: VerlTrainer, call: Call) -> None:
+    if not call.owner.engine_config.forward_only:
+        see(trainer, call.owner.engine, call.argument("local_path", 0))
 
 
-def _loaded(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _trainer is not None and not instance.engine_config.forward_only:
-        _trainer.loads(instance.engine, kwargs.get("local_path", args[0] if args else None))
-    return result
-
-
-def _log_probs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+def _log_probs(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     # Whether this is a refresh or the reference of an actor with LoRA shows only in the data, which `infer_batch` sees.
-    if _trainer is None:
-        return wrapped(*args, **kwargs)
-    _trainer.expects_log_probs = True
+    trainer.expects_log_probs = True
     try:
-        return wrapped(*args, **kwargs)
+        yield
     finally:
-        _trainer.expects_log_probs = False
+        trainer.expects_log_probs = False
 
 
-async def _weights(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None:
-        return await wrapped(*args, **kwargs)
+def _weights(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     trainer.begins()
     trainer.begin("sync")
-    if hasattr(instance, "actor"):
-        trainer.compares_loss_settings(instance)
+    if hasattr(call.owner, "actor"):
+        trainer.compares_loss_settings(call.owner)
     trainer.send_numbers()
     trainer.syncing = True
     try:
-        result = await wrapped(*args, **kwargs)
+        yield
     finally:
         trainer.syncing = False
-    label = kwargs.get("global_steps", args[0] if args else None)
-    trainer.synced(label)
+    trainer.synced(call.argument("global_steps", 0))
     trainer.end("sync")
-    return result
 
 
-def _tensors(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    trainer = _trainer
-    if trainer is None or not trainer.syncing or role_of(instance) == "critic":
-        return result
-    tensors, adapter = result
-    # Tensors of an adapter do not go through the engine's loader, and have no names that it knows.
-    return result if adapter is not None else (trainer.hands_over(tensors, instance), adapter)
+def _tensors(trainer: VerlTrainer, call: Call) -> None:
+    if not trainer.syncing or role_of(call.owner) == "critic":
+        return
+    tensors, adapter = call.result
+    if adapter is None:  # tensors of an adapter do not go through the engine's loader, and have no names that it knows
+        call.result = trainer.hands_over(tensors, call.owner), adapter
 
 
-def _mini_batches(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is not None and role_of(instance.engine) == "critic":
-        data = kwargs.get("data", args[0] if args else None)
+def _mini_batches(trainer: VerlTrainer, call: Call) -> Iterator[None]:
+    data = call.argument("data", 0)
+    if role_of(call.owner.engine) == "critic":
         if _are_rows(data):
             trainer.sees_targets(data)
-        return _within("critic_updates", wrapped, instance, args, kwargs)
-    if trainer is not None:
-        trainer.sees_advantages(kwargs.get("data", args[0] if args else None))
-    result = wrapped(*args, **kwargs)
-    if trainer is not None and trainer.sends_with_updates:
+        yield from _within("critic_updates", trainer)
+        return
+    trainer.sees_advantages(data)
+    yield
+    if trainer.sends_with_updates:
         trainer.send_numbers()
-    return result
 
 
-def _inference(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None:
-        return wrapped(*args, **kwargs)
-    data = kwargs.get("data", args[0] if args else None)
-    if instance.engine_config.forward_only:
-        result = wrapped(*args, **kwargs)
+def _inference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
+    data, engine = call.argument("data", 0), call.owner.engine
+    if call.owner.engine_config.forward_only:
+        yield
         if _are_rows(data):
-            trainer.sees_reference_log_probs(data, result, instance.engine)
-        return result
-    if role_of(instance.engine) == "critic":
-        result = _within("values", wrapped, instance, args, kwargs)
+            trainer.sees_reference_log_probs(data, call.result, engine)
+    elif role_of(engine) == "critic":
+        yield from _within("values", trainer)
         if _are_rows(data):
-            trainer.computed_values(data, result)
-        return result
-    if not trainer.expects_log_probs:
-        return wrapped(*args, **kwargs)
-    if _is_reference(data):
-        result = _within("reference", wrapped, instance, args, kwargs)
-        trainer.sees_reference_log_probs(data, result, instance.engine)
-        return result
-    trainer.begin("refresh")
-    version = trainer.version_in_place
-    result = wrapped(*args, **kwargs)
-    trainer.refreshed(data, result, version)
-    trainer.end("refresh")
-    return result
+            trainer.computed_values(data, call.result)
+    elif not trainer.expects_log_probs:
+        yield
+    elif _is_reference(data):
+        yield from _within("reference", trainer)
+        trainer.sees_reference_log_probs(data, call.result, engine)
+    else:
+        trainer.begin("refresh")
+        version = trainer.version_in_place
+        yield
+        trainer.refreshed(data, call.result, version)
+        trainer.end("refresh")
 
 
 def _are_rows(data: Any) -> bool:
@@ -222,66 +229,46 @@ def _is_reference(data: Any) -> bool:
     return "no_lora_adapter" in data.keys() and bool(data["no_lora_adapter"])  # noqa: SIM118 - a TensorDict iterates over rows
 
 
-def _forward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    forward_only = kwargs.get("forward_only", args[2] if len(args) > 2 else False)
-    if trainer is not None and forward_only and trainer.distances.open and role_of(instance) == "policy":
-        trainer.distances.sees(kwargs.get("micro_batch", args[0] if args else None))
-    if trainer is None or forward_only:
-        return wrapped(*args, **kwargs)
-    data, loss_function = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(_FORWARD))
-    trainer.before_microbatch(data, role_of(instance), loss_function)
-    result = wrapped(*args, **kwargs)
-    trainer.after_microbatch(instance, result)
-    return result
+def _forward(trainer: VerlTrainer, call: Call) -> Iterator[None]:
+    data = call.argument("micro_batch", 0)
+    if call.argument("forward_only", 2, default=False):
+        if trainer.distances.open and role_of(call.owner) == "policy":
+            trainer.distances.sees(data)
+        yield
+        return
+    trainer.before_microbatch(data, role_of(call.owner), call.argument("loss_function", 1))
+    yield
+    trainer.after_microbatch(call.owner, call.result)
 
 
-_FORWARD = ("micro_batch", "loss_function")
+def _outputs(trainer: VerlTrainer, call: Call) -> None:
+    if trainer.distances.open and not getattr(call.owner, "use_ulysses_sp", False):
+        trainer.distances.keep(
+            call.argument("output", 0), packed="temperature_rmpad" in call.argument("output_args", 1)
+        )
 
 
-def _outputs(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is not None and trainer.distances.open and not getattr(instance, "use_ulysses_sp", False):
-        output, arguments = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(_OUTPUT))
-        trainer.distances.keep(output, packed="temperature_rmpad" in arguments)
-    return wrapped(*args, **kwargs)
+def _passes(trainer: VerlTrainer, call: Call) -> None:
+    if not call.argument("forward_only", 2, default=False):
+        trainer.gradients_made(call.owner)
 
 
-_OUTPUT = ("output", "output_args")
-
-
-def _passes(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _trainer is not None and not kwargs.get("forward_only", args[2] if len(args) > 2 else False):
-        _trainer.gradients_made(instance)
-    return result
-
-
-def _optimizer_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is None:
-        return wrapped(*args, **kwargs)
+def _optimizer_step(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     trainer.before_update()
-    result = wrapped(*args, **kwargs)
-    trainer.after_update(instance, result)
-    return result
+    yield
+    trainer.after_update(call.owner, call.result)
 
 
-def _policy_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    loss = wrapped(*args, **kwargs)
-    trainer = _trainer
-    if trainer is None:
-        return loss
+def _policy_loss(trainer: VerlTrainer, call: Call) -> None:
+    loss = call.result
 
-    def measured(*loss_args: Any, **loss_kwargs: Any) -> Any:
-        trainer.sees_log_probs(loss_kwargs)
-        return loss(*loss_args, **loss_kwargs)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        trainer.sees_log_probs(kwargs)
+        return loss(*args, **kwargs)
 
-    return measured
+    call.result = measured
 
 
-def _value_loss(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer
-    if trainer is not None and "vpreds" in kwargs and "response_mask" in kwargs:
-        trainer.sees_values(kwargs["vpreds"], kwargs["response_mask"])
-    return wrapped(*args, **kwargs)
+def _value_loss(trainer: VerlTrainer, call: Call) -> None:
+    if "vpreds" in call.kwargs and "response_mask" in call.kwargs:
+        trainer.sees_values(call.kwargs["vpreds"], call.kwargs["response_mask"])
