@@ -28,44 +28,52 @@ def place_hooks(patches: Patches, module: Any) -> None:
 
     worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
     engine, language_model = transformer_impl.FSDPEngine, transformer_impl.FSDPEngineWithLMHead
-    hooks = _Placed(patches)
+    wrap = partial(Hooks(_Process(), patches).wrap, topics=("order",))
     # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
-    Hooks(_Process(), patches).wrap(training, "reset", after=_built, topics=("order",))
+    wrap(training, "reset", after=_built)
     # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
-    hooks.around(worker, "compute_log_prob", _log_probs)
-    hooks.around(worker, "compute_ref_log_prob", _reference)
-    hooks.around(worker, "update_actor", _policy_updates)
-    hooks.around(worker, "update_weights", _weights)
+    wrap(worker, "compute_log_prob", around=_along(_log_probs))
+    wrap(worker, "compute_ref_log_prob", around=_along(_reference))
+    wrap(worker, "update_actor", around=_along(_policy_updates))
+    wrap(worker, "update_weights", around=_along(_weights))
     # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
-    hooks.around(training, "train_mini_batch", _mini_batches)
-    hooks.around(training, "infer_batch", _inference)
+    wrap(training, "train_mini_batch", around=_along(_mini_batches))
+    wrap(training, "infer_batch", around=_along(_inference))
     # engine_workers.py:444, 448: one checkpoint of one role, with its path.
-    hooks.after(training, "save_checkpoint", partial(_checkpoint, VerlTrainer.saved))
-    hooks.after(training, "load_checkpoint", partial(_checkpoint, VerlTrainer.loads))
+    wrap(training, "save_checkpoint", after=_on_trainer(partial(_checkpoint, VerlTrainer.saved)))
+    wrap(training, "load_checkpoint", after=_on_trainer(partial(_checkpoint, VerlTrainer.loads)))
     # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both. The first
     # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
-    hooks.around(language_model, "forward_step", _forward)
-    hooks.around(engine, "optimizer_step", _optimizer_step)
+    wrap(language_model, "forward_step", around=_along(_forward))
+    wrap(engine, "optimizer_step", around=_along(_optimizer_step))
     # transformer_impl.py:1358: the logits of a micro-batch, before the temperature; the value head has its own.
-    hooks.before(language_model, "prepare_model_outputs", _outputs)
+    wrap(language_model, "prepare_model_outputs", before=_on_trainer(_outputs))
     # transformer_impl.py:715: all micro-batches of one update, forward and backward; what it leaves is what the step comes to.
-    hooks.after(engine, "forward_backward_batch", _passes)
+    wrap(engine, "forward_backward_batch", after=_on_trainer(_passes))
     # transformer_impl.py:977: the tensors of a sync, whichever way they take to the engines; also called where nothing is synced.
-    hooks.after(engine, "get_per_tensor_param", _tensors)
+    wrap(engine, "get_per_tensor_param", after=_on_trainer(_tensors))
     # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
-    hooks.after(losses, "get_policy_loss_fn", _policy_loss)
+    wrap(losses, "get_policy_loss_fn", after=_on_trainer(_policy_loss))
     # losses.py:224: the critic's loss of a micro-batch, looked up at each use, gets the values of its forward by name.
-    hooks.before(losses, "compute_value_loss", _value_loss)
+    wrap(losses, "compute_value_loss", before=_on_trainer(_value_loss))
 
 
 def place_saving_hooks(patches: Patches, module: Any) -> None:
     """Put hooks into the trainers' class of `verl.experimental.separation.engine_workers`. Verified in 0.9.1 by real runs."""
-    hooks = _Placed(patches)
+    wrap = partial(Hooks(_Process(), patches).wrap, topics=("order",))
     # engine_workers.py:116, 133: old log-probs of separate_async are those of the weights at the beginning of a step, which are saved
     # and put into place for them.
-    named = module.DetachActorWorker
-    hooks.after(named, "save_model_to_cpu", lambda trainer, call: trainer.saves_weights(call.argument("n", 0)))
-    hooks.after(named, "restore_model_from_cpu", lambda trainer, call: trainer.restores_weights(call.argument("n", 0)))
+    worker = module.DetachActorWorker
+    wrap(
+        worker,
+        "save_model_to_cpu",
+        after=_on_trainer(lambda trainer, call: trainer.saves_weights(call.argument("n", 0))),
+    )
+    wrap(
+        worker,
+        "restore_model_from_cpu",
+        after=_on_trainer(lambda trainer, call: trainer.restores_weights(call.argument("n", 0))),
+    )
 
 
 _trainer: VerlTrainer | None = None
@@ -82,38 +90,26 @@ class _Process:
             _trainer.cannot(what, why)
 
 
-class _Placed:
-    """Hooks that look while this process has a trainer. Each gets it, and the call."""
+def _on_trainer(see: Callable[[VerlTrainer, Call], None]) -> Callable[[Call], None]:
+    """A hook that looks while this process has a trainer, and gets it too."""
 
-    def __init__(self, patches: Patches) -> None:
-        self._hooks = Hooks(_Process(), patches)
-
-    def before(self, owner: Any, name: str, see: Callable[[VerlTrainer, Call], None]) -> None:
-        """Look before each call of a method."""
-        self._hooks.wrap(owner, name, before=_with_trainer(see), topics=("order",))
-
-    def after(self, owner: Any, name: str, see: Callable[[VerlTrainer, Call], None]) -> None:
-        """Look after each call of a method."""
-        self._hooks.wrap(owner, name, after=_with_trainer(see), topics=("order",))
-
-    def around(self, owner: Any, name: str, see: Callable[[VerlTrainer, Call], Iterator[None]]) -> None:
-        """Look before and after each call of a method."""
-
-        def running(call: Call) -> Iterator[None]:
-            if _trainer is None:
-                yield
-            else:
-                yield from see(_trainer, call)
-
-        self._hooks.wrap(owner, name, around=running, topics=("order",))
-
-
-def _with_trainer(see: Callable[[VerlTrainer, Call], None]) -> Callable[[Call], None]:
     def look(call: Call) -> None:
         if _trainer is not None:
             see(_trainer, call)
 
     return look
+
+
+def _along(see: Callable[[VerlTrainer, Call], Iterator[None]]) -> Callable[[Call], Iterator[None]]:
+    """The same before and after a call."""
+
+    def running(call: Call) -> Iterator[None]:
+        if _trainer is None:
+            yield
+        else:
+            yield from see(_trainer, call)
+
+    return running
 
 
 def _built(call: Call) -> None:
