@@ -21,11 +21,31 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.patches import Patches, take_off
+from rlstep_hooks.record.logger import not_evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rlstep_hooks.observe.contained import GapRecorder
+
+
+class LateRecorder:
+    """Stands for the record of a process that has none yet: until it has one, what cannot be observed is told to its log.
+
+    Args:
+        find: Gives the record; None as long as there is none.
+    """
+
+    def __init__(self, find: Callable[[], GapRecorder | None]) -> None:
+        self._find = find
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        recorder = self._find()
+        if recorder is None:
+            not_evaluated(f"{what}: {why}")
+        else:
+            recorder.cannot(what, why)
 
 
 @dataclass(slots=True)

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlstep_hooks.observe.contained import Contained
-from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.record.events import Attached, FactsRead, Generated, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.systems.openrlhf.observe import generator as generator_module
@@ -200,24 +199,24 @@ def test_a_rollout_from_the_buffer_has_not_the_settings_of_the_evaluation_before
     generator = Generator()
     engine = FolderLedger(tmp_path, "run", "engine0")
     engine.write(Attached(run="run", process="engine0", host=os.uname().nodename))
-    sampling = SamplingWeights(generator, Contained(Gaps(), ("rows",)))
-    patches = Patches()
-    sampling.attach(patches)
+    sampling = SamplingWeights(generator)
+    hooks = Hooks(Gaps())
+    sampling.attach(hooks)
 
     def call(settings: dict[str, float] | None, buffered: int, index: int = 0) -> Generated:
-        waited, held = sampling.before(), sampling.held()
+        sampling.before()
         if settings is not None:
             generator._dispatch_prompts_to_vllm(["a"], ["b"])
             engine.write(FactsRead(facts={"sampling": settings}))
         generator._sample_buffer = [0] * buffered
-        return sampling.rollout(4, waited, held, index)
+        return sampling.rollout(4, index)
 
     assert call(WARM, 8).sampling == (WARM,), "12 are made, 8 wait"
     sampling.before()
     engine.write(FactsRead(facts={"sampling": COLD}))  # the evaluation
     assert call(None, 4).sampling == (WARM,), "nothing is sent: all came from the buffer"
     assert call(WARM, 4).sampling == (WARM,)
-    patches.restore()
+    hooks.take_off()
 
 
 def test_samples_without_a_label_make_the_rollout_unknown() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ import ray
 
 from rlstep_hooks.judge.report import StepAuditError
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
@@ -39,7 +41,7 @@ from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.schedule import Schedule
@@ -52,6 +54,9 @@ ATTACH_HINT = (
     "(where they share none, also RLSTEP_SINK=ray) "
     "and RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook"
 )
+_ORDER, _SAMPLES, _ADVANTAGES, _RECORDING = ("order",), ("samples",), ("advantages",), ("recording",)
+"""What is not observed any more where a hook fails."""
+
 _CALLS: dict[tuple[str, str], PhaseName] = {
     ("actor_model_group", "forward"): "refresh",
     ("critic_model_group", "forward"): "values",
@@ -119,11 +124,10 @@ class OpenRlhfController:
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
-        self._contained = Contained(self._recorder, ("order",))
+        self._contained = Contained(self._recorder, _ORDER)
         self._delivery = Contained(self._recorder, ("delivery",))
         self._engines = EngineRecords(folder(), run, self._recorder)
-        self._seen = Contained(self._recorder, ("samples",))
-        self._compared = Contained(self._recorder, ("advantages",))
+        self._hooks = Hooks(self._recorder, self._patches)
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -191,44 +195,62 @@ class OpenRlhfController:
     # Hooks on the one trainer. All verified in 0.11.2 by real runs, line numbers of ppo_trainer.py.
 
     def _attach(self) -> None:
-        trainer, wrap = self._trainer, self._patches.wrap
+        trainer, wrap, ends = self._trainer, self._hooks.wrap, self._ends
         for group in ("actor_model_group", "critic_model_group", "reference_model_group", "reward_model_group"):
             processes = getattr(trainer, group)
-            if processes is not None:
+            for name in ("async_run_method", "async_run_method_batch") if processes is not None else ():
                 # launcher.py:320, 328: what the controller asks of all processes of a group.
-                wrap(processes, "async_run_method", self._around_call(group))
-                wrap(processes, "async_run_method_batch", self._around_call(group))
+                wrap(processes, name, before=partial(self._called, group), topics=_ORDER)
+                wrap(processes, name, around=partial(self._handed, group), topics=_SAMPLES)
+        maker = trainer.experience_maker
         # Each returns when the processes that it called have done their part (:213, experience_maker.py:85, :264, :300).
-        wrap(trainer, "train_step", self._around_rollout)
-        wrap(trainer.experience_maker, "make_experience_batch", self._around_experiences)
+        # The second hook stands outside of the first: the rollout is recorded before what changed since the last one.
+        wrap(trainer, "train_step", before=self._compare_arguments, topics=("settings",))
+        wrap(trainer, "train_step", before=self._rollout_begins, after=self._rollout_ends, topics=_ORDER)
+        self._patches.wrap(trainer, "train_step", self._may_raise)
+        wrap(maker, "make_experience_batch", after=self._returned, topics=_ORDER)
+        wrap(maker, "make_experience_batch", after=self._inspected, topics=_SAMPLES)
+        ends(maker, "make_experience_batch")
         # experience_maker.py:118: asks the models about the samples; :114: their answers, one tensor for each part of the rollout.
-        wrap(trainer.experience_maker, "make_experience", self._around_answers)
-        wrap(trainer.experience_maker, "_flatten_results", self._after_answer)
+        wrap(maker, "make_experience", before=self._asked, after=self._made, topics=_SAMPLES)
+        wrap(maker, "_flatten_results", after=self._answered, topics=_SAMPLES)
         # experience_maker.py:238: gets the samples as the models have seen them, and makes advantages of their rewards.
-        wrap(trainer.experience_maker, "compute_advantages_and_returns", self._before_advantages)
-        wrap(trainer, "ppo_train", self._around_returning)
-        wrap(trainer, "broadcast_to_vllm", self._around_sync)
+        wrap(maker, "compute_advantages_and_returns", before=self._rewarded, after=self._computed, topics=_SAMPLES)
+        wrap(maker, "compute_advantages_and_returns", around=self._compared, topics=_ADVANTAGES)
+        wrap(trainer, "ppo_train", after=self._returned, topics=_ORDER)
+        ends(trainer, "ppo_train")
+        wrap(trainer, "broadcast_to_vllm", after=lambda _: self._synced(), topics=_ORDER)
+        ends(trainer, "broadcast_to_vllm")
         for tracker in filter(None, (trainer.wandb_logger, trainer.tensorboard_logger)):
             # :577, :579: the last thing that the loop does, also if it drops the last samples. Without a tracker, nothing else shows
             # the end of a loop that drops them.
-            wrap(tracker, "close", self._around_close)
+            wrap(tracker, "close", before=lambda _: self.end(), topics=_RECORDING)
             if scalars.asked():
                 # logging_utils.py:86, 122: what each tracker gets after a rollout and its weight sync (:388, :390).
-                wrap(tracker, "log_train", self._around_log)
+                wrap(tracker, "log_train", before=self._logged, topics=_RECORDING)
         # The last thing in each turn of the loop (:382).
-        wrap(trainer, "save_logs_and_checkpoints", self._around_save)
+        wrap(trainer, "save_logs_and_checkpoints", after=self._turn_ends, topics=_ORDER)
+        ends(trainer, "save_logs_and_checkpoints")
         if self._generator is None:
-            self._sampling = SamplingWeights(trainer.samples_generator, Contained(self._recorder, ("rows",)))
-            self._sampling.attach(self._patches)
-            wrap(trainer.samples_generator, "generate_samples", self._around_generate)
+            generator = trainer.samples_generator
+            self._sampling = SamplingWeights(generator)
+            self._sampling.attach(self._hooks)
+            wrap(generator, "generate_samples", before=self._generates, after=self._came, topics=_ORDER)
+            self._patches.wrap(generator, "generate_samples", self._may_stop)
             # samples_generator.py:255: one response of an engine, with its reward.
-            wrap(trainer.samples_generator, "_process_response_into_experience", self._after_response)
-            wrap(trainer.samples_generator, "generate_eval_samples", self._around_evaluation)
+            wrap(generator, "_process_response_into_experience", after=self._responded, topics=_SAMPLES)
+            wrap(generator, "_process_response_into_experience", after=self._masked, topics=_ADVANTAGES)
+            wrap(generator, "generate_eval_samples", after=self._evaluated, topics=_ORDER)
+            ends(generator, "generate_eval_samples")
         else:
             # ppo_trainer_async.py:199: gives "done" when nothing follows.
-            wrap(trainer.rollout_queue, "get", self._around_queue)
+            wrap(trainer.rollout_queue, "get", after=self._got, topics=_ORDER)
+            self._patches.wrap(trainer.rollout_queue, "get", self._may_stop)
 
-    def _run(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _ends(self, owner: Any, name: str) -> None:
+        self._patches.wrap(owner, name, self._run)
+
+    def _run(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         """The wrapped call; an exception of it ends the run, and is recorded as its end."""
         try:
             return wrapped(*args, **kwargs)
@@ -236,49 +258,46 @@ class OpenRlhfController:
             self.end(error)
             raise
 
-    def _around_call(self, group: str) -> Callable[..., Any]:
-        def around(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            method = kwargs.get("method_name", args[0] if args else "")
-            with self._contained:
-                name = _CALLS.get((group, method))
-                if name is not None:
-                    self._record.called.append(name)
-            role = _TRAINED.get(group)
-            if method == "append" and role is not None and "experience" in kwargs:
-                with self._seen:
-                    self._carried(*self._way.handed(role, kwargs["experience"], self._rollouts - 1))
-            result = wrapped(*args, **kwargs)
-            if method == "forward":
-                with self._seen:
-                    self._way.called(group, result)
-            return result
+    def _may_stop(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        """The same, where the audit may end training before the call."""
+        self._stop_if_asked()
+        return self._run(wrapped, instance, args, kwargs)
 
-        return around
-
-    def _around_returning(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        result = self._run(wrapped, args, kwargs)
-        with self._contained:
-            self._all_returned()
+    def _may_raise(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+        """The same, where the audit may end training after the call."""
+        result = self._run(wrapped, instance, args, kwargs)
+        try:
+            self._record.session.raise_if_asked()
+        except StepAuditError as error:
+            self.end(error)
+            raise
         return result
 
-    def _around_sync(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        result = self._run(wrapped, args, kwargs)
-        with self._contained:
-            self._synced()
-        return result
+    def _called(self, group: str, call: Call) -> None:
+        name = _CALLS.get((group, call.argument("method_name", 0, "")))
+        if name is not None:
+            self._record.called.append(name)
+
+    def _handed(self, group: str, call: Call) -> Iterator[None]:
+        method, role = call.argument("method_name", 0, ""), _TRAINED.get(group)
+        if method == "append" and role is not None and "experience" in call.kwargs:
+            self._carried(*self._way.handed(role, call.kwargs["experience"], self._rollouts - 1))
+        yield
+        if method == "forward":
+            self._way.called(group, call.result)
+
+    def _returned(self, call: Call) -> None:
+        self._all_returned()
 
     def _synced(self) -> None:
         self._all_returned()
         with self._delivery:
             self._engines.collect()
 
-    def _around_experiences(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
-        result = self._around_returning(wrapped, maker, args, kwargs)
-        with self._seen:
-            inspected = self._samples.inspected(result, self._rollouts - 1)
-            intact = self._references.intact()
-            self._recorder.emit(msgspec.structs.replace(inspected, at=self._recorder.now(), reference_intact=intact))
-        return result
+    def _inspected(self, call: Call) -> None:
+        inspected = self._samples.inspected(call.result, self._rollouts - 1)
+        intact = self._references.intact()
+        self._recorder.emit(msgspec.structs.replace(inspected, at=self._recorder.now(), reference_intact=intact))
 
     def _carried(self, *events: Carried | None) -> None:
         """Record what samples held at two places."""
@@ -286,109 +305,84 @@ class OpenRlhfController:
             if event is not None:
                 self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now()))
 
-    def _around_answers(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
-        with self._seen:
-            samples = kwargs["samples_list"] if "samples_list" in kwargs else args[0]
-            self._carried(self._way.asked(samples, self._rollouts - 1))
-        result = wrapped(*args, **kwargs)
-        with self._seen:
-            self._carried(self._way.made(result, self._rollouts - 1))
-        return result
+    def _asked(self, call: Call) -> None:
+        self._carried(self._way.asked(call.argument("samples_list", 0), self._rollouts - 1))
 
-    def _after_answer(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._seen:
-            self._way.answered(kwargs["refs"] if "refs" in kwargs else args[0], result, self._rollouts - 1)
-        return result
+    def _made(self, call: Call) -> None:
+        self._carried(self._way.made(call.result, self._rollouts - 1))
 
-    def _before_advantages(self, wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
-        experiences = kwargs["experiences"] if "experiences" in kwargs else args[0]
-        with self._seen:
-            self._samples.before_advantages(experiences)
-        with self._compared:
-            self._advantages.before(experiences, self._way.divergences())
-        result = wrapped(*args, **kwargs)
-        with self._seen:
-            self._way.computed(result, self._rollouts - 1)
-        with self._compared:
-            found = self._advantages.after(result, float(maker.kl_ctl.value), self._rollouts - 1)
-            if found is not None:
-                seen = msgspec.structs.asdict(found)
-                self._recorder.emit(Rewarded(at=self._recorder.now(), rollout=self._rollouts - 1, groups=0, **seen))
-        return result
+    def _answered(self, call: Call) -> None:
+        self._way.answered(call.argument("refs", 0), call.result, self._rollouts - 1)
 
-    def _after_response(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._seen:
-            response = kwargs["response"] if "response" in kwargs else args[0]
-            self._samples.generated(result, response.get("reward"))
-            self._way.generated(response, int(kwargs.get("max_len", 2048)))
-        with self._compared:
-            self._advantages.generated(response, int(kwargs.get("max_len", 2048)), result)
-        return result
+    def _rewarded(self, call: Call) -> None:
+        self._samples.before_advantages(call.argument("experiences", 0))
+
+    def _computed(self, call: Call) -> None:
+        self._way.computed(call.result, self._rollouts - 1)
+
+    def _compared(self, call: Call) -> Iterator[None]:
+        self._advantages.before(call.argument("experiences", 0), self._way.divergences())
+        yield
+        found = self._advantages.after(call.result, float(call.owner.kl_ctl.value), self._rollouts - 1)
+        if found is not None:
+            seen = msgspec.structs.asdict(found)
+            self._recorder.emit(Rewarded(at=self._recorder.now(), rollout=self._rollouts - 1, groups=0, **seen))
+
+    def _responded(self, call: Call) -> None:
+        response = call.argument("response", 0)
+        self._samples.generated(call.result, response.get("reward"))
+        self._way.generated(response, int(call.kwargs.get("max_len", 2048)))
+
+    def _masked(self, call: Call) -> None:
+        self._advantages.generated(call.argument("response", 0), int(call.kwargs.get("max_len", 2048)), call.result)
 
     def _all_returned(self) -> None:
         """All processes have done what they were called for."""
         # A resumed run first syncs its weights. That is not part of the plan, but engines hold these weights then.
         self._record.all_returned("training" if self._rollouts else "evaluation")
 
-    def _around_generate(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-        self._stop_if_asked()
-        waited, held = 0, NOT_KNOWN
-        with self._contained:
-            if self._sampling is not None:
-                waited, held = self._sampling.before(), self._sampling.held()
-                if self._sampling.trouble:
-                    self._recorder.cannot("sampler", self._sampling.trouble)
-        result = self._run(wrapped, args, kwargs)
-        with self._contained:
-            samples, _, _, exhausted = result
-            if samples and self._sampling is not None:
-                self._emit_untrained()
-                if self._episode_ended:
-                    self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
-                    self._episode_ended = False
-                self._waiting = self._sampling.rollout(len(samples), waited, held, self._rollouts)
-                self._served = self._sampling.carried(self._rollouts)
-            if exhausted:
-                self._episode += 1
-                # A run that resumes at the end of a pass first finds no rows: that pass ended in the run before.
-                self._episode_ended = bool(samples or self._rollouts)
-                if not samples:
-                    self._end_if_over()
-        return result
+    def _generates(self, call: Call) -> None:
+        if self._sampling is not None:
+            self._sampling.before()
+            if self._sampling.trouble:
+                self._recorder.cannot("sampler", self._sampling.trouble)
 
-    def _around_evaluation(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-        result = self._run(wrapped, args, kwargs)
-        with self._contained:
-            self._emit_rollout(Generated(index=0, samples=0, prompts=0, purpose="evaluation"))
-        return result
+    def _came(self, call: Call) -> None:
+        samples, _, _, exhausted = call.result
+        if samples and self._sampling is not None:
+            self._emit_untrained()
+            if self._episode_ended:
+                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
+                self._episode_ended = False
+            self._waiting = self._sampling.rollout(len(samples), self._rollouts)
+            self._served = self._sampling.carried(self._rollouts)
+        if exhausted:
+            self._episode += 1
+            # A run that resumes at the end of a pass first finds no rows: that pass ended in the run before.
+            self._episode_ended = bool(samples or self._rollouts)
+            if not samples:
+                self._end_if_over()
 
-    def _around_queue(self, wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
-        self._stop_if_asked()
-        payload = self._run(wrapped, args, kwargs)
-        if isinstance(payload, str) and payload == "done":
+    def _evaluated(self, call: Call) -> None:
+        self._emit_rollout(Generated(index=0, samples=0, prompts=0, purpose="evaluation"))
+
+    def _got(self, call: Call) -> None:
+        if isinstance(call.result, str) and call.result == "done":
             self.end()
-        return payload
 
-    def _around_rollout(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        with self._contained:
-            samples = kwargs["rollout_samples"] if "rollout_samples" in kwargs else args[0]
-            if self._record.called and not self._rollouts:
-                # ppo_trainer_async.py:340: a resumed run first asks the actor for a sync. Ray calls a method of the actor's class then,
-                # not the hook on the object; it has returned when training begins.
-                self._synced()
-            self._emit_rollout(self._generated(len(samples)))
+    def _compare_arguments(self, call: Call) -> None:
         self._arguments.tell(self._recorder)
-        result = self._run(wrapped, args, kwargs)
-        with self._contained:
-            self._record.take_error()
-        try:
-            self._record.session.raise_if_asked()
-        except StepAuditError as error:
-            self.end(error)
-            raise
-        return result
+
+    def _rollout_begins(self, call: Call) -> None:
+        samples = call.argument("rollout_samples", 0)
+        if self._record.called and not self._rollouts:
+            # ppo_trainer_async.py:340: a resumed run first asks the actor for a sync. Ray calls a method of the actor's class then,
+            # not the hook on the object; it has returned when training begins.
+            self._synced()
+        self._emit_rollout(self._generated(len(samples)))
+
+    def _rollout_ends(self, call: Call) -> None:
+        self._record.take_error()
 
     def _stop_if_asked(self) -> None:
         """End training before its next rollout because of an error: the model is saved, and the run does not end like a healthy one."""
@@ -436,23 +430,13 @@ class OpenRlhfController:
         if waiting is not None:
             self._emit_rollout(waiting)
 
-    def _around_log(self, wrapped: Any, logger: Any, args: Any, kwargs: Any) -> Any:
-        added: dict[str, float] = {}
-        with Contained(self._recorder, ("recording",)):
-            added = scalars.scalars(self._recorder.judge.summary())
-        args, kwargs = with_metrics(args, kwargs, added, name="logs_dict", position=1)
-        return wrapped(*args, **kwargs)
+    def _logged(self, call: Call) -> None:
+        added = scalars.scalars(self._recorder.judge.summary())
+        call.args, call.kwargs = with_metrics(call.args, call.kwargs, added, name="logs_dict", position=1)
 
-    def _around_save(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        result = self._run(wrapped, args, kwargs)
-        with self._contained:
-            if self._episode_ended and self._generator is None:
-                self._end_if_over()
-        return result
-
-    def _around_close(self, wrapped: Any, logger: Any, args: Any, kwargs: Any) -> Any:
-        self.end()
-        return wrapped(*args, **kwargs)
+    def _turn_ends(self, call: Call) -> None:
+        if self._episode_ended and self._generator is None:
+            self._end_if_over()
 
     def _end_if_over(self) -> None:
         """The synchronous loop ends with the rows of its last episode (:315, :389); nothing is called after that."""
@@ -468,6 +452,6 @@ class OpenRlhfController:
             self._emit_untrained()
         with self._delivery:
             self._engines.collect()
-        with Contained(self._recorder, ("recording",)):
+        with Contained(self._recorder, _RECORDING):
             self.report = self._record.end(error)
         self._patches.restore()

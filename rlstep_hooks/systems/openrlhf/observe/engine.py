@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
-from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import Sums, WeightSums, label_of, sums_of, total
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, sampling_asked
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rlstep_hooks.observe.patches import Patches
 
 UNKNOWN_VERSION = -1
@@ -22,54 +24,52 @@ UNKNOWN_VERSION = -1
 
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the engine's hooks into `WorkerWrap`, which vLLM adds to the bases of its worker."""
-    worker = module.WorkerWrap
+    worker, hooks = module.WorkerWrap, Hooks(_process, patches)
     # vllm_worker_wrap.py:2: joins the group in which the trainer syncs weights, once before training.
-    patches.wrap(worker, "init_process_group", _after_group)
+    hooks.wrap(worker, "init_process_group", after=_group, topics=_SAMPLER)
     # vllm_worker_wrap.py:32: one tensor of a sync; `empty_cache` marks the last.
-    patches.wrap(worker, "update_weight", _around_tensor)
+    hooks.wrap(worker, "update_weight", around=_tensor, topics=_SAMPLER)
 
 
 def place_sampling_hooks(patches: Patches, module: Any) -> None:
     """Put the hook of requests into `vllm.v1.worker.gpu_input_batch`."""
     # gpu_input_batch.py:345 (vLLM 0.32): a request enters the batch that the sampler works on, with the settings that count for it.
-    patches.wrap(module.InputBatch, "add_request", _after_request)
+    Hooks(_process, patches).wrap(module.InputBatch, "add_request", after=_request, topics=_SAMPLER)
 
+
+_SAMPLER = ("sampler",)
 
 _engine: EngineRecord | None = None
 
+_process = LateRecorder(lambda: _engine)
 
-def _after_request(wrapped: Any, batch: Any, args: Any, kwargs: Any) -> Any:
+
+def _request(call: Call) -> None:
     if _engine is not None:
-        _engine.sampled(kwargs["request"] if "request" in kwargs else args[0])
-    return wrapped(*args, **kwargs)
+        _engine.sampled(call.argument("request", 0))
 
 
-def _after_group(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+def _group(call: Call) -> None:
     global _engine
-    result = wrapped(*args, **kwargs)
-    try:
-        import torch
+    import torch
 
-        offset = kwargs["rank_offset"] if "rank_offset" in kwargs else args[2]
-        # Rank 0 of the group is the trainer; each engine's processes follow.
-        _engine = _engine or EngineRecord(torch.distributed.get_rank() + offset - 1, worker.model_runner.model)
-    except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
-        not_evaluated(f"the engine's syncs cannot be followed: {error!r}")
-    return result
+    # Rank 0 of the group is the trainer; each engine's processes follow.
+    number = torch.distributed.get_rank() + call.argument("rank_offset", 2) - 1
+    _engine = _engine or EngineRecord(number, call.owner.model_runner.model)
 
 
-def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+def _tensor(call: Call) -> Iterator[None]:
     engine = _engine
     if engine is None:
-        return wrapped(*args, **kwargs)
+        yield
+        return
     engine.syncing = True
     try:
-        result = wrapped(*args, **kwargs)
+        yield
     finally:
         engine.syncing = False
-    if kwargs["empty_cache"] if "empty_cache" in kwargs else len(args) > 3 and args[3]:
+    if call.argument("empty_cache", 3, default=False):
         engine.received()
-    return result
 
 
 class EngineRecord:
@@ -83,20 +83,25 @@ class EngineRecord:
     def __init__(self, number: int, model: Any) -> None:
         process = f"engine{number}"
         self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
-        self._contained = Contained(self._writer, ("sampler",))
+        self._contained = Contained(self._writer, _SAMPLER)
         self._handed = WeightSums()
         self._loaded: set[str] | None = set()
         """Parameters that the current sync was loaded into; None if the model does not say."""
         self.syncing = False
         """Whether the weights that are loaded now come from the trainer."""
         self._model = model
-        # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model.
+        # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model. What comes may be an iterator that can be
+        # read once: the model must get its tensors whatever happens here.
         patches.wrap(model, "load_weights", self._around_load)
         self._settings: dict[str, float] = {}
         """The settings that it sampled with last."""
         self._writer.emit(introduce(process))
         # Nothing is read before the first sync: an engine in sleep mode has no weights then, and reading them would end its process.
         self._held = HeldWeights()
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        self._writer.cannot(what, why)
 
     def _around_load(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         if not self.syncing:

@@ -10,8 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Unobserved
-from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
@@ -26,24 +26,21 @@ if TYPE_CHECKING:
 
 GENERATOR = "generator0"
 
+_FOLLOWED = ("sampler", "order")
+
 
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the generator's hook into `openrlhf.trainer.ppo_utils.samples_generator`."""
     # samples_generator.py:43 (0.11.2): built by the controller, or by the actor that generates for it.
-    patches.wrap(module.SamplesGenerator, "__init__", _after_build)
+    Hooks(LateRecorder(lambda: None), patches).wrap(module.SamplesGenerator, "__init__", after=_built, topics=_FOLLOWED)
 
 
 _records: list[GeneratorRecord] = []
 
 
-def _after_build(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    try:
-        if generator.args.train.async_enable:
-            _records.append(GeneratorRecord(generator))
-    except Exception as error:  # noqa: BLE001 - a generator that cannot be observed goes on
-        not_evaluated(f"the generator cannot be followed: {error!r}")
-    return result
+def _built(call: Call) -> None:
+    if call.owner.args.train.async_enable:
+        _records.append(GeneratorRecord(call.owner))
 
 
 class SamplingWeights:
@@ -51,11 +48,9 @@ class SamplingWeights:
 
     Args:
         generator: The generator.
-        guard: Contains errors of the hook.
     """
 
-    def __init__(self, generator: Any, guard: Contained) -> None:
-        self._guard = guard
+    def __init__(self, generator: Any) -> None:
         args = generator.args
         engines = int(args.vllm.num_engines or 0) * int(args.vllm.tensor_parallel_size)
         self._generator = generator
@@ -63,6 +58,8 @@ class SamplingWeights:
         self._sampled = SampledWith()
         self._settings: Settings = ()
         """The settings of the latest requests for training."""
+        self._waited, self._held = 0, NOT_KNOWN
+        """Samples that waited from earlier calls when this one began, and what the engines held then."""
         self._dispatched = False
         """Whether this call sent prompts to the engines. One whose samples all wait in the buffer sends none."""
         self._prompts = ServedPrompts(generator)
@@ -73,23 +70,23 @@ class SamplingWeights:
         """Why it is not known which weights an engine holds; empty where nothing failed."""
         return self._weights.trouble
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Follow the prompts on their way to the engines."""
         # samples_generator.py:202 (0.11.2): gets the prompts of a rollout or an evaluation, and those that replace filtered ones.
-        patches.wrap(self._generator, "_dispatch_prompts_to_vllm", self._around_dispatch)
+        hooks.wrap(self._generator, "_dispatch_prompts_to_vllm", before=self._dispatches, topics=("rows",))
 
-    def _around_dispatch(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-        with self._guard:
-            given = dict(zip(("prompts", "labels"), args, strict=False)) | kwargs
-            self._dispatched = self._dispatched or bool(given["prompts"])
-            self._prompts.dispatched(given["prompts"], given["labels"])
-        return wrapped(*args, **kwargs)
+    def _dispatches(self, call: Call) -> None:
+        prompts, labels = call.argument("prompts", 0), call.argument("labels", 1)
+        self._dispatched = self._dispatched or bool(prompts)
+        self._prompts.dispatched(prompts, labels)
 
-    def before(self) -> int:
-        """A call begins. Returns the samples that wait from earlier calls."""
+    def before(self) -> None:
+        """A call begins."""
+        self._waited, self._held = 0, NOT_KNOWN
         self._prompts.begin()
         self._dispatched = False
-        return len(getattr(self._generator, "_sample_buffer", None) or ())
+        self._waited = len(getattr(self._generator, "_sample_buffer", None) or ())
+        self._held = self.held()
 
     def carried(self, rollout: int) -> Carried | None:
         """The prompts of the rollout that was generated, against those of the set."""
@@ -99,10 +96,10 @@ class SamplingWeights:
         """Labels that the engines hold now, shared among the samples of one prompt."""
         return self._weights.labels(self._group)
 
-    def rollout(self, samples: int, waited: int, held: Labels, index: int) -> Generated:
-        """A call gave these samples; `waited` were there before, `held` is what the engines held when it began."""
-        made = samples + len(self._generator._sample_buffer) - waited
-        share = tuple((label, max(made * count // self._group, 1)) for label, count in held)
+    def rollout(self, samples: int, index: int) -> Generated:
+        """A call gave these samples."""
+        made = samples + len(self._generator._sample_buffer) - self._waited
+        share = tuple((label, max(made * count // self._group, 1)) for label, count in self._held)
         # What was sent by an earlier call, and paused since, keeps the settings of its request, whatever an evaluation asked for later.
         settings = self._weights.settings()
         self._settings = settings if self._dispatched else self._settings
@@ -123,33 +120,30 @@ class GeneratorRecord:
 
     def __init__(self, generator: Any) -> None:
         self._writer = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
-        self._contained = Contained(self._writer, ("sampler", "order"))
-        self._sampling = SamplingWeights(generator, Contained(self._writer, ("rows",)))
+        hooks = Hooks(self._writer, patches)
+        self._sampling = SamplingWeights(generator)
         self._rollouts = self._passes = 0
         self._writer.emit(introduce(GENERATOR))
-        with self._contained:
+        with Contained(self._writer, _FOLLOWED):
             self._writer.emit(
                 FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
             )
-            patches.wrap(generator, "generate_samples", self._around)
-            self._sampling.attach(patches)
+            hooks.wrap(generator, "generate_samples", before=self._generates, after=self._came, topics=_FOLLOWED)
+            self._sampling.attach(hooks)
 
-    def _around(self, wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
-        waited, held = 0, NOT_KNOWN
-        with self._contained:
-            waited, held = self._sampling.before(), self._sampling.held()
-            if self._sampling.trouble:
-                self._writer.cannot("sampler", self._sampling.trouble)
-        result = wrapped(*args, **kwargs)
-        with self._contained:
-            samples, _, _, exhausted = result
-            if samples:
-                self._writer.emit(self._sampling.rollout(len(samples), waited, held, self._rollouts))
-                self._rollouts += 1
-            if exhausted and (samples or self._rollouts):  # otherwise the pass ended before this run resumed
-                self._passes += 1
-                self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
-        return result
+    def _generates(self, call: Call) -> None:
+        self._sampling.before()
+        if self._sampling.trouble:
+            self._writer.cannot("sampler", self._sampling.trouble)
+
+    def _came(self, call: Call) -> None:
+        samples, _, _, exhausted = call.result
+        if samples:
+            self._writer.emit(self._sampling.rollout(len(samples), self._rollouts))
+            self._rollouts += 1
+        if exhausted and (samples or self._rollouts):  # otherwise the pass ended before this run resumed
+            self._passes += 1
+            self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
 
 
 class GeneratorTail:

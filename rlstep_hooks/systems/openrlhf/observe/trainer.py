@@ -108,6 +108,10 @@ class OpenRlhfTrainer:
             self._attach()
             self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=self._facts(args)))
 
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        self._record.writer.cannot(what, why)
+
     @property
     def version(self) -> int:
         """Policy updates applied in this run."""

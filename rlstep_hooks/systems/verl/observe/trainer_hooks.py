@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.hooks import Hooks
-from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.observe.hooks import Hooks, LateRecorder
 from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.trainer import VerlTrainer
 
@@ -28,7 +27,7 @@ def place_hooks(patches: Patches, module: Any) -> None:
 
     worker, training = module.ActorRolloutRefWorker, module.TrainingWorker
     engine, language_model = transformer_impl.FSDPEngine, transformer_impl.FSDPEngineWithLMHead
-    wrap = partial(Hooks(_Process(), patches).wrap, topics=("order",))
+    wrap = partial(Hooks(_process, patches).wrap, topics=("order",))
     # engine_workers.py:138: builds or reloads the engine; from here on the model and its optimizer can be read.
     wrap(training, "reset", after=_built)
     # engine_workers.py:657, 667, 728: the controller's calls, each made on every trainer. Between them nothing is trained.
@@ -60,7 +59,7 @@ def place_hooks(patches: Patches, module: Any) -> None:
 
 def place_saving_hooks(patches: Patches, module: Any) -> None:
     """Put hooks into the trainers' class of `verl.experimental.separation.engine_workers`. Verified in 0.9.1 by real runs."""
-    wrap = partial(Hooks(_Process(), patches).wrap, topics=("order",))
+    wrap = partial(Hooks(_process, patches).wrap, topics=("order",))
     # engine_workers.py:116, 133: old log-probs of separate_async are those of the weights at the beginning of a step, which are saved
     # and put into place for them.
     worker = module.DetachActorWorker
@@ -79,15 +78,8 @@ def place_saving_hooks(patches: Patches, module: Any) -> None:
 _trainer: VerlTrainer | None = None
 
 
-class _Process:
-    """The record of this process, once it has a trainer."""
-
-    def cannot(self, what: str, why: str) -> None:
-        """Record once that a topic cannot be observed. A trainer that never came leaves no record, which is a finding."""
-        if _trainer is None:
-            not_evaluated(f"{what}: {why}")
-        else:
-            _trainer.cannot(what, why)
+_process = LateRecorder(lambda: _trainer)
+"""A trainer that never came leaves no record, which is a finding."""
 
 
 def _on_trainer(see: Callable[[VerlTrainer, Call], None]) -> Callable[[Call], None]:
