@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.observe.hooks import Call, Hooks
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,3 +159,13 @@ def test_a_call_is_not_looked_at_any_more_once_the_hooks_are_off() -> None:
     hooks.wrap(framework, "add", around=taken_off, after=lambda call: ended.append("after"), topics=("order",))
     assert framework.add(1) == 2
     assert (ended, gaps.found) == (["over"], [])
+
+
+def test_a_process_without_a_record_tells_its_log_what_cannot_be_observed(capfd: pytest.CaptureFixture[str]) -> None:
+    record: Gaps | None = None
+    late = LateRecorder(lambda: record)
+    late.cannot("order", "broken")
+    assert "rlstep: not evaluated: order: broken" in capfd.readouterr().err
+    record = Gaps()
+    late.cannot("order", "broken")
+    assert record.found == [("order", "broken")]

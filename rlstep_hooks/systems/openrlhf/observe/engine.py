@@ -90,8 +90,8 @@ class EngineRecord:
         self.syncing = False
         """Whether the weights that are loaded now come from the trainer."""
         self._model = model
-        # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model. What comes may be an iterator that can be
-        # read once: the model must get its tensors whatever happens here.
+        # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model. What comes may be an iterator, which
+        # can be read once: the model must get its tensors whatever happens here.
         patches.wrap(model, "load_weights", self._around_load)
         self._settings: dict[str, float] = {}
         """The settings that it sampled with last."""

@@ -9,6 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.report import StepAuditError
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
@@ -40,7 +41,7 @@ def place_tracking_hook(patches: Patches, tracking: Any) -> None:
     # Verified in 0.9.1, both trainers: all of a trainer's backends get their metrics here, after each rollout and its sync of
     # weights, and after a validation (utils/tracking.py:191, trainer_base.py:514, ray_trainer.py:1802). On the class, because V0
     # keeps its object to itself.
-    patches.wrap(tracking, "log", _around_log)
+    Hooks(LateRecorder(lambda: None), patches).wrap(tracking, "log", before=_logged, topics=("recording",))
 
 
 _controllers: dict[int, VerlController] = {}
@@ -135,10 +136,9 @@ async def _awaited(fitting: Any, trainer: Any) -> Any:
     return result
 
 
-def _around_log(wrapped: Any, tracking: Any, args: Any, kwargs: Any) -> Any:
+def _logged(call: Call) -> None:
     added = {name: value for controller in _controllers.values() for name, value in controller.scalars().items()}
-    args, kwargs = with_metrics(args, kwargs, added, name="data", position=0)
-    return wrapped(*args, **kwargs)
+    call.args, call.kwargs = with_metrics(call.args, call.kwargs, added, name="data", position=0)
 
 
 def end(trainer: Any, error: BaseException | None = None) -> None:
