@@ -12,7 +12,7 @@ from packaging.version import Version
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.systems.trl.observe.settings import of_copies
+from rlstep_hooks.systems.trl.observe.settings import of_copies, of_training
 from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_tokenizer, tiny_trainer
 from tests.faults.trl_faults import FAULTS
 from tests.systems.trl.conftest import RELEASE
@@ -330,3 +330,18 @@ def test_every_attribute_that_is_copied_from_the_arguments_is_compared(algorithm
         setattr(trainer, name, OTHERS[name])
         assert [change[0] for change in of_copies(trainer).changes()] == [f"trainer.{name}"]
         setattr(trainer, name, before)
+
+
+def test_weights_of_rewards_are_those_configured_in_float32_and_1_for_environments(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, rows=8, reward_weights=[0.1])
+    assert of_copies(trainer).changes() == [], "0.1 in float32 is another number"
+    followed = of_training(trainer)
+    trainer.reward_weights = torch.cat(
+        [trainer.reward_weights, torch.ones(1)]
+    )  # an environment brings a reward of its own
+    assert of_copies(trainer).changes() == []
+    trainer.reward_weights = torch.tensor([0.1, 2.0])
+    [(name, configured, used)] = of_copies(trainer).changes()
+    assert (name, configured) == ("trainer.reward_weights", (0.1, 1.0))
+    assert used[1] == 2.0
+    assert [change[0] for change in followed.changes()] == ["trainer.reward_weights"]
