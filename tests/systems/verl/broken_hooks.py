@@ -21,7 +21,7 @@ FUNCTIONS = (
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.open_microbatch"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.see_log_probs"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.close_microbatch"),
-    ("rlstep_hooks.observe.trainer_record", "TrainerRecord.probe"),
+    ("rlstep_hooks.observe.steps", "StepFollower.watch_weights"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.updated"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.synced"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.write_numbers"),
