@@ -29,10 +29,22 @@ Fields = dict[Values, dict[tuple[Role, int], dict[str, Any]]]
 MEANS = {
     "sum_abs_log_ratio": ("mean_abs_log_ratio", "tokens"),
     "sum_abs_log_prob": ("mean_abs_log_prob", "tokens"),
+    "sum_clipped": ("clipped", "tokens"),
+    "sum_entropy": ("entropy", "tokens"),
+    "sum_reference_kl": ("reference_kl", "tokens"),
+    "sum_reference_gap": ("reference_gap", "tokens"),
+    "sum_sampler_gap": ("sampler_gap_mean", "tokens"),
+    "sum_sampling_gap": ("sampling_gap", "sampling_known"),
 }
 """A column with a sum: the field that is the mean, and the column that it is divided by."""
 
-SEEN = {"max_abs_log_ratio": "tokens", "max_abs_log_prob": "tokens"}
+SEEN = {
+    "max_abs_log_ratio": "tokens",
+    "max_abs_log_prob": "tokens",
+    "max_sampling_gap": "sampling_known",
+    "prompts_intact": "prompts_compared",
+    "reference_intact": "reference_compared",
+}
 """Fields that say something only where this column is not 0."""
 
 NAMED = {"loss_like": ("loss_gap", FITS), "advantages_fit": ("advantages_off", 1.0)}
@@ -88,23 +100,26 @@ class Columns(msgspec.Struct, frozen=True):
     """Fields of the values, sums of `MEANS`, and what these and `SEEN` ask for."""
     known: tuple[dict[str, Any], ...] = ()
     """Of each index what the host knows, by fields; functions for those of `NAMED`."""
+    padded: bool = False
+    """Whether a micro-batch without a token has numbers, which are 0."""
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The columns by field, each number converted as the field's type says."""
         count = len(self.indices)
         return {
-            index: self._fields(place, dict(zip(self.names, numbers[place::count], strict=True)))
+            index: self.fields(place, dict(zip(self.names, numbers[place::count], strict=True)))
             for place, index in enumerate(self.indices)
         }
 
-    def _fields(self, place: int, of: dict[str, float]) -> dict[str, Any]:
+    def fields(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         """The fields of one index from its numbers."""
         convert = _CONVERSIONS[self.of]
         fields: dict[str, Any] = {}
         for name, number in of.items():
-            field, counted = MEANS.get(name, (name, SEEN.get(name)))
-            if field in convert and (counted is None or of[counted]):
-                fields[field] = convert[field](number / of[counted] if counted and name in MEANS else number)
+            field, counted = MEANS.get(name, (name, SEEN.get(name, "")))
+            count = of.get(counted, 1.0) or float(self.padded and counted == "tokens")
+            if field in convert and count:
+                fields[field] = convert[field](number / count if name in MEANS else number)
         if "learning" in of:
             fields["learns"] = "yes" if of["learning"] else "unknown" if of["undecided"] else "no"
         for field, value in self.known[place].items() if self.known else ():

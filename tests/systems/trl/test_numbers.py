@@ -226,8 +226,8 @@ def test_nothing_is_read_from_the_device_before_numbers_are_fetched() -> None:
             Backward(followed=True, divisor=1, at_loss=arrived[0], at_log_probs=arrived[1]),
         )
     ((source, vector),) = meter.work_up()
-    assert (vector.device.type, vector.numel()) == ("meta", 2 * len(source.columns))
-    assert {"loss", "backward", "gradient_gap"} <= set(source.columns)
+    assert (vector.device.type, vector.numel()) == ("meta", 2 * len(source.names))
+    assert {"loss", "backward_ratio", "gradient_gap"} <= set(source.names)
 
     weight = torch.nn.Parameter(torch.empty(5, device="meta"))
     weight.grad = torch.empty(5, device="meta")

@@ -16,11 +16,12 @@ from torch import Tensor
 from rlstep_hooks.observe.head_gradient import HeadGradient
 from rlstep_hooks.observe.losses import Formula, LossBatch, k3
 from rlstep_hooks.observe.surprisal import surprises
+from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
 from rlstep_hooks.systems.trl.observe.loss import compare_gradients, compare_losses, documented
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms, TokenWeights, loss_batch
-from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource, Scope
+from rlstep_hooks.systems.trl.observe.microbatch_values import LossColumns
 from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens
 
 ROWS = "rlstep_rows"
@@ -112,7 +113,7 @@ class MicroBatchMeter:
         self._elements = 0
         self._waits = True
         """Whether work may wait. Not once somebody was seen to write to what a loss had used."""
-        self._done: list[tuple[MicroBatchSource, Tensor]] = []
+        self._done: list[tuple[LossColumns, Tensor]] = []
 
     def mark(
         self,
@@ -210,7 +211,7 @@ class MicroBatchMeter:
         if self._elements > HELD_ELEMENTS or not self._waits:
             self._work_up()
 
-    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+    def work_up(self) -> list[tuple[LossColumns, Tensor]]:
         """The numbers of all micro-batches since the last call, as vectors of float32."""
         self._work_up()
         done, self._done = self._done, []
@@ -226,26 +227,31 @@ class MicroBatchMeter:
         self._held, self._elements = [], 0
         for group in groups.values():
             columns, losses = self._columns(group)
-            scope: Scope = "sequence" if group[0].old is not None and group[0].old.dim() == 1 else "token"
-            module = group[0].replaced[0][0] if group[0].replaced else ""
-            source = MicroBatchSource(
-                tuple(held.index for held in group),
-                tuple(columns),
-                scope,
-                losses,
-                module,
-                group[0].left_out,
-                masks_unknown=self._follows_rollout and group[0].weights is None,
-            )
+            known = tuple(self._known_of(held) for held in group)
+            indices = tuple(held.index for held in group)
+            source = LossColumns(MicroBatchValues, indices, tuple(columns), known, padded=True, losses=losses)
             self._done.append((source, torch.cat(list(columns.values()))))
+
+    def _known_of(self, held: _Held) -> dict[str, Any]:
+        """What the host knows of one, as fields of `MicroBatchValues`."""
+        known: dict[str, Any] = {"left_out": held.left_out}
+        if held.old is None:  # the current log-probs take their place
+            known |= {"max_abs_log_ratio": 0.0, "mean_abs_log_ratio": 0.0, "clipped": 0.0}
+        elif held.old.dim() == 1:
+            known["scope"] = "sequence"
+        if held.replaced:
+            known["replacing_module"] = held.replaced[0][0]
+        if self._follows_rollout and held.weights is None:
+            known["learns"] = "unknown"
+        return known
 
     def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[Formula[LossSettings], LossBatch] | None]:
         """The numbers of micro-batches of one kind: each column (N,) float32; and what their losses were compared with."""
         new, mask = torch.stack([held.new for held in group]), torch.stack([held.mask for held in group])
         advantages = stacked_columns([held.advantages for held in group])
         signal = (advantages.detach().float().abs() * mask).amax(2)
-        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "signal": signal.amax(1)}
-        columns["improbability"] = -(new.float() * mask).sum((1, 2))
+        columns = {"tokens": mask.sum((1, 2), dtype=torch.float32), "max_abs_advantage": signal.amax(1)}
+        columns["sum_abs_log_prob"] = -(new.float() * mask).sum((1, 2))
         copies = [held.old for held in group if held.old is not None]
         old = torch.stack(copies) if copies else None
         log_ratio: Tensor | None = None
@@ -253,12 +259,12 @@ class MicroBatchMeter:
             per_token = old.dim() == 3
             log_ratio = (new - old) * mask if per_token else (new * mask).sum(2) - old
             size = log_ratio.float().abs().flatten(1)
-            columns |= {"largest": size.amax(1), "sum": size.sum(1)}
-            columns["improbable"] = (new.detach().float().abs() * mask).flatten(1).amax(1)
+            columns |= {"max_abs_log_ratio": size.amax(1), "sum_abs_log_ratio": size.sum(1)}
+            columns["max_abs_log_prob"] = (new.detach().float().abs() * mask).flatten(1).amax(1)
             if per_token and self._settings is not None and self._settings.clips:
                 ratio = importance(log_ratio.float(), mask, self._settings)
                 acts = clip_acts(ratio, advantages, self._settings) & mask.bool()
-                columns["clipped"] = acts.sum((1, 2), dtype=torch.float32)
+                columns["sum_clipped"] = acts.sum((1, 2), dtype=torch.float32)
         weights = [held.weights for held in group if held.weights is not None]
         terms = [held.loss for held in group if held.loss is not None]
         batch = loss_batch(new, log_ratio, mask, advantages, weights, terms)
@@ -273,36 +279,40 @@ class MicroBatchMeter:
             columns |= _handed_on(of_rollout, [held.handed for held in group])
             if "alike" in of_rollout:
                 alike = of_rollout["alike"] > 1
-                columns["lone"] = signal.masked_fill(alike, 0.0).amax(1)
+                columns["max_lone_advantage"] = signal.masked_fill(alike, 0.0).amax(1)
                 if trained is not None and undecided is not None:
                     trained, undecided = trained & ~alike.unsqueeze(2), undecided & ~alike.unsqueeze(2)
                 if group[0].entropies is not None:
                     columns |= _copies(alike, new, mask)
         if trained is not None and undecided is not None:
-            columns["trained"] = trained.sum((1, 2), dtype=torch.float32)
+            columns["learning"] = trained.sum((1, 2), dtype=torch.float32)
             columns["undecided"] = undecided.sum((1, 2), dtype=torch.float32)
         factors = [factor for held in group if (factor := held.backward.factor()) is not None]
         if factors:
-            columns["backward"] = torch.stack([factor.to(new.device, non_blocking=True) for factor in factors]).float()
+            columns["backward_ratio"] = torch.stack(
+                [factor.to(new.device, non_blocking=True) for factor in factors]
+            ).float()
         if group[0].replaced:
-            columns["replaced"] = torch.stack([sum(count for _, count in held.replaced) for held in group]).float()
+            columns["gradients_replaced"] = torch.stack(
+                [sum(count for _, count in held.replaced) for held in group]
+            ).float()
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
             drawn_from = torch.stack(entropies)
             columns |= surprises(new, drawn_from, mask, self._cap)
-            columns["entropy"] = (drawn_from.float() * mask).sum((1, 2))
+            columns["sum_entropy"] = (drawn_from.float() * mask).sum((1, 2))
         sampled = [held.sampled for held in group if held.sampled is not None]
         if sampled:
             columns |= _sampling_gaps(new, torch.stack(sampled), mask)
         references = [held.reference for held in group if held.reference is not None]
         if references:
-            columns["reference_gap"] = ((new - torch.stack(references)).abs() * mask).float().sum((1, 2))
+            columns["sum_reference_gap"] = ((new - torch.stack(references)).abs() * mask).float().sum((1, 2))
         if not terms:
             return columns, None
         formula = documented(terms[0].settings)
         columns |= compare_losses(formula, batch, torch.stack([of.value for of in terms]))
         if "reference" in batch.tensors:
-            columns["reference_kl"] = (k3(batch.tensors["reference"].float() - new.float()) * mask).sum((1, 2))
+            columns["sum_reference_kl"] = (k3(batch.tensors["reference"].float() - new.float()) * mask).sum((1, 2))
         gradients = [gradient for held in group if (gradient := held.backward.gradient()) is not None]
         if gradients and gradients[0].shape == new.shape[1:]:
             columns |= compare_gradients(formula, batch, torch.stack(gradients), terms[0].multiple)
@@ -314,12 +324,12 @@ class MicroBatchMeter:
         self, of: dict[str, Tensor], tokens: Tensor, mask: Tensor, advantages: Tensor, old: Tensor | None
     ) -> dict[str, Tensor]:
         """How many samples differ from their checksums, each (N, B)."""
-        differ = {"tokens_differ": self._checksums.of_tokens(tokens) != of["tokens"]}
+        differ = {"tokens_intact": self._checksums.of_tokens(tokens) != of["tokens"]}
         if self._follows_rollout:
-            differ["advantages_differ"] = of_bits(advantages, per_token=True) != of["advantages"]
-            differ["mask_differs"] = self._checksums.of_tokens(mask.to(tokens.dtype)) != of["mask"]
+            differ["advantages_intact"] = of_bits(advantages, per_token=True) != of["advantages"]
+            differ["mask_intact"] = self._checksums.of_tokens(mask.to(tokens.dtype)) != of["mask"]
         if old is not None and "old" in of:
-            differ["old_differ"] = of_bits(old, per_token=old.dim() == 3) != of["old"]
+            differ["old_intact"] = of_bits(old, per_token=old.dim() == 3) != of["old"]
         counts = torch.stack(list(differ.values())).sum(2, dtype=torch.float32)
         return dict(zip(differ, counts.unbind(0), strict=True))
 
@@ -338,7 +348,7 @@ def _handed_on(of_rollout: dict[str, Tensor], handed: list[dict[str, Tensor]]) -
     differ = {}
     for name in handed[0]:
         now, before = torch.stack([of[name] for of in handed]), of_rollout[name]
-        differ[f"{name}_differ"] = ((now != before) & (before != 0)).sum(1).float()
+        differ[f"{name}_intact"] = ((now != before) & (before != 0)).sum(1).float()
         differ[f"{name}_compared"] = (before != 0).sum(1).float()
     return differ
 
@@ -354,7 +364,7 @@ def _sampling_gaps(new: Tensor, sampled: Tensor, mask: Tensor) -> dict[str, Tens
     known = mask.bool() & ~sampled.isnan()
     gap = torch.where(known, (new - sampled).abs().float(), 0.0).flatten(1)
     counted = known.sum((1, 2), dtype=torch.float32)
-    return {"sampling_gap": gap.sum(1), "largest_sampling_gap": gap.amax(1), "sampling_known": counted}
+    return {"sum_sampling_gap": gap.sum(1), "max_sampling_gap": gap.amax(1), "sampling_known": counted}
 
 
 def version_of(tensor: Tensor) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
@@ -13,7 +13,7 @@ from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, finite
 from rlstep_hooks.observe.engine_distance import Explained, closest, explained
-from rlstep_hooks.observe.numbers import Numbers
+from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, spread, together
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
@@ -26,9 +26,11 @@ from rlstep_hooks.systems.trl.observe.measure import (
 from rlstep_hooks.systems.trl.observe.reference import ReferenceLook
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rlstep_hooks.observe.engine_distance import KeptLogits
+    from rlstep_hooks.observe.numbers import Meaning
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
@@ -87,11 +89,11 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     """The numbers of N rollouts of one kind, by name: each (N,)."""
     mask = torch.stack([rollout.mask for rollout in group])
     advantages = stacked_columns([rollout.advantages for rollout in group])
-    numbers = {"largest": (advantages.abs() * mask).amax((1, 2))}
+    numbers = {"max_abs_advantage": (advantages.abs() * mask).amax((1, 2))}
     gaps = [rollout.gap for rollout in group if rollout.gap is not None]
     if gaps:
         gap = torch.stack(gaps)
-        numbers |= {"gap": gap.sum((1, 2)), "largest_gap": gap.amax((1, 2)), "tokens": mask.sum((1, 2))}
+        numbers |= {"sum_sampler_gap": gap.sum((1, 2)), "sampler_gap_max": gap.amax((1, 2)), "tokens": mask.sum((1, 2))}
     counted = [rollout.counted for rollout in group if rollout.counted is not None]
     if counted:
         tokens, masks = (torch.stack([of[place] for of in counted]) for place in (1, 2))
@@ -122,101 +124,39 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         of_all = together(scored)
-        numbers |= {"off": of_all.off(advantages.squeeze(2))} | spread(of_all)
+        numbers |= {"advantages_off": of_all.off(advantages.squeeze(2))} | spread(of_all)
     return numbers
 
 
-class RolloutSource(msgspec.Struct, frozen=True):
-    """What a vector of `RolloutMeter` means: `columns` one after the other, each with a number for each rollout."""
+class RolloutColumns(Columns, frozen=True):
+    """Columns of rollouts, of which the last may say what explains the gap to the engine."""
 
-    of: ClassVar = RolloutValues
-    held: tuple[HeldRollout, ...]
-    columns: tuple[str, ...]
+    causes: tuple[str, ...] = ()
+    """Their names; there is a column for each."""
 
-    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
-        """The vector's numbers, rollout by rollout."""
-        count = len(self.held)
-        return {
-            held.index: self._values(held, dict(zip(self.columns, numbers[place::count], strict=True)))
-            for place, held in enumerate(self.held)
-        }
-
-    def _values(self, held: HeldRollout, of: dict[str, float]) -> dict[str, Any]:
-        off = finite(of["off"]) if "off" in of else None
-        fields = {
-            "max_abs_advantage": finite(of["largest"]),
-            "weights_differ": int(of["weights_differ"]) if "weights_differ" in of else None,
-            "reference_changed": int(of["reference_changed"]) if "reference_changed" in of else None,
-            "reference_shared": held.reference.shared if held.reference is not None else None,
-            "reference_written": held.reference.written if held.reference is not None else None,
-            "reference_gap": finite(of["reference_gap"]) if "reference_gap" in of else None,
-            "reference_moved": int(of["reference_moved"]) if "reference_moved" in of else None,
-            "tokens_moved": int(of["tokens_moved"]) if "tokens_moved" in of else None,
-            "rewards_moved": int(of["rewards_moved"]) if "rewards_moved" in of else None,
-            "masks_wrong": int(of["masks_wrong"]) if "masks_wrong" in of else None,
-            "advantages_off": off,
-            "advantages_fit": held.scored.fits(held.advantages) if off is not None and off > 1 and held.scored else "",
-            "sampler_gap_mean": finite(of["gap"] / max(of["tokens"], 1.0)) if "gap" in of else None,
-            "sampler_gap_max": finite(of["largest_gap"]) if "gap" in of else None,
-            "sampler_gap_fit": self._fit(held, of),
-            "reward_mean": finite(of["reward_mean"]) if "reward_mean" in of else None,
-            "reward_deviation": finite(of["reward_deviation"]) if "reward_mean" in of else None,
-            "groups": held.scored.groups if held.scored is not None and "reward_mean" in of else None,
-            "equal_groups": int(of["equal_groups"]) if "reward_mean" in of else None,
-        }
-        return {name: value for name, value in fields.items() if value not in (None, "")}
-
-    def _fit(self, held: HeldRollout, of: dict[str, float]) -> str:
-        if held.explained is None:
-            return ""
-        names = held.explained.names
-        return closest(names, [of[f"cause {place}"] for place in range(len(names))])
+    def fields(self, place: int, of: dict[str, float]) -> dict[str, Any]:
+        """The fields of one rollout from its numbers."""
+        fields = Columns.fields(self, place, of)
+        if self.causes:
+            distances = [of[f"cause {cause}"] for cause in range(len(self.causes))]
+            fields["sampler_gap_fit"] = closest(self.causes, distances)
+        return fields
 
 
-class LoggedRatioSource(msgspec.Struct, frozen=True):
-    """What one number means: the mean ratio of a rollout's micro-batches, beside what the framework logged for it."""
-
-    of: ClassVar = RolloutValues
-    index: int
-    logged: float
-
-    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
-        """The number, with its counterpart."""
-        return {self.index: {"mean_ratio": finite(numbers[0]), "logged_ratio": finite(self.logged)}}
-
-
-class GapSource(msgspec.Struct, frozen=True):
-    """What three numbers mean: tokens of a rollout, the largest and the sum of |trainer log-prob - engine log-prob|."""
-
-    of: ClassVar = RolloutValues
-    index: int
-
-    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
-        """The gap of the rollout."""
-        tokens, largest, total = numbers
-        mean = finite(total / max(tokens, 1.0))
-        return {self.index: {"sampler_gap_mean": mean, "sampler_gap_max": finite(largest)}}
-
-
-class EstimateSource(msgspec.Struct, frozen=True):
-    """What two numbers mean: the distance of a rollout's advantages from the documented ones, and samples whose mask is another."""
-
-    of: ClassVar = RolloutValues
-    index: int
-    fit: Callable[[], str]
-    """Names the calculation that gives them. It waits for the device, so it is called for wrong advantages only."""
-
-    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
-        """The numbers of the rollout."""
-        off, wrong = numbers
-        fit = self.fit() if off > 1 else ""
-        return {self.index: {"advantages_off": finite(off), "advantages_fit": fit, "masks_wrong": int(wrong)}}
+def _known_of(held: HeldRollout) -> dict[str, Any]:
+    """What the host knows of a rollout, as fields of `RolloutValues`."""
+    known: dict[str, Any] = {}
+    if held.reference is not None:
+        known |= {"reference_shared": held.reference.shared, "reference_written": held.reference.written}
+    if held.scored is not None:
+        known |= {"groups": held.scored.groups, "advantages_fit": partial(held.scored.fits, held.advantages)}
+    return known
 
 
 class Meter(Protocol):
     """Whatever measures micro-batches."""
 
-    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+    def work_up(self) -> Sequence[tuple[Meaning, Tensor]]:
         """The numbers of all micro-batches since the last call, as vectors of float32."""
 
 
@@ -313,7 +253,8 @@ class NumberCollector:
 
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
-        self._fetched.add(LoggedRatioSource(index, logged), mean)
+        known = {"logged_ratio": finite(logged)}
+        self._fetched.add(Columns(RolloutValues, (index,), ("mean_ratio",), (known,)), mean)
 
     def add_estimate(self, index: int, off: Tensor, masks_wrong: Tensor, fit: Callable[[], str]) -> None:
         """Keep how far the advantages of a rollout are from the documented ones.
@@ -324,7 +265,8 @@ class NumberCollector:
             masks_wrong: Samples whose mask does not count the documented tokens.
             fit: Names which other calculation gives them.
         """
-        self._fetched.add(EstimateSource(index, fit), torch.stack([off.float(), masks_wrong.float()]))
+        meaning = Columns(RolloutValues, (index,), ("advantages_off", "masks_wrong"), ({"advantages_fit": fit},))
+        self._fetched.add(meaning, torch.stack([off.float(), masks_wrong.float()]))
 
     def add_gap(self, index: int, parts: list[Tensor]) -> None:
         """Keep how far the engine's log-probs are from those of the loss.
@@ -334,7 +276,8 @@ class NumberCollector:
             parts: For each micro-batch its tokens, the largest and the sum of the distances, (3,) float32.
         """
         of = torch.stack(parts)
-        self._fetched.add(GapSource(index), torch.stack([of[:, 0].sum(), of[:, 1].max(), of[:, 2].sum()]))
+        meaning = Columns(RolloutValues, (index,), ("tokens", "sampler_gap_max", "sum_sampler_gap"), padded=True)
+        self._fetched.add(meaning, torch.stack([of[:, 0].sum(), of[:, 1].max(), of[:, 2].sum()]))
 
     def collect(self) -> None:
         """A rollout has come: emit what has arrived, and work up what was held, not too often."""
@@ -372,7 +315,10 @@ class NumberCollector:
         for group in groups.values():
             columns = _columns(group)
             vector = torch.cat([column.float() for column in columns.values()])
-            self._fetched.add(RolloutSource(tuple(group), tuple(columns)), vector)
+            indices, known = tuple(held.index for held in group), tuple(_known_of(held) for held in group)
+            causes = () if group[0].explained is None else group[0].explained.names
+            meaning = RolloutColumns(RolloutValues, indices, tuple(columns), known, padded=True, causes=causes)
+            self._fetched.add(meaning, vector)
 
     def _emit(self, *, wait: bool = False) -> None:
         measured = self._fetched.measured(self._recorder.now, wait=wait)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
+from rlstep_hooks.observe.numbers import Columns
+from rlstep_hooks.record.events import MicroBatchValues
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-COLUMNS = ("tokens", "largest", "sum", "signal")
+COLUMNS = ("tokens", "max_abs_log_ratio", "sum_abs_log_ratio", "max_abs_advantage")
 """Trained tokens, the largest and the sum of their |log ratio|, and the largest |advantage|."""
 
 
@@ -19,7 +20,7 @@ class RatioMeter:
     """Measures micro-batches from what `compute_loss` was given and what its model returned (TRL 1.16.0:1497-1530)."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[MicroBatchSource, Tensor]] = []
+        self._done: list[tuple[Columns, Tensor]] = []
         self._of_rollout: list[Tensor] = []
 
     def measure(self, index: int, inputs: dict[str, Any], log_probs: Tensor) -> None:
@@ -35,7 +36,7 @@ class RatioMeter:
         new = log_probs.flatten()[inputs["token_index"][selected]].float()
         size = (new - inputs["old_log_probs"][selected].float()).abs()
         columns = [selected.sum().float(), size.max(), size.sum(), inputs["advantages"][selected].float().abs().max()]
-        self._done.append((MicroBatchSource((index,), COLUMNS, "token"), torch.stack(columns)))
+        self._done.append((Columns(MicroBatchValues, (index,), COLUMNS, padded=True), torch.stack(columns)))
         self._of_rollout.append(self._done[-1][1])
 
     def take_gap(self) -> list[Tensor]:
@@ -43,7 +44,7 @@ class RatioMeter:
         found, self._of_rollout = self._of_rollout, []
         return found
 
-    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+    def work_up(self) -> list[tuple[Columns, Tensor]]:
         """The numbers of all micro-batches since the last call, as vectors of float32."""
         done, self._done = self._done, []
         return done

@@ -62,7 +62,7 @@ class FollowedLoss(HiddenLoss[Settings]):
     def columns(self) -> dict[str, Tensor]:
         """Also the factor of the loss over the documented one."""
         factor = self.arrived["loss"].double().reshape(())
-        return {**super().columns(), "backward": factor * self.divisor}
+        return {**super().columns(), "backward_ratio": factor * self.divisor}
 
     def given(self) -> dict[str, Tensor]:
         """What the loss is computed from, and how far the logit of each token is from what the model returned: 0."""

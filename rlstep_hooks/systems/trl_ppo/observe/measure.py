@@ -5,39 +5,23 @@ Shapes: N samples of a rollout, B of a micro-batch, L tokens of prompt and respo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.deferred import finite
-from rlstep_hooks.observe.losses import FITS
-from rlstep_hooks.systems.trl.observe.microbatch_values import MicroBatchSource
+from rlstep_hooks.observe.numbers import Columns
+from rlstep_hooks.record.events import MicroBatchValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COLUMNS = ("tokens", "largest", "sum", "tokens_differ")
+COLUMNS = ("tokens", "max_abs_log_ratio", "sum_abs_log_ratio", "tokens_intact")
 """Real tokens, the largest and the sum of their |log ratio|, and samples that are not of the rollout."""
 
 _BASE = 6364136223846793005
 """An odd number whose powers modulo 2**64 have a long period (Knuth's multiplier)."""
-
-
-class PpoSource(MicroBatchSource, frozen=True):
-    """What a vector of one micro-batch means, with the gradients of its loss."""
-
-    like: Callable[[], str] | None = None
-    """Names its loss, if that is not the documented one."""
-
-    def _values(self, place: int, of: dict[str, float]) -> dict[str, Any]:
-        values = MicroBatchSource._values(self, place, of)
-        gap = finite(of["loss_gap"]) if "loss_gap" in of else None
-        if gap is None:
-            return values
-        like = self.like() if self.like is not None and gap > FITS else ""
-        return values | {"loss_gap": gap, "loss_ratio": finite(of["loss_ratio"]), "loss_like": like}
 
 
 class Matched(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +57,7 @@ class RatioMeter:
         self._chunks: list[tuple[Tensor, Tensor, Tensor]] = []
         self._rollout: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._ratios: list[Tensor] = []
-        self._done: list[tuple[MicroBatchSource, Tensor]] = []
+        self._done: list[tuple[Columns, Tensor]] = []
         self._context = 0
         self._open: tuple[int, dict[str, Tensor], Callable[[], str] | None] | None = None
         """The micro-batch whose backward has not come yet, and its numbers."""
@@ -148,7 +132,18 @@ class RatioMeter:
         if self._open is not None:
             index, columns, like = self._open
             vector = torch.stack([column.float().reshape(()) for column in columns.values()])
-            self._done.append((PpoSource((index,), tuple(columns), "token", like=like), vector))
+            self._done.append(
+                (
+                    Columns(
+                        MicroBatchValues,
+                        (index,),
+                        tuple(columns),
+                        ({} if like is None else {"loss_like": like},),
+                        padded=True,
+                    ),
+                    vector,
+                )
+            )
         self._open = None
 
     def log_probs_of(self, ids: Tensor, logits: Tensor) -> Tensor:
@@ -201,7 +196,7 @@ class RatioMeter:
         """The mean ratio of this rollout's micro-batches so far, shape (1,); None if none was measured."""
         return torch.stack(self._ratios).mean().reshape(1) if self._ratios else None
 
-    def work_up(self) -> list[tuple[MicroBatchSource, Tensor]]:
+    def work_up(self) -> list[tuple[Columns, Tensor]]:
         """The numbers of all micro-batches since the last call, as vectors of float32."""
         self._close()
         done, self._done = self._done, []
