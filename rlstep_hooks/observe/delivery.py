@@ -132,7 +132,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[tuple[Any, ...], Any]] = {}
-        """Of a tensor: shape, row, elements and device for which its places are, and these, as a tensor on the device."""
+        """A tensor's name -> the shape, row, elements and device that its places are for, and the places, as a tensor on the device."""
 
     def read(self, name: str, tensor: Any, elements: int, shape: tuple[int, ...] | None = None, row: int = 0) -> Any:
         """The chosen elements of a tensor.

@@ -25,7 +25,7 @@ class Pieces:
     """What a rollout of such pieces came with, all on one device."""
 
     rewards: Sequence[Tensor]
-    """Of each piece."""
+    """The rewards of each piece."""
     ended: Tensor
     """(P,), whether its episode ended with it, so that nothing follows."""
     values: Tensor

@@ -22,7 +22,7 @@ class GradedTensors:
     def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
         # A shard may hold nothing of a tensor, and then gets no gradient of it.
         self._never = [(name, tensor) for name, tensor in named if tensor.numel()]
-        """Those without a gradient at any look so far."""
+        """Tensors without a gradient at any look so far, with their names."""
         self._named = any(name for name, _ in self._never)
         self._matrices = [
             tensor
@@ -31,7 +31,7 @@ class GradedTensors:
             if _IN_A_LAYER.search(name) and "expert" not in name and tensor.dim() > 1
         ]
         self._graded: list[Any] | None = None
-        """Those matrices that had a gradient at the first look."""
+        """Matrices of layers that had a gradient at the first look."""
 
     def look(self, *, whole: bool) -> dict[str, int]:
         """Gradients are final. Gives what is to be said of them, as fields of UpdateValues.

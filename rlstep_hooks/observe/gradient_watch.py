@@ -126,9 +126,9 @@ class Window(msgspec.Struct, frozen=True, gc=False):
     update: int
     names: tuple[str, ...]
     arrived: tuple[tuple[Tensor, ...], ...]
-    """Of each tensor what each backward pass gave."""
+    """What each backward pass gave for each tensor."""
     used: tuple[Tensor, ...]
-    """Of each tensor what the optimizer used."""
+    """What the optimizer used for each tensor."""
 
     def compare(self) -> Tensor:
         """As `GradientSource` says, float32."""

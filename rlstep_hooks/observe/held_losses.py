@@ -43,7 +43,7 @@ class HeldLosses(Generic[Held]):
         self._rollout = -1
         """The rollout that is trained, counted from 0."""
         self._tokens = 0
-        """Of this rollout, in what is held."""
+        """Tokens of this rollout among what is held."""
         self._arriving: DeferredValues[tuple[Held, list[int]]] = DeferredValues()
         self._gradients: DeferredValues[int] = DeferredValues()
 

@@ -183,7 +183,7 @@ class _Looks:
     async def awaits(
         self, wrapped: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The same for a coroutine function."""
+        """Call a coroutine function, await it, and look."""
         call = Call(owner, args, kwargs)
         running = self._begin(call)
         try:

@@ -71,7 +71,7 @@ class LossBatch:
     given in multiples of it."""
 
     def with_tensors(self, **tensors: Tensor | None) -> LossBatch:
-        """The same with other tensors; None takes one away."""
+        """This batch with other tensors; None takes one away."""
         changed = {name: tensor for name, tensor in {**self.tensors, **tensors}.items() if tensor is not None}
         return replace(self, tensors=changed)
 
@@ -168,7 +168,7 @@ class Formula(Generic[Settings]):
     def columns(
         self, batch: LossBatch, loss: Tensor, microbatches: int = 1
     ) -> tuple[dict[str, Tensor], Callable[[], str]]:
-        """The same comparison without waiting for the device: distance and ratio, and what names the mistake once they are here."""
+        """What `compare` gives, without waiting for the device: distance and ratio, and what names the mistake once they are here."""
         loss, (expected, one) = loss.detach().double(), self.value(batch)
         epsilon = max(batch.epsilons.values(), default=1.0)
 

@@ -27,7 +27,7 @@ class ModuleHookWatch:
     def __init__(self, guard: Contained) -> None:
         self._guard = guard
         self._placed: list[tuple[dict[int, Any], int, Any, Any]] = []
-        """Of each hook that is looked at: its dict, its key, the hook itself, and what stands in its place."""
+        """The hooks that are looked at: the dict of each, its key, the hook itself, and what stands in its place."""
 
     def begin(self, model: Any) -> list[tuple[str, Tensor]]:
         """Look at all hooks that are there.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Values = type[MicroBatchValues] | type[RolloutValues] | type[UpdateValues]
 
 Fields = dict[Values, dict[tuple[Role, int], dict[str, Any]]]
-"""Of values of each kind, by role and index, their fields."""
+"""A kind of values -> role and index of each -> its fields."""
 
 MEANS = {
     "sum_abs_log_ratio": ("mean_abs_log_ratio", "tokens"),
@@ -99,7 +99,7 @@ class Columns(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     """Fields of the values, sums of `MEANS`, and what these and `SEEN` ask for."""
     known: tuple[dict[str, Any], ...] = ()
-    """Of each index what the host knows, by fields; functions for those of `NAMED`."""
+    """What the host knows of each index, by fields; functions for those of `NAMED`."""
     padded: bool = False
     """Whether a micro-batch without a token has numbers, which are 0."""
 

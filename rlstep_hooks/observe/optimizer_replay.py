@@ -56,10 +56,10 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
     relative: float
     """Relative error of a step that the dtype of its moments explains."""
     roundings: float
-    """The same of the terms that a step is the sum of: they can cancel, and their rounding stays."""
+    """Relative error of the terms that a step is the sum of: they can cancel, and their rounding stays."""
     beta1: float = 0.0
     beta2: float = 0.0
-    """Also alpha of RMSprop."""
+    """beta2 of Adam and its relatives, alpha of RMSprop."""
     epsilon: float = 0.0
     keeps: float = 0.0
     """SGD and RMSprop: the part of the momentum that stays."""
@@ -123,7 +123,7 @@ class OptimizerReplay:
         self._left: tuple[Tensor, Tensor] | None = None
         """The moments that the step before left, and how many steps it had counted, if it was replayed."""
         self._look: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-        """Those, and both before the step that is being made."""
+        """Moments and counted steps that the step before left, and both before the step that is being made."""
         self._steps: list[tuple[int, _Before, Tensor, Tensor | None]] = []
         """Replayed steps: update, what it was computed from, weights and moments after it."""
         self._looks: list[tuple[int, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]] = []
@@ -344,7 +344,7 @@ class _Documented(msgspec.Struct, frozen=True):
     terms: Tensor
     """The sizes of the terms of the steps, added up."""
     moments: tuple[tuple[Tensor, Tensor], ...]
-    """Of each kind of moments that is compared: the documented ones, and the sizes of their terms."""
+    """For each kind of moments that is compared, the documented ones and the sizes of their terms."""
 
 
 class _Before(msgspec.Struct, frozen=True, gc=False):
@@ -353,7 +353,7 @@ class _Before(msgspec.Struct, frozen=True, gc=False):
     numbers: Tensor
     """The weights, their gradients, and each kind of moments: P numbers each."""
     constants: tuple[Constants, ...]
-    """Of each tensor."""
+    """The constants of each tensor."""
     steps: Tensor
     """(K,), steps made so far."""
 

@@ -25,7 +25,7 @@ def optimizer_tensors(parameters: Iterable[Any], *optimizers: Any) -> dict[str, 
 
 
 def stepped_by(optimizer: Any, parameters: Iterable[Any]) -> list[Any]:
-    """Those trainable parameters of a model that an optimizer holds.
+    """The trainable parameters of a model that an optimizer holds.
 
     Where it holds none of them, they are all: a shard or a copy in reduced precision is stepped in their place, or they are another
     model's, which is for rules to find.

@@ -29,7 +29,7 @@ _STEPPED_WITH = (
 """Settings of torch's optimizers that decide where a step goes, besides the rate, which is the scheduler's. Others are not looked at:
 some optimizers keep numbers in their groups that change at each step."""
 _CYCLED = ("betas", "momentum")
-"""Those that some schedulers change at every tick (`cycle_momentum`)."""
+"""Settings of optimizers that some schedulers change at every tick (`cycle_momentum`)."""
 
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
 _ABSENT = object()
@@ -116,7 +116,7 @@ class SettingsWatch:
 
 
 def attributes(owner: Any, names: Iterable[str], prefix: str = "") -> Iterator[Setting]:
-    """Those of these attributes that an object has: not every release has all."""
+    """The attributes that an object has, of those that are asked for: not every release has all."""
     for name in names:
         value = getattr(owner, name, _ABSENT)
         if value is not _ABSENT:

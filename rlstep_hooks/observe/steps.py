@@ -68,9 +68,9 @@ class StepFollower:
         self._known: dict[str, Any] = {}
         """What the host knows of the update that is being made, as fields of UpdateValues."""
         self._known_of: dict[int, dict[str, Any]] = {}
-        """The same of updates that were not worked up yet."""
+        """What the host knows of updates that were not worked up yet, by their index."""
         self._norms: dict[int, tuple[Tensor, float]] = {}
-        """Of updates that were not worked up yet: the norm of the gradients and its limit."""
+        """The norm of the gradients, and its limit, of updates that were not worked up yet, by their index."""
         self._weights_guard = Contained(recorder, ("weights",))
         self._gradient_guard = Contained(recorder, ("gradient",))
         self._replay_guard = Contained(recorder, ("optimizer",))

@@ -102,7 +102,7 @@ class SyncWatch:
     def through(
         self, tensors: Iterable[tuple[str, Any]], *see: Callable[[str, Any], None]
     ) -> Iterator[tuple[str, Any]]:
-        """The same tensors, each seen before it is handed on."""
+        """Hand tensors on, each seen before it is."""
         for name, tensor in tensors:
             try:
                 for look in see:

@@ -46,6 +46,6 @@ class WeightSums:
         return torch.stack(sums) if len({of.device for of in sums}) == 1 else None
 
     def work_up(self) -> list[tuple[int, Tensor]]:
-        """Of each update since the last call how many tensors had changed before it, (1,) float32."""
+        """How many tensors had changed before each update since the last call, (1,) float32."""
         held, self._held = self._held, []
         return held

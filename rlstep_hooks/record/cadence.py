@@ -9,7 +9,7 @@ ALL_OF_FIRST = 8
 ONE_OF = 41
 """Later, one cycle of this many. The number is a prime, so that it seldom divides a data epoch."""
 WHOLE_ONE_OF = 2 * ONE_OF
-"""The same for what reads all gradients of a model. Such a pass takes a hundredth of an update, however large the model is."""
+"""Later, one cycle of this many where all gradients are read, which takes a hundredth of an update, however large the model is."""
 PROBED_OF_FIRST = 16
 """Cycles at the beginning whose updates are all probed. Later those of two neighbours are: of one that is compared, and of the one
 before it, whose last update leaves the weights that the compared one begins with."""

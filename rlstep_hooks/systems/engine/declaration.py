@@ -233,7 +233,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     links: Mapping[LinkName, Link] = {}
     """What is compared of each link from the reward to the weight, and what is not; a system that is observed states all of them."""
     rules: Mapping[str, Link] = {}
-    """The same of single rules, by their codes, where more is to be said than of their link, or where they belong to none."""
+    """What single rules compare, by their codes, where more is to be said than of their link, or where they belong to none."""
     proved_in: str = "one process"
     """The deployment in which all of that was proved by real training."""
     knobs: Mapping[Knob, str] = {}

@@ -224,7 +224,7 @@ class _Names:
     # What is said about them.
 
     def _between_releases(self, version: str, listed: list[str], unknown: list[str]) -> Finding:
-        """Of these settings each is in some release and all are in none: the launch is for a checkout between two releases."""
+        """The finding that each setting is in some release and all are in none: the launch is for a checkout between two releases."""
         known, one = self.known, unknown[0]
         having = [name for name in listed if known.has(name, version) and not known.releases_with([name, one])]
         runs = {name: runs_of(known.releases_with([name]), known.releases) for name in (one, *having[:1])}

@@ -72,7 +72,7 @@ class RowWatch:
             self._observer.add_columns(*settings.formula().columns(batch_of(tensors, mask), loss))
 
     def follow(self, tensors: Mapping[str, Tensor]) -> None:
-        """Of each tensor, by the name of the number, the largest gradient that arrives there in the backward."""
+        """Note the largest gradient that arrives at each tensor in the backward, by the name of the number."""
         for name, tensor in tensors.items():
             if tensor.requires_grad:
                 tensor.register_hook(lambda gradient, name=name: self._arrives(name, gradient))

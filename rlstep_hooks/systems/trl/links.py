@@ -203,4 +203,4 @@ RULES: dict[str, Link] = {
     "RLS417": _ENGINE,
     "RLS418": _ENGINE,
 }
-"""Of single rules, in GRPOTrainer and RLOOTrainer."""
+"""What single rules compare in GRPOTrainer and RLOOTrainer."""

@@ -78,7 +78,7 @@ class Penalties(msgspec.Struct, frozen=True):
 
 
 def read_penalties(args: Any) -> Penalties:
-    """Those of a run's arguments."""
+    """The penalties that a run's arguments ask for."""
     own = args.reward
     buffer, truncated = getattr(own, "overlong_buffer_len", None), getattr(own, "stop_properly_penalty_coef", None)
     return Penalties(

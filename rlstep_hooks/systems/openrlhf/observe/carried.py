@@ -98,7 +98,7 @@ class CarriedSamples:
         """Group of processes that a list of answers is awaited from, by the list's id, with the list."""
         self._answers: dict[str, list[Tensor]] = {}
         self._checksums: dict[str, list[list[int]]] = {}
-        """Of each answer, part by part and sample by sample."""
+        """Checksums of each answer, part by part and sample by sample."""
         self._computed: dict[Role, dict[int, list[dict[str, int]]]] = {}
         """What each sample held when advantages had been computed, by the checksum of its tokens, which several may share."""
 

@@ -259,12 +259,12 @@ class OpenRlhfController:
             raise
 
     def _may_stop(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        """The same, where the audit may end training before the call."""
+        """Run a call before which the audit may end training."""
         self._stop_if_asked()
         return self._run(wrapped, instance, args, kwargs)
 
     def _may_raise(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        """The same, where the audit may end training after the call."""
+        """Run a call after which the audit may end training."""
         result = self._run(wrapped, instance, args, kwargs)
         try:
             self._record.session.raise_if_asked()

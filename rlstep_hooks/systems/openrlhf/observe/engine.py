@@ -151,7 +151,7 @@ class HeldWeights:
 
     def __init__(self) -> None:
         self._sums: dict[str, Sums] | None = None
-        """Of each parameter, after the latest sync."""
+        """Sums of each parameter after the latest sync."""
         self._label = FIRST_WEIGHTS
         self._handed: int | None = None
         """The label of the tensors after which it last changed."""

@@ -17,7 +17,7 @@ CHUNK = 1 << 22
 """Pieces of 16 bits that are summed at a time, so that a few megabytes are enough besides the weights."""
 
 Sums = tuple[int, int]
-"""Of the pieces of 16 bits, and of their squares."""
+"""The sum of the pieces of 16 bits, and the sum of their squares."""
 
 
 class WeightSums:

@@ -145,7 +145,7 @@ class LossMeter(HeldLosses[_Held]):
         return tensors, policy_formula(settings if whole else replace(settings, kl_coef=0.0)), whole
 
     def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
-        """The same of the critic's."""
+        """What the critic's loss is computed from, its formula, and whether that is the whole of it."""
         return {name: given[name] for name in _OF_VALUES}, value_formula(read_value_settings(self._args)), self._plain
 
     @property

@@ -105,7 +105,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         return self._session.report
 
     def __enter__(self) -> StepAuditSB3Callback:
-        """Also end the record when `learn` raises."""
+        """Let the record end when `learn` raises, as well as when it returns."""
         return self
 
     def __exit__(

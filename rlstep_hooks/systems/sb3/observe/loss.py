@@ -71,7 +71,7 @@ class MiniBatch(HiddenLoss[Settings]):
     log_probs: Tensor
     values: Tensor
     padding: Padding | None = None
-    """Of the tensors whose gradients arrive; the numbers here have none."""
+    """Padding of the tensors whose gradients arrive; the numbers here have none."""
     samples: Any = None
     """Stable-Baselines3's `RolloutBufferSamples`."""
 

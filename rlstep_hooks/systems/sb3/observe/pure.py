@@ -55,7 +55,7 @@ def is_pure(function: Any) -> bool:
 
 
 def _is_pure(function: Any, within: frozenset[int]) -> bool:
-    """The same, of a function that those within call; one that calls itself is not."""
+    """Whether a function is pure that those within call; one that calls itself is not."""
     if isinstance(function, functools.partial):
         given = (function.func, *function.args, *function.keywords.values())
         return all(_is_harmless(value, within) for value in given)

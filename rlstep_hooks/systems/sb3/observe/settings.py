@@ -26,7 +26,7 @@ _SETTINGS = (
 )  # fmt: skip
 """What `train` and the rollouts compute with."""
 _COPIED = ("gamma", "gae_lambda")
-"""Those of them that the rollout buffer has copies of."""
+"""Settings that the rollout buffer has copies of."""
 
 
 def of_copies(model: Any) -> SettingsWatch:

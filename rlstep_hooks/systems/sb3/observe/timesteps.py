@@ -132,7 +132,7 @@ def picked(observations: Any, leading: int = 1) -> Any:
 
 
 def _picked_on_device(observations: Any) -> Tensor:
-    """The same of the policy's tensors, (B, K)."""
+    """The picked elements of observations that are the policy's tensors, (B, K)."""
     parts = [observations[name] for name in sorted(observations)] if isinstance(observations, dict) else [observations]
     rows = [part.reshape(len(part), -1) for part in parts]
     return torch.cat([row[:, :: _stride(row.shape[1])][:, :PER_OBSERVATION].float() for row in rows], 1)

@@ -59,9 +59,9 @@ class TrainingWatch:
         self._samples: tuple[Any, Any] | None = None
         """Their places in the rollout, and what the buffer gave for them, without padding; None once it is trained."""
         self._trained: tuple[Any, Any] | None = None
-        """The same while it is handed over; None where nobody knows which samples it has."""
+        """Places and samples of the mini-batch while it is trained; None where nobody knows which samples it has."""
         self._padding: Padding | None = None
-        """Of RecurrentPPO's mini-batch."""
+        """Padding of RecurrentPPO's mini-batch."""
         self._log_probs: Tensor | None = None
         self._entropies: Tensor | None = None
         self._altered: Tensor | None = None

@@ -182,7 +182,7 @@ class RewardWatch:
         self.given: GivenRewards | None = None
         """What the reward functions got and gave for the latest rollout, if it is compared."""
         self._earlier: Scored | None = None
-        """Of the compared rollout before; where some are left out it is an older one, and then seldom fits."""
+        """Rewards of the compared rollout before; where some are left out it is an older one, and then seldom fits."""
         self._compares = False
 
     def attach(self, hooks: Hooks) -> None:

@@ -63,7 +63,7 @@ class Checksums:
         return torch.stack(found, 1)  # of the largest type among them, int64
 
     def of_loss(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Of the prompts and of the reference's log-probs, as far as a rollout or a loss has them: each (B,)."""
+        """Checksums of the prompts and of the reference's log-probs, as far as a rollout or a loss has them: each (B,)."""
         prompts, mask, reference = (inputs.get(name) for name in ("prompt_ids", "prompt_mask", "ref_per_token_logps"))
         found = {}
         if prompts is not None and mask is not None:

@@ -32,7 +32,7 @@ class GeneratedWatch:
         self._drawn = DrawnLogProbs(trainer)
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor]] = []
-        """Of each call: the prompts, and prompts with completions."""
+        """The prompts of each call, and its prompts with completions."""
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hook.

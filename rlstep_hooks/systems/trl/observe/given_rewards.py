@@ -27,7 +27,7 @@ class GivenRewards(msgspec.Struct):
     tokens: list[Any] | None = None
     """The tokens of the completions that it was asked about."""
     texts: list[Any] | None = None
-    """And their texts, as it got them."""
+    """The texts of these completions, as it got them."""
 
     def moved(self, rewards: Tensor, first: int) -> Tensor | None:
         """How many rewards of this process, from row `first` on, are not what the functions gave; None where none was seen.

@@ -31,7 +31,7 @@ class Trained(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     samples: tuple[SampleRows, ...] | None
     """None where they cannot be identified."""
     rollout: int
-    """Of the first one; -1 where it is not known."""
+    """The rollout of the first sample; -1 where it is not known."""
     sampled: int | None
     """Oldest version that sampled them."""
     refreshed: int | None

@@ -87,7 +87,7 @@ class LogProbHooks:
         return self._observation.trainer.accelerator.unwrap_model(given["model"]), given
 
     def _calls(self) -> list[LogProbCall] | None:
-        """Those of the rollout or the loss that is computed now; None outside both."""
+        """The calls of the rollout or the loss that is computed now; None outside both."""
         seen = self._observation
         if seen.generation is not None:
             return seen.generation.calls

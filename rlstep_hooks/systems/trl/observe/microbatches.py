@@ -151,7 +151,7 @@ class MicroBatchHooks:
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
 
     def _with_counted(self, terms: LossTerms, inputs: dict[str, Any]) -> LossTerms:
-        """The same, with the tokens that the masks of the rollout count in the place of those that the loss was given."""
+        """These terms, with the tokens that the masks of the rollout count in the place of those that the loss was given."""
         trained = self._observation.identities.trained(inputs)
         counted = self._observation.counted.get(trained.rollout)
         given = terms.generation_tokens

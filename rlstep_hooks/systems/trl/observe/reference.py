@@ -70,11 +70,11 @@ class _Sync(msgspec.Struct, frozen=True, gc=False):
 
     update: int
     known: Tensor
-    """Of the reference before it."""
+    """Probed weights of the reference before the sync."""
     now: Tensor
     policy: Tensor
     share: float
-    """Of the policy in the mix."""
+    """The share of the policy in the mix."""
 
     def compare(self) -> Tensor:
         """As `SyncSource` says, float32."""

@@ -55,7 +55,7 @@ class RolloutHooks:
         self._sampler_guard = Contained(recorder, ("sampler",))
         self._rollouts = 0
         self._trained_rollouts = 0
-        """Those of them that are not of an evaluation: what is sampled is sampled among these."""
+        """Rollouts that are not of an evaluation: which are compared is decided among these."""
         self._quick = False
         """Whether the latest generation was over before events have to be written."""
         self.of_evaluation = 0

@@ -37,7 +37,7 @@ NEUTRAL: dict[str, float] = {
 """Settings of transformers that change which token is sampled, each with the value that changes nothing; of lists, the size."""
 
 ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Those that GRPOConfig and RLOOConfig name themselves."""
+"""Settings that GRPOConfig and RLOOConfig name themselves."""
 
 
 PROCESSORS = "logits_processors"
@@ -70,7 +70,7 @@ class SamplingWatch:
         self._facts: dict[str, Any] = {}
         self._used: list[dict[str, float]] = []
         self._shown: dict[str, float] = {}
-        """Of the latest call: what belongs to its rollout."""
+        """Settings of the latest call that belong to its rollout."""
         self._latest: list[Any] = []
         """All that the latest call was seen with."""
         self._lasting = False

@@ -48,10 +48,10 @@ _OF_ENGINE = (
     "vllm_importance_sampling_clip_max",
     "vllm_importance_sampling_clip_min",
 )
-"""The same, by one name, of what is computed with where vLLM samples."""
+"""Attributes that are computed with where vLLM samples; the setting has the same name."""
 
 _COUNTED = {"num_generations": "num_generations", "num_iterations": "num_iterations"}
-"""The same for passes and groups. They are compared when training begins; after that rules of their own count them."""
+"""Attributes of passes and groups. They are compared when training begins; after that rules of their own count them."""
 
 _IN_USE = (
     *("max_grad_norm", "delta", "use_bias_correction_kl", "sapo_temperature_pos", "sapo_temperature_neg"),

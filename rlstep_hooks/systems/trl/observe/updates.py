@@ -62,7 +62,7 @@ class UpdateObserver:
         self._began = False
         """Whether a micro-batch of this window has begun."""
         self._tensors: list[Any] = []
-        """Those that are probed, where sharding moves no weights about."""
+        """Tensors that are probed, where sharding moves no weights about."""
         self._writes: list[int] | None = None
         """Writes to the probed tensors, as torch had counted them after the latest step."""
         self._written: int | None = None

@@ -56,11 +56,11 @@ class FollowedLoss(HiddenLoss[Settings]):
             values.register_hook(of_values)
 
     def follow_loss(self, loss: Tensor) -> None:
-        """Also read by what the loss is multiplied before its backward."""
+        """Read by what the loss is multiplied before its backward."""
         loss.register_hook(lambda gradient: self.arrived.__setitem__("loss", gradient.detach()))
 
     def columns(self) -> dict[str, Tensor]:
-        """Also the factor of the loss over the documented one."""
+        """The columns of the comparison, with the factor of the loss over the documented one."""
         factor = self.arrived["loss"].double().reshape(())
         return {**super().columns(), "backward_ratio": factor * self.divisor}
 

@@ -60,7 +60,7 @@ class Settings:
 
     @classmethod
     def of(cls, trainer: Any) -> Settings:
-        """Those of a live trainer."""
+        """Read the settings of a live trainer."""
         args, tokenizer = trainer.args, trainer.processing_class
         return cls(
             gamma=float(args.gamma),

@@ -99,9 +99,9 @@ class AdvantageWatch:
         self._rollouts = 0
         """Rollouts that were taken."""
         self._found: tuple[float | None, str] = None, ""
-        """Of the rollout that is trained, of all its parts so far."""
+        """What was found of the rollout that is trained, in all its parts so far."""
         self._computed: dict[str, dict[str, Tensor]] | None = None
-        """Of its samples by name: advantages as they were computed, the rewards they were computed from, values and returns."""
+        """A sample's name -> its advantages as they were computed, the rewards that they were computed from, values and returns."""
 
     def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
         """Advantages were computed, of a rollout or of one part of it.

@@ -35,9 +35,9 @@ class _Asked(NamedTuple):
     rows: tuple[int, ...]
     """Its sequence in the micro-batch."""
     positions: tuple[int, ...]
-    """Of the logits that predict it, in its sequence."""
+    """The positions of the logits that predict it, in its sequence."""
     packed: tuple[int, ...]
-    """The same in all sequences, one after the other."""
+    """The positions of these logits in all sequences, one after the other."""
     tokens: tuple[int, ...]
     temperature: float
 

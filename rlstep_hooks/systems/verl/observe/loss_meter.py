@@ -35,7 +35,7 @@ class Arrived:
     given: dict[str, Tensor]
     """(B, T) by name, what the controller sent."""
     dtypes: tuple[torch.dtype, ...]
-    """Of the outputs."""
+    """Dtypes of the outputs."""
     ranks: int
     tokens: float | None
     """Tokens of the mini-batch over all ranks, None for those of the micro-batch."""
@@ -104,7 +104,7 @@ class _Held(HeldBatch):
     tokens: float | None
     samples: float | None
     dtypes: tuple[torch.dtype, ...] = ()
-    """Of the model's outputs."""
+    """Dtypes of the model's outputs."""
 
 
 class LossMeter(HeldLosses[_Held]):

@@ -47,7 +47,7 @@ class RewardHooks:
         self._weighed = Contained(recorder, ("correction",))
         control = config.algorithm.get("kl_ctrl") or {}
         self._coefficient = float(control.get("kl_coef", 0.0)) if control.get("type", "fixed") == "fixed" else None
-        """Of the KL penalty in the rewards; None where it adapts."""
+        """The coefficient of the KL penalty in the rewards; None where it adapts."""
         if self._watch.reason:
             recorder.cannot("advantages", self._watch.reason)
 

@@ -75,7 +75,7 @@ def numbers_of(
 def numbers_of_refresh(
     data: Any, result: Any, log_probs: Sequence[Tensor], tokens: Sequence[Tensor], cap: float | None
 ) -> dict[str, Any] | None:
-    """The same for the samples of a refresh; None where what it takes is not at hand.
+    """How surprising the samples of a refresh are to the policy; None where what it takes is not at hand.
 
     Args:
         data: verl's, of the samples.

@@ -22,7 +22,7 @@ _OF_LOSS = (
 0.9.1)."""
 
 _OF_KIND = ("loss_mode", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef")
-"""The same of its part `policy_loss`."""
+"""Settings of its part `policy_loss` that the loss computes with."""
 
 
 def clip_grad(engine: Any) -> float:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "critic"}
-"""Of verl's configuration."""
+"""The section of verl's configuration of each role."""
 
 
 class VerlTrainer:
@@ -77,12 +77,12 @@ class VerlTrainer:
         self._in_step = False
         self._stepped = False
         self._engines: dict[Role, tuple[Any, State]] = {}
-        """Those that train, each with its state when it was built."""
+        """Engines that train, each with its state when it was built."""
         self._loaded_from: dict[Role, str] = {}
         self._begun = False
         self._rollout_values = RolloutValues(index=NO_REFRESH)
         self._masks = Carried()
-        """Those of the refresh."""
+        """The masks of the refresh."""
         self._advantages = Carried()
         """As they came to this process."""
         self._targets = Carried()
@@ -92,12 +92,12 @@ class VerlTrainer:
         self._reference = Carried()
         """The reference's log-probs as it computed them."""
         self._of_critic_intact: dict[int, tuple[bool | None, bool | None]] = {}
-        """Of the critic's micro-batches whether returns and old values were those."""
+        """A micro-batch of the critic -> whether its returns, and its old values, were those that came."""
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
         self._settings: dict[Role, SettingsWatch] = {}
         self._limits: dict[Role, float] = {}
-        """Of the norm of the gradients."""
+        """Limits of the norm of the gradients."""
         self._loss_settings: SettingsWatch | None = None
         self._formula = Contained(self._record.writer, ("formula",))
         self._drawn = Contained(self._record.writer, ("drawn",))
@@ -112,7 +112,7 @@ class VerlTrainer:
         self._versions_of: dict[str, int] = {}
         """Versions of the weights that went to the engine, by their labels."""
         self._label: int | None = None
-        """Of the latest ones."""
+        """The label of the weights that went to the engine last."""
 
     def cannot(self, what: str, why: str) -> None:
         """Record once that a topic cannot be observed."""
@@ -374,7 +374,7 @@ class VerlTrainer:
             self._record.see_reference_log_probs(intact=intact)
 
     def _compare_targets(self, data: Any) -> None:
-        """The same for a micro-batch of the critic."""
+        """Compare returns and old values of a micro-batch of the critic with those that came to this process."""
         index, keys = self._record.open_index, keys_of(data)
         if index is not None and not self._value_losses.reason:
             targets = self._targets.intact(keys, rows_of(data, "returns"))

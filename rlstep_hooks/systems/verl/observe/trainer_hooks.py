@@ -93,7 +93,7 @@ def _on_trainer(see: Callable[[VerlTrainer, Call], None]) -> Callable[[Call], No
 
 
 def _along(see: Callable[[VerlTrainer, Call], Iterator[None]]) -> Callable[[Call], Iterator[None]]:
-    """The same before and after a call."""
+    """A hook that looks before and after a call while this process has a trainer, and gets it too."""
 
     def running(call: Call) -> Iterator[None]:
         if _trainer is None:

@@ -26,7 +26,7 @@ class FullyAsyncController(VerlController):
     def __init__(self, trainer: Any) -> None:
         self._streamed: StreamedRollouts | None = None
         self._label = -1
-        """Of the latest sync."""
+        """The label of the latest sync."""
         super().__init__(trainer, own_fit=False)
 
     def _plan(self, own_fit: bool) -> tuple[Schedule | None, str]:

@@ -32,7 +32,7 @@ class Taken(msgspec.Struct, frozen=True):
     oldest: int | None
     """Label of the weights of its first token."""
     newest: int | None
-    """The same of its last token."""
+    """Label of the weights of its last token."""
 
 
 class _Prompt(msgspec.Struct):
@@ -41,7 +41,7 @@ class _Prompt(msgspec.Struct):
     submitted: int = 0
     """Syncs that had been told of when its generation began."""
     entered: int | None = None
-    """The same when it was about to be put into the queue; None before."""
+    """Syncs that had been told of when it was about to be put into the queue; None before."""
     before: int = 0
     """Prompts that had been put into the queue by then."""
     number: int | None = None
@@ -60,7 +60,7 @@ class StreamedQueue:
         self.seen = False
         """Whether any step of a prompt was recorded."""
         self._labels: list[int] = []
-        """Of the weights that were synced, in this order."""
+        """Labels of the weights that were synced, in this order."""
         self._waiting: dict[str, _Prompt] = {}
         """Prompts that are not taken yet."""
         self._taken: OrderedDict[str, None] = OrderedDict()

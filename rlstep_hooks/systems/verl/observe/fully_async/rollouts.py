@@ -54,7 +54,7 @@ class StreamedRollouts:
         """Whether parts of a rollout were given to training, and others are to come."""
         self._parts: list[list[Taken]] = []
         self._rewarded: list[Rewarded] = []
-        """Of parts whose rollout was not recorded yet."""
+        """Rewards of parts whose rollout was not recorded yet."""
         self._steps = record_of_generation()
         self._queue: StreamedQueue | None = StreamedQueue(schedule.samples_per_prompt)
         self._contained_queue = Contained(recorder, ("queue",))
