@@ -7,6 +7,7 @@ Sizes that a cycle follows are read from the arguments. What the trainer compute
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
@@ -172,7 +173,8 @@ class OptimizerSettings:
     def __init__(self, trainer: Any, optimizer: Any) -> None:
         self._trainer = trainer
         self._optimizer = optimizer
-        self._followed = SettingsWatch(self._read, since="train_begin")
+        # Not by methods of this object: nothing may wait for the garbage collector once training is over.
+        self._followed = SettingsWatch(partial(_of_optimizer, trainer, optimizer), since="train_begin")
         self._lasting = self._from_now_on()
 
     def tell(self, recorder: EventRecorder, *, stepped: bool) -> None:
@@ -184,7 +186,8 @@ class OptimizerSettings:
         """
         certain = self._lasting
         if not stepped:
-            certain = SettingsWatch(lambda: self._of_groups("lr", "initial_lr"), self._built, since="configuration")
+            groups = partial(_of_groups, self._trainer, self._optimizer, "lr", "initial_lr")
+            certain = SettingsWatch(groups, self._built, since="configuration")
         if certain.tell(recorder):
             self._followed.changes()  # those of `certain` among them are told
         else:
@@ -193,23 +196,11 @@ class OptimizerSettings:
             self._lasting = self._from_now_on()
 
     def _from_now_on(self) -> SettingsWatch:
+        trainer, optimizer = self._trainer, self._optimizer
         return SettingsWatch(
-            lambda: [setting for setting in self._read() if setting[0].startswith(_NEVER_SCHEDULED)],
+            lambda: [of for of in _of_optimizer(trainer, optimizer) if of[0].startswith(_NEVER_SCHEDULED)],
             since="configuration",
         )
-
-    def _of_groups(self, *also: str) -> Iterator[Setting]:
-        return optimizer_settings(self._optimizer, _name, scheduler=self._trainer.lr_scheduler, also=also)
-
-    def _read(self) -> Iterator[Setting]:
-        yield from self._of_groups()
-        # Where all groups follow one function of the ticks, their rates keep their ratio.
-        functions = list(getattr(self._trainer.lr_scheduler, "lr_lambdas", None) or [])
-        first, *rates = [group["lr"] for group in self._optimizer.param_groups]
-        if functions and all(function is functions[0] for function in functions) and isinstance(first, float) and first:
-            for place, rate in enumerate(rates, 1):
-                if isinstance(rate, float):
-                    yield f"{_name('lr', place)} over that of group 0", float(f"{rate / first:.4g}")
 
     def _built(self) -> dict[str, Any]:
         """What transformers builds the optimizer with; nothing where somebody else built it."""
@@ -226,6 +217,21 @@ class OptimizerSettings:
             for name, value in {**of_all, "weight_decay": 0.0 if place else args.weight_decay}.items()
             if group["params"]
         }
+
+
+def _of_groups(trainer: Any, optimizer: Any, *also: str) -> Iterator[Setting]:
+    return optimizer_settings(optimizer, _name, scheduler=trainer.lr_scheduler, also=also)
+
+
+def _of_optimizer(trainer: Any, optimizer: Any) -> Iterator[Setting]:
+    yield from _of_groups(trainer, optimizer)
+    # Where all groups follow one function of the ticks, their rates keep their ratio.
+    functions = list(getattr(trainer.lr_scheduler, "lr_lambdas", None) or [])
+    first, *rates = [group["lr"] for group in optimizer.param_groups]
+    if functions and all(function is functions[0] for function in functions) and isinstance(first, float) and first:
+        for place, rate in enumerate(rates, 1):
+            if isinstance(rate, float):
+                yield f"{_name('lr', place)} over that of group 0", float(f"{rate / first:.4g}")
 
 
 def _name(setting: str, place: int) -> str:
