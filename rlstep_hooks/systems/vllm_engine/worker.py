@@ -7,18 +7,15 @@ the CPU, under verl 0.9.1, OpenRLHF 0.11.2 and TRL 1.16.0.
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import wrapt
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.delivery import HeldWatch
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.processes import introduce, when_imported
 from rlstep_hooks.observe.versions import versions_of
-from rlstep_hooks.record.events import AdapterUsed, Attached
+from rlstep_hooks.record.events import AdapterUsed
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
@@ -61,14 +58,7 @@ def detach() -> list[str]:
 
 
 def _when_imported(module: str, place: Callable[[Any], None]) -> None:
-    def contained(imported: Any) -> None:
-        try:
-            if _attached:  # wrapt also calls back after everything was taken off
-                place(imported)
-        except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end the engine
-            not_evaluated(f"{module} could not be hooked: {error!r}")
-
-    wrapt.when_imported(module)(contained)
+    when_imported(module, place, wanted=lambda: _attached)
 
 
 def _place_worker(module: Any) -> None:
@@ -202,14 +192,7 @@ class EngineWeights:
 
     def __init__(self, worker: Any, where: Place) -> None:
         process = process_name()
-        attached = Attached(
-            run=where.run,
-            process=process,
-            host=os.uname().nodename,
-            pid=os.getpid(),
-            started=time.time(),
-            versions=versions_of("vllm", "torch", "transformers"),
-        )
+        attached = introduce(where.run, process, versions_of("vllm", "torch", "transformers"))
         self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
         self._attached = attached
         self._writer.emit(attached)

@@ -41,7 +41,7 @@ def test_every_class_has_its_own_functions_again(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(STUBS)  # a stand-in for flash_attn, which OpenRLHF imports
     monkeypatch.setenv("RLSTEP_DIR", str(tmp_path))
     monkeypatch.setenv("RLSTEP_RUN", "run")
-    monkeypatch.setattr(attach, "_run_of_ray", lambda: "run")
+    monkeypatch.setattr(attach, "run_of_ray", lambda: "run")
     before = functions()
     attach.attach()
     attach.attach_engine()

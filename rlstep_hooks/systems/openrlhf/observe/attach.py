@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
-from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.observe.processes import announce, run_of_ray, when_imported
 from rlstep_hooks.systems.openrlhf.observe.environment import RUN
-from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, introduce, patches, run_name
+from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, patches, run_name, versions
 from rlstep_hooks.systems.openrlhf.releases import installed_release
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ def attach() -> None:
     if "worker" in _attached:
         return
     _attached.add("worker")
-    os.environ[RUN] = _run_of_ray()
+    os.environ[RUN] = run_of_ray()
     _write_attached()
     release = installed_release()
     if release is None or not release.supported or not release.since(OBSERVED_SINCE):
@@ -55,15 +53,7 @@ def detach() -> list[str]:
 
 
 def _when_imported(module: str, place: Callable[[Any], None]) -> None:
-    def contained(imported: Any) -> None:
-        # An exception here would reach the code that imports OpenRLHF.
-        try:
-            if _attached:  # wrapt also calls back after everything was taken off
-                place(imported)
-        except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
-            not_evaluated(f"{module} could not be hooked: {error!r}")
-
-    wrapt.when_imported(module)(contained)
+    when_imported(module, place, wanted=lambda: bool(_attached))
 
 
 def _place(role: str) -> Callable[[Any], None]:
@@ -87,24 +77,13 @@ def _place(role: str) -> Callable[[Any], None]:
     return place
 
 
-def _run_of_ray() -> str:
-    import ray
-
-    context = ray.get_runtime_context()
-    return f"{context.get_session_name().removeprefix('session_')}-{context.get_job_id()}"
-
-
 def _write_attached() -> None:
-    from rlstep_hooks.record.ledger import FolderLedger
     from rlstep_hooks.session import ray_sink
 
     if ray_sink.asked():  # the folder may exist on the controller's machine only
         return
-    process = f"process{os.getpid()}"
     try:
-        ledger = FolderLedger(folder(), run_name(), process)
-        ledger.write(introduce(process))
-        ledger.close()
+        announce(folder(), run_name(), versions())
     except OSError:
         # A process that should have a record and has none is a finding.
         return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.observe import processes
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.systems.openrlhf.observe.environment import FOLDER, RUN
@@ -33,17 +33,7 @@ def run_name() -> str:
 
 def introduce(process: str, world_size: int = 1) -> Attached:
     """A record's first line."""
-    from rlstep_hooks.record.events import Attached
-
-    return Attached(
-        run=run_name(),
-        process=process,
-        world_size=world_size,
-        host=os.uname().nodename,
-        pid=os.getpid(),
-        started=time.time(),
-        versions=versions(),
-    )
+    return processes.introduce(run_name(), process, versions(), world_size)
 
 
 def versions() -> dict[str, str]:

@@ -8,15 +8,12 @@ workers of the same process.
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from rlstep_hooks.observe.patches import Patches
-from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.observe.processes import announce, run_of_ray, when_imported
 from rlstep_hooks.show import scalars
-from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE, folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.process import OBSERVED_SINCE, folder, versions
 from rlstep_hooks.systems.verl.releases import installed_release
 from rlstep_hooks.systems.vllm_engine.environment import RUN
 
@@ -58,7 +55,7 @@ def attach() -> None:
 def _name_run() -> None:
     """Tell the engine processes that this one may start (vLLM's, `rlstep_hooks.systems.vllm_engine`) which run they belong to."""
     try:
-        os.environ[RUN] = run_name()
+        os.environ[RUN] = run_of_ray()
     except Exception:  # noqa: BLE001 - the driver has no Ray yet and starts no engine; nothing here may reach verl
         return
 
@@ -71,15 +68,7 @@ def detach() -> list[str]:
 
 
 def _when_imported(module: str, place: Callable[[Any], None]) -> None:
-    def contained(imported: Any) -> None:
-        # Whatever is raised here would reach whoever imports verl.
-        try:
-            if _attached:  # wrapt calls back also when all was taken off again
-                place(imported)
-        except Exception as error:  # noqa: BLE001 - a module that is not as it was read must not end training
-            not_evaluated(f"{module} could not be hooked: {error!r}")
-
-    wrapt.when_imported(module)(contained)
+    when_imported(module, place, wanted=lambda: _attached)
 
 
 def _place_controller(trainer_class: str) -> Callable[[Any], None]:
@@ -128,25 +117,10 @@ def _write_attached() -> None:
 
     Where trainers record through Ray the folder may be there on the controller's machine alone, so nothing is written into it here.
     """
-    from rlstep_hooks.record.events import Attached
-    from rlstep_hooks.record.ledger import FolderLedger
     from rlstep_hooks.session import ray_sink
 
     try:
-        if ray_sink.asked():
-            return
-        run, process = run_name(), f"process{os.getpid()}"
-        ledger = FolderLedger(folder(), run, process)
-        ledger.write(
-            Attached(
-                run=run,
-                process=process,
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
-                versions=versions(),
-            )
-        )
-        ledger.close()
+        if not ray_sink.asked():
+            announce(folder(), run_of_ray(), versions())
     except Exception:  # noqa: BLE001 - nothing here may reach verl; a trainer without a record is a finding
         return

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems.engine import index
-from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.process import folder, versions
 from rlstep_hooks.systems.verl.observe.reward_hooks import RewardHooks
 from rlstep_hooks.systems.verl.observe.rollout_hooks import FollowedRollouts, RolloutHooks
 from rlstep_hooks.systems.verl.observe.start import facts_of, loader_facts, plan_of, updates_before
@@ -67,13 +68,13 @@ class VerlController:
         self._v1 = any(kind.__module__.startswith("verl.trainer.ppo.v1") for kind in type(trainer).__mro__)
         self._patches = Patches()
         self._followed = False
-        self._record = ControllerRecord(folder(), run_name(), index.deviations_of)
+        self._record = ControllerRecord(folder(), run_of_ray(), index.deviations_of)
         self.schedule, reason = self._plan(own_fit)
         updates = updates_before(self.schedule, self._rollouts_before())
         self._recorder = self._begin(updates, own_fit=own_fit)
         self._contained = Contained(self._recorder, _ORDER)
         self._hooks = Hooks(self._recorder, self._patches)
-        self._engines = EngineRecords(folder(), run_name(), self._recorder)
+        self._engines = EngineRecords(folder(), run_of_ray(), self._recorder)
         self._delivery = Contained(self._recorder, ("delivery",))
         session = self._record.session
         session.take_off(self._patches.restore)

@@ -1,4 +1,4 @@
-"""What every observed process of a verl run knows of itself: its folder, its run, and the releases in it."""
+"""What every observed process of a verl run knows of itself: its folder, and the releases in it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,6 @@ OBSERVED_SINCE = "0.9"
 def folder() -> Path:
     """Where this process records."""
     return Path(os.environ[FOLDER])
-
-
-def run_name() -> str:
-    """The name of the run, the same in all its processes: Ray's session and job.
-
-    Raises:
-        LookupError: This process has no Ray (the driver before it starts one).
-    """
-    import ray
-
-    if not ray.is_initialized():
-        raise LookupError("Ray is not running in this process")
-    context = ray.get_runtime_context()
-    return f"{context.get_session_name().removeprefix('session_')}-{context.get_job_id()}"
 
 
 def versions() -> dict[str, str]:

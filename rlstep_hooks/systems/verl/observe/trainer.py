@@ -7,8 +7,6 @@ happen, within the call of the controller that they belong to, and judges nothin
 from __future__ import annotations
 
 import math
-import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,9 +16,10 @@ from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
+from rlstep_hooks.observe.processes import introduce, run_of_ray
 from rlstep_hooks.observe.shards import LocalShard, local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
-from rlstep_hooks.record.events import NOT_FINITE, Attached, FactsRead, RolloutValues
+from rlstep_hooks.record.events import NOT_FINITE, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import sampled, settings
@@ -31,7 +30,7 @@ from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
-from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.process import folder, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights, plain_name
 
@@ -52,15 +51,7 @@ class VerlTrainer:
 
     def __init__(self, engine: Any) -> None:
         self._process = process = rank_process(engine.get_data_parallel_rank())
-        attached = Attached(
-            run=run_name(),
-            process=process,
-            world_size=engine.get_data_parallel_size(),
-            host=os.uname().nodename,
-            pid=os.getpid(),
-            started=time.time(),
-            versions=versions(),
-        )
+        attached = introduce(run_of_ray(), process, versions(), engine.get_data_parallel_size())
         self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
         self.expects_log_probs = False
         self.sends_with_updates = False

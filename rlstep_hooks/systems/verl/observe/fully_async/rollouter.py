@@ -6,16 +6,15 @@ an actor as its class has them, so hooks on the object see those calls alone tha
 
 from __future__ import annotations
 
-import os
-import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.hooks import Call, Hooks
-from rlstep_hooks.record.events import Attached, FactsRead, QueueStep
+from rlstep_hooks.observe.processes import introduce, run_of_ray
+from rlstep_hooks.record.events import FactsRead, QueueStep
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.verl.observe.process import folder, run_name, versions
+from rlstep_hooks.systems.verl.observe.process import folder, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,21 +38,14 @@ class Rollouter:
     """
 
     def __init__(self, rollouter: Any) -> None:
-        run = run_name()
+        run = run_of_ray()
         self._writer = writer = EventWriter(open_trainer_ledger(folder(), run, PROCESS))
         self._hooks = Hooks(writer)
         self._rollouter = rollouter
         self._client: Any = None
         self._syncs = 0
         writer.emit(
-            Attached(
-                run=run,
-                process=PROCESS,
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
-                versions=versions(),
-            ),
+            introduce(run, PROCESS, versions()),
             FactsRead(at=writer.now(), facts={"rows": len(rollouter.train_dataset)}),
         )
         # fully_async_rollouter.py:975: one prompt from its generation into the queue, in a task of its own.

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.record.events import Generated, QueueStep, Rewarded, Unobserved
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.systems.verl.observe.fully_async.queue import StreamedQueue, Taken
 from rlstep_hooks.systems.verl.observe.fully_async.rollouter import PROCESS
-from rlstep_hooks.systems.verl.observe.process import folder, run_name
+from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.observe.rollouts import counted
 from rlstep_hooks.systems.verl.observe.sampled import why_not_drawn
 
@@ -26,7 +27,7 @@ NAME = "uid_"
 
 def record_of_generation() -> Tail:
     """The record of the process that generates."""
-    return Tail(folder() / f"{run_name()}.{PROCESS}.jsonl")
+    return Tail(folder() / f"{run_of_ray()}.{PROCESS}.jsonl")
 
 
 class StreamedRollouts:

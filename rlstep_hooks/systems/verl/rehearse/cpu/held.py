@@ -6,15 +6,13 @@ into its own model.
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.delivery import HeldWatch, same_names
+from rlstep_hooks.observe.processes import introduce
 from rlstep_hooks.observe.versions import versions_of
-from rlstep_hooks.record.events import Attached
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
@@ -48,16 +46,7 @@ class HeldWeights:
     def __init__(self, model: Any, where: Place) -> None:
         process = process_name()
         self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
-        self._writer.emit(
-            Attached(
-                run=where.run,
-                process=process,
-                host=os.uname().nodename,
-                pid=os.getpid(),
-                started=time.time(),
-                versions=versions_of("torch", "transformers"),
-            )
-        )
+        self._writer.emit(introduce(where.run, process, versions_of("torch", "transformers")))
         self._guard = Contained(self._writer, ("delivery",))
         self._watch = HeldWatch(engine_name(process), same_names(model))
         self._label: int | None = None
