@@ -62,7 +62,7 @@ class StandIn:
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     """Puts the controller's hooks on a trainer and lets it train: the report that was printed."""
-    monkeypatch.setattr(controller, "run_name", lambda: "run")
+    monkeypatch.setattr(controller, "run_of_ray", lambda: "run")
     monkeypatch.setenv("RLSTEP_DIR", str(tmp_path / "log"))
     seen: list[VerlController] = []
 
@@ -149,7 +149,7 @@ def test_a_configuration_that_verl_refuses_later_is_not_evaluated(trained: Any) 
 def test_a_trainer_with_a_fit_of_its_own_has_its_end_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException | None
 ) -> None:
-    monkeypatch.setattr(controller, "run_name", lambda: "run")
+    monkeypatch.setattr(controller, "run_of_ray", lambda: "run")
     monkeypatch.setenv("RLSTEP_DIR", str(tmp_path / "log"))
 
     class Own(StandIn):
@@ -265,7 +265,7 @@ class Within(StandIn):
 def test_other_forms_of_fit_have_their_end_recorded_once(
     kind: type[StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(controller, "run_name", lambda: "run")
+    monkeypatch.setattr(controller, "run_of_ray", lambda: "run")
     monkeypatch.setenv("RLSTEP_DIR", str(tmp_path / "log"))
     patches = Patches()
     place_hooks(patches, StandIn)
