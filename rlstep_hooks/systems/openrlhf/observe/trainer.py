@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
@@ -31,7 +32,7 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
     identity,
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
-from rlstep_hooks.systems.openrlhf.observe.checkpoints import note_saved, resumed_from, saved, weights_of
+from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, weights_of
 from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
@@ -189,18 +190,19 @@ class OpenRlhfTrainer:
             path = resumed_from(args, self.role)
             noted = None if path is None else saved(folder(), self._process, path)
             if noted is not None:
-                same = weights_of(self._engine.module) == noted
-                others = dict.fromkeys(("optimizer_step", "saved_optimizer_step", "lr_tick", "saved_lr_tick"))
-                return {f"restored_{self.role}": {"weights": "as saved" if same else "others", **others}}
+                now, loads = (
+                    State(weights_of(self._engine.module)),
+                    dict.fromkeys(("model", "optimizer", "extra"), True),
+                )
+                return {f"restored_{self.role}": restored(now, now, noted, loads=loads, exact=False)}
         return {}
 
     def _around_save(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         with self._record.checkpoints:
             given = dict(zip(("model", "save_dir", "tag"), args, strict=False)) | kwargs
-            note_saved(
-                folder(), self._process, os.path.join(given["save_dir"], given["tag"]), weights_of(self._engine.module)
-            )
+            path, state = os.path.join(given["save_dir"], given["tag"]), State(weights_of(self._engine.module))
+            note_saved(folder(), self._process, path, state)
         return result
 
     def begin(self, name: Any) -> None:

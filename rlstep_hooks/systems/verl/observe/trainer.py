@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
 from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
@@ -24,7 +25,7 @@ from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import sampled, settings
 from rlstep_hooks.systems.verl.observe.carried import Carried
-from rlstep_hooks.systems.verl.observe.checkpoints import State, note_saved, restored, saved, state_of
+from rlstep_hooks.systems.verl.observe.checkpoints import state_of
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
 from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of

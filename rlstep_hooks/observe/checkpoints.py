@@ -1,0 +1,75 @@
+"""What a checkpoint must bring back: weights, the optimizer's steps, the position of the learning rate.
+
+A trainer notes beside the records what it saved, by the path of the checkpoint; a run that resumes with the same folder of
+records compares what it holds when it begins with that note.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER = "checkpoints"
+"""Below the folder of records."""
+
+
+class State(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one role's model and optimizer hold at one moment, in this process."""
+
+    weights: int
+    """Checksum of the probed weights."""
+    optimizer_step: int | None = None
+    """Steps that the optimizer has taken by its own count; None where it keeps none."""
+    lr_tick: int | None = None
+    """Position of the learning-rate scheduler."""
+
+
+def note_saved(folder: Path, process: str, path: str, state: State) -> None:
+    """Note what a checkpoint holds."""
+    file = _note(folder, process, path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"path": path, **msgspec.to_builtins(state)}))
+
+
+def saved(folder: Path, process: str, path: str) -> State | None:
+    """What a checkpoint holds, where a run with the same folder of records wrote it."""
+    file = _note(folder, process, path)
+    if not path or not file.exists():
+        return None
+    return msgspec.json.decode(file.read_bytes(), type=State)
+
+
+def _note(folder: Path, process: str, path: str) -> Path:
+    return folder / FOLDER / f"{zlib.crc32(os.path.abspath(path).encode()):08x}.{process}.json"
+
+
+def restored(now: State, first: State, noted: State | None, *, loads: dict[str, bool], exact: bool) -> dict[str, Any]:
+    """The fact of a role that rule RLS702 reads.
+
+    Args:
+        now: When training begins.
+        first: When the model was built, before any checkpoint was loaded.
+        noted: What the checkpoint holds, where it is known.
+        loads: Which parts the configuration loads: "model", "optimizer" and "extra", where the learning rate is.
+        exact: Whether the weights are of a precision in which every update changes some of them.
+    """
+    if not loads["model"]:
+        weights = "not loaded by the configuration"
+    elif noted is not None:
+        weights = "as saved" if now.weights == noted.weights else "others"
+    else:
+        weights = "those before the checkpoint" if exact and now.weights == first.weights else "unknown"
+    return {
+        "weights": weights,
+        "optimizer_step": now.optimizer_step if loads["optimizer"] else None,
+        "saved_optimizer_step": None if noted is None else noted.optimizer_step,
+        "lr_tick": now.lr_tick if loads["extra"] else None,
+        "saved_lr_tick": None if noted is None else noted.lr_tick,
+    }
