@@ -8,6 +8,7 @@ Shapes: B samples or actors, T tokens or timesteps of each. Without tokens, seve
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -140,13 +141,13 @@ class Estimator:
         """Rewards of samples (..., B) once baseline, deviation and limits have acted."""
         scores = given.scores
         if self.each_function and given.functions is not None and given.groups is not None:
-            summed = self._each_normalised(given, given.functions.double().mT, given.groups)
+            summed = self._each_normalised(given, given.functions.double().mT, _Groups(given.groups))
             return Estimator(baseline="whole", scale="rollout", stabiliser=self.stabiliser).of(summed)
         if scores is None:
             assert given.tokens is not None, "rewards of tokens or of samples"
             scores = given.tokens.double().sum(1)
         scores = scores.double()
-        groups = torch.arange(scores.shape[-1], device=scores.device) if given.groups is None else given.groups
+        groups = _Groups(torch.arange(scores.shape[-1], device=scores.device) if given.groups is None else given.groups)
         sizes = scores.abs().amax(-1, keepdim=True) if given.sizes is None else given.sizes
         size = (_rounding(given.tokens, given.scores) * sizes).expand_as(scores)
         values = self._less_baseline(scores, groups, given, mask)
@@ -155,7 +156,7 @@ class Estimator:
             values, size = values * factor, size * factor
         if self.scale != "none":
             if self.scale == "group":
-                deviation = _group_std(scores, groups, biased=self.biased)
+                deviation = groups.std(scores - groups.sum(scores) / groups.count, biased=self.biased)
             else:
                 deviation = (values if self.of_differences else scores).std(-1, keepdim=True)
             if self.scale == "rollout" and self.of_differences:
@@ -168,30 +169,31 @@ class Estimator:
             values = values.clamp(*self.limits)
         return Estimate(values, size)
 
-    def _less_baseline(self, scores: Tensor, groups: Tensor, given: Rewards, mask: Tensor | None) -> Tensor:
+    def _less_baseline(self, scores: Tensor, groups: _Groups, given: Rewards, mask: Tensor | None) -> Tensor:
         if self.baseline == "whole":
             return scores - scores.mean(-1, keepdim=True)
         if self.baseline == "given" and given.given is not None:
             return scores - given.given.double()
         if self.baseline == "second":
-            return _over_second(scores, groups)
-        count, values = _count(groups), scores
-        if self.baseline in ("mean", "others"):
-            values = scores - _group_mean(scores, groups)
-        elif self.baseline == "lengths" and mask is not None:
+            return _over_second(scores, groups.numbers)
+        if self.baseline == "lengths" and mask is not None:
             lengths = mask.sum(1)
-            values = scores - _group_sum(scores * lengths, groups) / _group_sum(lengths, groups)
+            values = scores - groups.sum(scores * lengths) / groups.sum(lengths)
+        elif self.baseline in ("mean", "others"):
+            values = scores - groups.sum(scores) / groups.count
+        else:
+            return scores
         if self.baseline == "others":
-            values = values * count / (count - 1).clamp(min=1)
+            values = values * groups.count / (groups.count - 1).clamp(min=1)
         # The baseline of a group of one is 0 (core_algos.py of verl 0.9.1).
-        return torch.where(count > 1, values, scores)
+        return torch.where(groups.several, values, scores)
 
-    def _each_normalised(self, given: Rewards, functions: Tensor, groups: Tensor) -> Rewards:
+    def _each_normalised(self, given: Rewards, functions: Tensor, groups: _Groups) -> Rewards:
         """The weighted sum of each function's rewards, (..., F, B), normalised within their groups over those that it gave."""
         there = ~functions.isnan()
-        rewards, count = torch.where(there, functions, 0.0), _group_sum(there.double(), groups)
-        centred = functions - _group_sum(rewards, groups) / count
-        squares = _group_sum(torch.where(there, centred, 0.0) ** 2, groups)
+        rewards, count = torch.where(there, functions, 0.0), groups.sum(there.double())
+        centred = functions - groups.sum(rewards) / count
+        squares = groups.sum(torch.where(there, centred, 0.0) ** 2)
         deviation = (squares / (count - 1)).sqrt() + self.stabiliser
         weights = torch.ones_like(deviation) if given.weights is None else given.weights.to(functions).unsqueeze(-1)
         sizes = rewards.abs().amax((-2, -1), keepdim=True) * weights.abs() / deviation
@@ -243,27 +245,35 @@ def normalised(values: Tensor, mask: Tensor) -> Estimate:
     return _whitened(Estimate(values, error), (mask != 0).double(), full=True, unbiased=True)
 
 
-# Sums within groups
+class _Groups:
+    """Which samples are of one prompt.
 
+    Args:
+        numbers: (B,), of each sample's group, from 0 and below B.
+    """
 
-def _count(groups: Tensor) -> Tensor:
-    return _group_sum(torch.ones(len(groups), dtype=torch.float64, device=groups.device), groups)
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
 
+    @cached_property
+    def count(self) -> Tensor:
+        """(B,), the samples of each sample's group."""
+        return self.sum(torch.ones(len(self.numbers), dtype=torch.float64, device=self.numbers.device))
 
-def _group_sum(values: Tensor, groups: Tensor) -> Tensor:
-    """(..., B), the sum of each sample's group."""
-    return torch.zeros_like(values).index_add_(-1, groups, values)[..., groups]
+    @cached_property
+    def several(self) -> Tensor:
+        """(B,), whether each sample's group has others."""
+        return self.count > 1
 
+    def sum(self, values: Tensor) -> Tensor:
+        """(..., B), the sum of each sample's group."""
+        return torch.zeros_like(values).index_add_(-1, self.numbers, values)[..., self.numbers]
 
-def _group_mean(values: Tensor, groups: Tensor) -> Tensor:
-    return _group_sum(values, groups) / _count(groups)
-
-
-def _group_std(values: Tensor, groups: Tensor, *, biased: bool) -> Tensor:
-    """(..., B), the standard deviation of each sample's group; 1 for a group of one, as verl has it."""
-    squares = _group_sum((values - _group_mean(values, groups)) ** 2, groups)
-    count = _count(groups)
-    return torch.where(count > 1, (squares / (count - (0 if biased else 1)).clamp(min=1)).sqrt(), 1.0)
+    def std(self, differences: Tensor, *, biased: bool) -> Tensor:
+        """(..., B), the standard deviation of each sample's group, from the differences from its mean; 1 for a group of one, as verl
+        has it."""
+        freedom = self.count if biased else (self.count - 1).clamp(min=1)
+        return torch.where(self.several, (self.sum(differences**2) / freedom).sqrt(), 1.0)
 
 
 def _over_second(scores: Tensor, groups: Tensor) -> Tensor:
