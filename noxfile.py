@@ -78,7 +78,7 @@ OF_ANY_RELEASE = tuple(
     for name in ("examples", "foreign_suite", "processes", "pytest_plugin", "records", "rehearse", "run_diff", "why")
 )
 """Records, reports, processes and commands: our own code, whatever the release. The newest has these tests."""
-TRL_TESTS = ("tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")
+TRL_TESTS = ("tests/observe", "tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
 VERL = (
