@@ -154,14 +154,15 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, c
         assert report.verdict == ("PASS" if fault.doubtful else "FAIL"), found
 
 
-@pytest.mark.parametrize("name", ["gradients_never_cleared", "gradients_tripled_by_a_module"])
-def test_a_compiled_trainer_left_behind_takes_a_fault_away(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """These two were not found now and then in TRL 0.16.1: another test of the process had trained with torch_compile. The loop clears
-    the gradients by the compiled model's own method, and a compiled model leaves hooks of modules out: nothing is wrong."""
+def test_a_compiled_trainer_left_behind_takes_a_fault_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two faults were not found now and then in TRL 0.16.1: another test of the process had trained with torch_compile.
+
+    The loop clears the gradients by the compiled model's own method, so `gradients_never_cleared` is no fault: nothing is wrong.
+    `gradients_tripled_by_a_module` is none either where the compiled model leaves hooks of modules out. It does so in a process of its
+    own; whether it does after other models were compiled depends on what dynamo remembers of them, so that is not asserted.
+    """
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
-    (fault,) = (fault for fault in FAULTS if fault.name == name)
+    (fault,) = (fault for fault in FAULTS if fault.name == "gradients_never_cleared")
     report, _ = train(tmp_path, dict(fault.settings), fault.prepare, fault.apply)
     assert (report.verdict, alarms(report)) == ("PASS", [])
 
