@@ -79,6 +79,9 @@ def _conversions(of: Values) -> dict[str, Callable[[float], Any]]:
 
 _CONVERSIONS = {of: _conversions(of) for of in _REQUIRED}
 
+_BESIDE_FIELDS = {*MEANS, *(counted for _, counted in MEANS.values()), *SEEN.values(), "learning", "undecided"}
+"""Columns that are no field themselves, and are what fields are made of."""
+
 
 class Meaning(Protocol):
     """What the numbers of a vector mean."""
@@ -92,7 +95,11 @@ class Meaning(Protocol):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """A vector of columns one after the other, each with a number for each index."""
+    """A vector of columns one after the other, each with a number for each index.
+
+    Raises:
+        ValueError: A column is no field of these values, nor what a field is made of: its numbers would be lost without a word.
+    """
 
     of: Values
     indices: tuple[int, ...]
@@ -102,6 +109,17 @@ class Columns(msgspec.Struct, frozen=True):
     """What the host knows of each index, by fields; functions for those of `NAMED`."""
     padded: bool = False
     """Whether a micro-batch without a token has numbers, which are 0."""
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Columns that a subclass makes fields of by itself."""
+        return frozenset()
+
+    def __post_init__(self) -> None:
+        """Look at the names."""
+        unknown = {*self.names} - _CONVERSIONS[self.of].keys() - _BESIDE_FIELDS - self.own
+        if unknown:
+            raise ValueError(f"{', '.join(sorted(unknown))}: no field of {self.of.__name__}")
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The columns by field, each number converted as the field's type says."""

@@ -25,11 +25,19 @@ OTHER_WITHIN = {"float32": 1e-4, "reduced": 1e-2}
 _ROUNDING = torch.finfo(torch.float32).eps
 
 
+_OF_LOSSES = frozenset(("loss", "documented", "terms", "gradient_factor", "factor_gap", "head_understood"))
+
+
 class LossColumns(Columns, frozen=True):
     """Columns of `MicroBatchMeter`, with those of its losses."""
 
     losses: tuple[Formula[LossSettings], LossBatch] | None = None
     """What the losses were compared with, and what they were computed from, if they were compared."""
+
+    @property
+    def own(self) -> frozenset[str]:
+        """What is compared with the documented losses."""
+        return _OF_LOSSES
 
     def fields(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         """The fields of one micro-batch from its numbers."""

@@ -134,6 +134,11 @@ class RolloutColumns(Columns, frozen=True):
     causes: tuple[str, ...] = ()
     """Their names; there is a column for each."""
 
+    @property
+    def own(self) -> frozenset[str]:
+        """The distance that each cause leaves unexplained."""
+        return frozenset(f"cause {cause}" for cause in range(len(self.causes)))
+
     def fields(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         """The fields of one rollout from its numbers."""
         fields = Columns.fields(self, place, of)
