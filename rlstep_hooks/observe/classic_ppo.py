@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlstep_hooks.observe.losses import Formula, LossBatch, Term, clipped_surrogate, near
+from rlstep_hooks.observe.losses import EDGE, Formula, LossBatch, Term, clipped_surrogate, near
+from rlstep_hooks.observe.own_graph import own_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -38,9 +39,48 @@ class ClassicPPO:
 
 def batch_of(tensors: Mapping[str, Tensor], mask: Tensor) -> LossBatch:
     """A mini-batch from vectors, (B,) each; the mask is not 0 where a sample counts."""
-    columns = {name: torch.where(mask, of.detach().double(), 0.0)[:, None] for name, of in tensors.items()}
+    columns = {name: torch.where(mask, of.double(), 0.0)[:, None] for name, of in tensors.items()}
     epsilon = torch.finfo(tensors["log_probs"].dtype).eps
     return LossBatch(tensors=columns, mask=mask.double()[:, None], epsilons={"policy": epsilon})
+
+
+def gradients(
+    settings: ClassicPPO,
+    outputs: Mapping[str, Tensor],
+    computed: Callable[..., Mapping[str, Tensor]],
+    mask: Tensor,
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The gradients of the documented loss at what the model returned.
+
+    Args:
+        settings: Of the loss.
+        outputs: `logits`, (B, K), the parameters of the policy's distribution, and with a critic `values`, (B,).
+        computed: Gives the tensors of the loss from the outputs, which it gets by name.
+        mask: (B,), not 0 where a sample counts.
+
+    Returns:
+        The gradient at each output, in float64, and one rounding of it: infinite where a rounding decides whether a clip acts.
+    """
+    epsilon = torch.finfo(outputs["logits"].dtype).eps
+    with own_graph():
+        leaves = {name: of.detach().double().requires_grad_() for name, of in outputs.items()}
+        batch = batch_of(computed(**leaves), mask)
+        found = torch.autograd.grad(settings.formula().value(batch)[0], list(leaves.values()))
+    given, count = {name: of.detach() for name, of in batch.tensors.items()}, mask.sum().clamp(min=1)
+    likely = 1 + (given["log_probs"].abs() + given["old"].abs()).amax()
+    errors, ends = (given["values"] - given["targets"]).square(), settings.largest_error
+    of_terms = (given["advantages"] * _ratio(batch).detach()).abs().amax() + abs(settings.entropy) + abs(settings.kl)
+    sizes = {
+        # A difference of an action and a mean has the rounding of these.
+        "logits": (found[0].abs().amax() * (1 + leaves["logits"].detach().abs().amax()) + of_terms / count) * likely,
+        "values": 2 * abs(settings.value) * (given["values"].abs() + given["targets"].abs()).amax() / count,
+    }
+    edges = {"logits": _edges(settings, batch), "values": near(errors, ends, within=EDGE * (1 + ends))[:, 0]}
+    least = torch.finfo(torch.float32).tiny
+    return {
+        name: (gradient, torch.where(edges[name], torch.inf, epsilon * sizes[name] + least))
+        for name, gradient in zip(leaves, found, strict=True)
+    }
 
 
 def _terms(settings: ClassicPPO, batch: LossBatch) -> Iterator[Term]:

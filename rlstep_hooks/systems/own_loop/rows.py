@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.classic_ppo import batch_of
+from rlstep_hooks.observe.classic_ppo import batch_of, gradients
 from rlstep_hooks.observe.contained import Contained
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rlstep_hooks.observe.classic_ppo import ClassicPPO
     from rlstep_hooks.observe.contained import GapRecorder
@@ -66,10 +67,39 @@ class RowWatch:
                 if counts:
                     self._observer.add_columns({number: torch.stack(counts).sum()})
 
-    def compare_loss(self, settings: ClassicPPO, tensors: Mapping[str, Tensor], mask: Tensor, loss: Tensor) -> None:
-        """The loss of the latest mini-batch against the documented one; tensors as `classic_ppo` says, (B,)."""
+    def compare_loss(
+        self,
+        settings: ClassicPPO,
+        outputs: Mapping[str, Tensor],
+        computed: Callable[..., Mapping[str, Tensor]],
+        mask: Tensor,
+        loss: Tensor,
+    ) -> None:
+        """The loss of the latest mini-batch against the documented one: its value, and in its backward the gradients at the outputs.
+
+        Args:
+            settings: Of the documented loss.
+            outputs: What the model returned, with its graph, as `classic_ppo.gradients` says.
+            computed: Gives the tensors of the loss from the outputs, which it gets by name.
+            mask: (B,), not 0 where a row counts.
+            loss: What the trainer computed.
+        """
         with torch.no_grad():
-            self._observer.add_columns(*settings.formula().columns(batch_of(tensors, mask), loss))
+            self._observer.add_columns(*settings.formula().columns(batch_of(computed(**outputs), mask), loss))
+        documented = gradients(settings, outputs, computed, mask)
+        # Where no gradient comes, as of a tensor that is detached, the distance stays that from 0.
+        gaps = {name: (of.abs() / rounding).amax() for name, (of, rounding) in documented.items()}
+        self._observer.add_columns({"gradient_gap": torch.stack(list(gaps.values())).amax()})
+        for name, output in outputs.items():
+            if output.requires_grad:
+                output.register_hook(partial(self._output_gets, name, gaps, *documented[name]))
+
+    def _output_gets(
+        self, name: str, gaps: dict[str, Tensor], documented: Tensor, rounding: Tensor, gradient: Tensor
+    ) -> None:
+        with self._loss_guard, torch.no_grad():
+            gaps[name] = ((gradient.double() - documented).abs() / rounding).amax()
+            self._observer.add_columns({"gradient_gap": torch.stack(list(gaps.values())).amax()})
 
     def follow(self, tensors: Mapping[str, Tensor]) -> None:
         """Note the largest gradient that arrives at each tensor in the backward, by the name of the number."""

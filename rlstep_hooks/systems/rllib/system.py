@@ -192,7 +192,7 @@ SYSTEM = System(
         "mask": no("RLlib marks the additional timesteps itself"),
         "mask on the way": no("it is a column of the train batch, and not followed"),
         "loss": yes("its value", "the KL coefficient is taken as it is in force", often="compared"),
-        "backward": yes("by the gradient that arrives at the loss"),
+        "backward": yes("by the gradients at the loss, and, where the loss is compared, at logits and values"),
         "gradients cleared": yes("a probe after zero_grad"),
         "gradients on the way": yes("eight tensors", "not with grad_clip_by value or norm", often="whole"),
         "gradient norm": yes("against grad_clip", "not with grad_clip_by value or norm", often="whole"),

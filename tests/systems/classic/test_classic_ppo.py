@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstep_hooks.observe.classic_ppo import ClassicPPO, batch_of
+from rlstep_hooks.observe.classic_ppo import ClassicPPO, batch_of, gradients
 
 SETTINGS = ClassicPPO(clip=0.2, value=0.5, largest_error=10.0, entropy=0.1, kl=0.3)
 MASK = torch.tensor([True, True, False])
@@ -66,3 +66,30 @@ def test_mistakes_are_named(loss: float, words: str) -> None:
     gap, _, like = _compared(loss)
     assert gap > 32
     assert like == words
+
+
+def _of_values(values: torch.Tensor, logits: torch.Tensor) -> dict[str, torch.Tensor]:
+    return TENSORS | {"values": values, "log_probs": TENSORS["log_probs"] + logits[:, 0]}
+
+
+def test_gradients_by_hand() -> None:
+    """Of rows that count, over their number: -ratio * advantage where no clip acts, and 2 * weight * error where it is not bounded."""
+    outputs = {"logits": torch.zeros(3, 1), "values": TENSORS["values"]}
+    found = gradients(SETTINGS, outputs, _of_values, MASK)
+    # Row 0: the ratio exp(0.5) is beyond the clip. Row 1: the ratio is 1, and the error 25 is beyond its bound of 10.
+    expected = {"logits": [[0.0], [0.5], [0.0]], "values": [0.5 * (1.0 - 2.0) * 2 / 2, 0.0, 0.0]}
+    for name, (gradient, rounding) in found.items():
+        assert gradient.flatten().tolist() == pytest.approx(torch.tensor(expected[name]).flatten().tolist())
+        assert (rounding < 1e-4).all()
+
+
+def test_nothing_is_said_of_a_gradient_where_rounding_decides_whether_a_clip_acts() -> None:
+    at_clip = TENSORS | {"old": TENSORS["log_probs"] - math.log(1.2)}
+    outputs = {"logits": torch.zeros(3, 1), "values": TENSORS["targets"] + math.sqrt(10.0)}
+    found = gradients(
+        SETTINGS,
+        outputs,
+        lambda values, logits: at_clip | {"values": values} | {"log_probs": TENSORS["log_probs"] + logits[:, 0]},
+        MASK,
+    )
+    assert all(rounding[:2].isinf().all() for _, rounding in found.values())

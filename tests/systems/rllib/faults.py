@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
@@ -198,6 +199,30 @@ def _rows_repeated(algorithm: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MiniBatchCyclicIterator, "__iter__", wrong)
 
 
+def _half_of_gradient(of: Any) -> Any:
+    """The same numbers, with half of the gradient."""
+    return of.detach() + 0.5 * (of - of.detach())
+
+
+def _outputs_with(
+    logits: Callable[[Any], Any] = lambda of: of, values: Callable[[Any], Any] = lambda of: of
+) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    """The loss is computed from the right numbers, which have lost a gradient."""
+
+    def breaks(algorithm: Any, patch: pytest.MonkeyPatch) -> None:
+        loss, valued = PPOTorchLearner.compute_loss_for_module, DefaultPPOTorchRLModule.compute_values
+
+        def computed(self: Any, *, fwd_out: dict[str, Any], **given: Any) -> Any:
+            name = "action_dist_inputs"
+            changed = type(fwd_out)(fwd_out) | {name: logits(fwd_out[name])}
+            return loss(self, fwd_out=changed, **given)
+
+        patch.setattr(PPOTorchLearner, "compute_loss_for_module", computed)
+        patch.setattr(DefaultPPOTorchRLModule, "compute_values", lambda *args, **named: values(valued(*args, **named)))
+
+    return breaks
+
+
 SMALL_CLIP = {"clip_param": 0.02}
 FAULTS = (
     Fault("the clip is ignored", _loss_with(clip_param=1e9), "RLS801", "without a clip", SMALL_CLIP),
@@ -227,6 +252,8 @@ FAULTS = (
     Fault("the runner keeps its weights", _weights_not_taken, "RLS301", rollouts=4),
     Fault("every third step is skipped", _every_third_step_skipped, "RLS204"),
     Fault("the loss is doubled on its way", _losses_doubled, "RLS805"),
+    Fault("the values are detached", _outputs_with(values=lambda of: of.detach()), "RLS805", "detach"),
+    Fault("half of the logits' gradient", _outputs_with(logits=_half_of_gradient), "RLS805", "the loss has its value"),
     Fault("gradients are never cleared", _never_cleared, "RLS803"),
     Fault("one gradient is tripled", _gradient_altered, "RLS810"),
     Fault("advantages of other rows", _rows_mixed, "RLS517"),

@@ -17,4 +17,4 @@ def test_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {finding.code: finding for finding in report.findings if finding.severity == "error"}
     assert fault.code in found, "\n".join(map(str, report.findings))
     finding = found[fault.code]
-    assert fault.says in f"{finding.why} {finding.observed}", str(finding)
+    assert fault.says in f"{finding.why} {finding.observed} {finding.fix}", str(finding)

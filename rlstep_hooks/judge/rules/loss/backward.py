@@ -95,7 +95,7 @@ class BackwardScale(ValueRule):
         gap = values.gradient_gap
         if gap is None or gap <= ROUNDINGS:
             return self._compare_below(values, event, place)
-        of = "log-probs" if event.role == "policy" else "values of the critic"
+        of = "log-probs or values" if event.role == "policy" else "values of the critic"
         return self.fail_by(
             gap / ROUNDINGS,
             expected=f"the gradient of the documented loss at the {of}",

@@ -93,7 +93,7 @@ class StepAuditRLlib(AttachedAudit):
     # A rollout
 
     def _valued(self, call: Call) -> None:
-        self._values = call.result.detach()
+        self._values = call.result
 
     def _batch(self, call: Call) -> Iterator[None]:
         episodes = call.argument("training_data", 0).episodes
@@ -112,10 +112,8 @@ class StepAuditRLlib(AttachedAudit):
         self._rows.keep(rows)
         if observer.compares and len(rows) == timesteps + len(episodes):
             given = (of.detach().cpu() for of in (self._values, rows["value_targets"], rows["advantages"]))
-            pieces, settings = (
-                Pieces(rewards, ended, *given),
-                (self._config.gamma, self._config.lambda_, _LEAST_DEVIATION),
-            )
+            pieces = Pieces(rewards, ended, *given)
+            settings = self._config.gamma, self._config.lambda_, _LEAST_DEVIATION
             observer.compare_advantages(pieces.off(*settings), partial(pieces.fit, *settings), rows["advantages"])
         rows[_PLACE] = torch.arange(len(rows))
 
@@ -134,23 +132,24 @@ class StepAuditRLlib(AttachedAudit):
         self._places = call.argument("batch", 0)[MODULE].pop(_PLACE, None)
 
     def _loss(self, call: Call) -> None:
-        batch, logits, places = call.kwargs["batch"], call.kwargs["fwd_out"]["action_dist_inputs"], self._places
+        batch, logits = call.kwargs["batch"], call.kwargs["fwd_out"]["action_dist_inputs"]
+        outputs = {"logits": logits} | ({"values": self._values} if self._config.use_critic else {})
+        self._values, computed = None, partial(self._computed, batch)
         with torch.no_grad():
-            policy = self._module.get_train_action_dist_cls().from_logits(logits.detach())
-            before = self._module.get_exploration_action_dist_cls().from_logits(batch["action_dist_inputs"])
-            tensors = {
-                "log_probs": policy.logp(batch["actions"]),
-                "old": batch["action_logp"],
-                "advantages": batch["advantages"],
-                "values": self._values if self._config.use_critic else batch["value_targets"],
-                "targets": batch["value_targets"],
-            }
-            self._rows.trained(batch, places, tensors, batch["loss_mask"])
-            if self._observer.compares:
-                tensors |= {"entropies": policy.entropy(), "kl": before.kl(policy)}
-                self._rows.compare_loss(self._settings(), tensors, batch["loss_mask"], call.result)
+            self._rows.trained(batch, self._places, computed(**outputs), batch["loss_mask"])
+        if self._observer.compares:
+            self._rows.compare_loss(self._settings(), outputs, computed, batch["loss_mask"], call.result)
         # The total that is differentiated is the loss itself, so its own gradient is 1.
         self._rows.follow({"backward_ratio": call.result, "log_prob_gradient": logits})
+
+    def _computed(self, batch: Any, logits: Any, values: Any = None) -> dict[str, Any]:
+        policy = self._module.get_train_action_dist_cls().from_logits(logits)
+        given = {"old": batch["action_logp"], "advantages": batch["advantages"], "targets": batch["value_targets"]}
+        given |= {"log_probs": policy.logp(batch["actions"]), "values": given["targets"] if values is None else values}
+        if self._observer.compares:
+            before = self._module.get_exploration_action_dist_cls().from_logits(batch["action_dist_inputs"])
+            given |= {"entropies": policy.entropy(), "kl": before.kl(policy)}
+        return given
 
     def _settings(self) -> ClassicPPO:
         config, kl = self._config, self._learner.curr_kl_coeffs_per_module[MODULE]
