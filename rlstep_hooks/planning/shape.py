@@ -120,7 +120,9 @@ def _in_loader(
 
 
 def _fields(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name in Schedule.__struct_fields__]
+    """The names that are fields of a Schedule, in their order there, whatever the order of a set of names is."""
+    given = set(names)
+    return [name for name in Schedule.__struct_fields__ if name in given]
 
 
 def _made(said: Said, arguments: dict[str, Any], declared: Iterable[str]) -> Schedule:

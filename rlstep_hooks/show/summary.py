@@ -85,7 +85,11 @@ def in_part(report: Report) -> list[str]:
     """Links of which only a part was compared, with how much of it and why: "loss (8 of 16 rollouts): ...". Of links that are wrong,
     the rules that could make only some of their checks."""
     links = links_of(report.rules, report.findings)
-    partly = [f"{_noted(link)} ({link.share}): {link.reason}" for link in links if link.state == "in part"]
+    by_reason: dict[str, list[str]] = {}
+    for link in links:
+        if link.state == "in part":
+            by_reason.setdefault(link.reason, []).append(f"{_noted(link)} ({link.share})")
+    partly = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
     names = {link.name for link in links if link.state in ("wrong", "warned")}
     rules = [rule for rule in report.rules if rule.part and link_of(rule.code).name in names]
     return partly + [f"{rule.code} {rule.title}: {rule.part}" for rule in rules]
