@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 TOKENS = 16
 """Tokens of a rollout whose logits are kept: 16 rows of a vocabulary of 150 000 are 10 MB."""
@@ -43,7 +43,7 @@ class KeptLogits:
         guard: Keeps errors of this class away from the trainer's forward.
     """
 
-    def __init__(self, temperature: float, guard: Contained) -> None:
+    def __init__(self, temperature: float, guard: Guard) -> None:
         self._temperature = temperature
         self._guard = guard
         self.places: tuple[Tensor, Tensor] | None = None

@@ -18,7 +18,7 @@ from rlstep_hooks.record.events import UpdateValues
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 AT_A_TIME = 8
 """Tensors that are followed through one update: first those with hooks of others, then all of them by turns."""
@@ -41,7 +41,7 @@ class GradientWatch:
     def __init__(
         self,
         parameters: Iterable[tuple[str, Any]],
-        guard: Contained,
+        guard: Guard,
         used: Callable[[Any], Tensor | None] | None = None,
     ) -> None:
         self._used_of = used
@@ -168,7 +168,7 @@ def _rows(parts: list[Tensor], count: int) -> Tensor:
 class _Followed:
     """One tensor in one window."""
 
-    def __init__(self, name: str, tensor: Any, guard: Contained, used: Callable[[Any], Tensor | None] | None) -> None:
+    def __init__(self, name: str, tensor: Any, guard: Guard, used: Callable[[Any], Tensor | None] | None) -> None:
         self.name = name
         self._used_of = used
         self.arrived: list[Tensor] = []

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlstep_hooks.observe.own_graph import own_graph
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 TOKENS = 16
 """Tokens that are followed: 16 rows of a vocabulary of 150 000 are 10 MB."""
@@ -74,7 +74,7 @@ class HeadWatch:
         guard: Keeps errors of this class away from the forward and the backward pass.
     """
 
-    def __init__(self, temperature: float, guard: Contained) -> None:
+    def __init__(self, temperature: float, guard: Guard) -> None:
         self._temperature = temperature
         self._guard = guard
         self._calls = 0

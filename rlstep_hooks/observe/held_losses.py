@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 HELD_TOKENS = 1 << 20
 """Tokens of a rollout whose numbers are held until they are sent; micro-batches beyond are not compared."""
@@ -38,7 +38,7 @@ class HeldLosses(Generic[Held]):
         guard: Is entered where torch calls back.
     """
 
-    def __init__(self, guard: Contained) -> None:
+    def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._rollout = -1
         """The rollout that is trained, counted from 0."""

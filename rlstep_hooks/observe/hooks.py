@@ -19,14 +19,14 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.record.logger import not_evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rlstep_hooks.observe.contained import GapRecorder
+    from rlstep_hooks.observe.guard import GapRecorder
 
 
 class LateRecorder:
@@ -112,7 +112,7 @@ class Hooks:
             around: A generator that yields once, where the method runs. If its first half fails, there is no second half.
             topics: What is not observed any more where a hook fails.
         """
-        seen = _Looks(self, before, after, around, Contained(self.recorder, topics))
+        seen = _Looks(self, before, after, around, Guard(self.recorder, topics))
         self._patches.wrap(
             owner, name, seen.awaits if inspect.iscoroutinefunction(getattr(owner, name)) else seen.calls
         )
@@ -133,7 +133,7 @@ class Hooks:
             after: Called with the result after each forward.
             topics: What is not observed any more where a hook fails.
         """
-        guard = Contained(self.recorder, topics)
+        guard = Guard(self.recorder, topics)
         if before is not None:
             see = before
 
@@ -167,7 +167,7 @@ class _Looks:
     before: Callable[[Call], None] | None
     after: Callable[[Call], None] | None
     around: Callable[[Call], Iterator[None]] | None
-    guard: Contained
+    guard: Guard
 
     def calls(self, wrapped: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the method, and look."""

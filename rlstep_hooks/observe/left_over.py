@@ -16,7 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 ROUNDINGS = 64
 """Roundings of the sizes of all that was added, which the sums and the clip explain."""
@@ -32,7 +32,7 @@ class LeftOver:
         guard: Contains errors inside the hooks, which stand in the backward pass.
     """
 
-    def __init__(self, probed: Sequence[tuple[Any, int, int]], guard: Contained) -> None:
+    def __init__(self, probed: Sequence[tuple[Any, int, int]], guard: Guard) -> None:
         self._probed = [of for of in probed if of[0].requires_grad and of[0].is_leaf]
         self._guard = guard
         self._left: list[Tensor] = []

@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 
 class ModuleHookWatch:
@@ -24,7 +24,7 @@ class ModuleHookWatch:
         guard: Contains errors inside the hooks, which stand in the backward pass.
     """
 
-    def __init__(self, guard: Contained) -> None:
+    def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._placed: list[tuple[dict[int, Any], int, Any, Any]] = []
         """The hooks that are looked at: the dict of each, its key, the hook itself, and what stands in its place."""

@@ -12,7 +12,7 @@ import wrapt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.observe.contained import GapRecorder
+    from rlstep_hooks.observe.guard import GapRecorder
 
 
 class _StaysWithItsObject(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # no type arguments before wrapt 2

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.graded import GradedTensors
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.left_over import LeftOver
 from rlstep_hooks.observe.numbers import Columns
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.contained import GapRecorder
     from rlstep_hooks.observe.gradient_watch import GradientWatch
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.numbers import Meaning, Numbers
     from rlstep_hooks.record.values import Role
 
@@ -71,9 +71,9 @@ class StepFollower:
         """What the host knows of updates that were not worked up yet, by their index."""
         self._norms: dict[int, tuple[Tensor, float]] = {}
         """The norm of the gradients, and its limit, of updates that were not worked up yet, by their index."""
-        self._weights_guard = Contained(recorder, ("weights",))
-        self._gradient_guard = Contained(recorder, ("gradient",))
-        self._replay_guard = Contained(recorder, ("optimizer",))
+        self._weights_guard = Guard(recorder, ("weights",))
+        self._gradient_guard = Guard(recorder, ("gradient",))
+        self._replay_guard = Guard(recorder, ("optimizer",))
 
     # What is looked at
 

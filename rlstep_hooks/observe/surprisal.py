@@ -1,4 +1,4 @@
-"""How surprising a micro-batch's tokens are, as the test of `rlstep_hooks.judge.drawn` needs it: sums, computed on the device."""
+"""How surprising a micro-batch's tokens are, as the test of `rlstep_hooks.judge.sampled` needs it: sums, computed on the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cap_of(vocabulary: int) -> float:
     return math.log(vocabulary) + BEYOND_UNIFORM
 
 
-def surprises(log_probs: Tensor, entropies: Tensor, mask: Tensor, cap: float) -> dict[str, Tensor]:
+def surprisal_sums(log_probs: Tensor, entropies: Tensor, mask: Tensor, cap: float) -> dict[str, Tensor]:
     """Sums of d = min(-log p, cap) - entropy over the counted tokens of N micro-batches.
 
     Args:

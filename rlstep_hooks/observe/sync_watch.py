@@ -6,8 +6,8 @@ import weakref
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.delivery import CHOSEN, HeldWatch, SentWatch
+from rlstep_hooks.observe.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -48,7 +48,7 @@ class SyncWatch:
     ) -> None:
         self._recorder = recorder
         self._policy = policy
-        self._guard = Contained(recorder, ("delivery",))
+        self._guard = Guard(recorder, ("delivery",))
         self._own = PolicyTensors()
         self._sent = SentWatch(self._own.get, keeps=self._own.keep)
         self._held = HeldWatch(engine, place) if engine else None
@@ -107,7 +107,7 @@ class SyncWatch:
             try:
                 for look in see:
                     look(name, tensor)
-            except Exception as error:  # noqa: BLE001 - as in `Contained`
+            except Exception as error:  # noqa: BLE001 - as in `Guard`
                 self._guard.failed(error)
             yield name, tensor
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 import torch
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.log_ratio import log_ratio
 from rlstep_hooks.observe.numbers import Columns, Numbers, measured
 from rlstep_hooks.observe.steps import Followers
@@ -56,10 +56,10 @@ class TrainerRecord:
 
     def __init__(self, ledger: Ledger, attached: Attached, *, remembered: int = REFRESHES) -> None:
         self.writer = EventWriter(ledger)
-        self.order = Contained(self.writer, ("order",))
-        self.values = Contained(self.writer, ("log_ratio", "weights"))
-        self.samples = Contained(self.writer, ("samples", "refresh"))
-        self.checkpoints = Contained(self.writer, ("checkpoints",))
+        self.order = Guard(self.writer, ("order",))
+        self.values = Guard(self.writer, ("log_ratio", "weights"))
+        self.samples = Guard(self.writer, ("samples", "refresh"))
+        self.checkpoints = Guard(self.writer, ("checkpoints",))
         self.version = 0
         """Policy updates applied in this run."""
         self.refreshes: list[RefreshedSamples] = []

@@ -16,7 +16,7 @@ def test_every_topic_in_the_code_is_known() -> None:
             if not isinstance(call, ast.Call) or not call.args:
                 continue
             name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-            given = call.args[0] if name == "cannot" else call.args[1] if name == "Contained" else None
+            given = call.args[0] if name == "cannot" else call.args[1] if name == "Guard" else None
             topics = given.elts if isinstance(given, ast.Tuple) else [given]
             for topic in topics:
                 if isinstance(topic, ast.Constant) and isinstance(topic.value, str):

@@ -20,7 +20,7 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, sampling, values, weighed
-from rlstep_hooks.judge.rules.weights import delivered, distance, drawn, moved, reference, sampler, training
+from rlstep_hooks.judge.rules.weights import delivered, distance, moved, reference, sampled, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -72,7 +72,7 @@ RULES: tuple[type[Rule], ...] = (
     moved.GeneratedWithOthers,
     sampler.SyncNotAsPlanned,
     sampler.SampledOtherwise,
-    drawn.NotDrawnFromPolicy,
+    sampled.NotDrawnFromPolicy,
     reference.ReferenceMoved,
     reference.ReferenceNotThePolicy,
     delivered.NotHeld,

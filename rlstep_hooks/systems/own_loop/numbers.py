@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.contained import GapRecorder
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.record.events import Measured
 
 HELD = 1024

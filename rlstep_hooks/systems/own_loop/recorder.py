@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.gradient_watch import GradientWatch
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update, WeightSync
 from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
@@ -100,19 +100,19 @@ class LoopObserver:
             optimizers, before=self._before_step, after=self._after_step, unnamed=self._unnamed_step
         )
         # Each keeps this package's own errors away from the loop; what they cost the observation is recorded.
-        self._rollout_guard = Contained(recorder, ("order", "refresh"))
-        self._microbatch_guard = Contained(recorder, ("order", "samples", "log_ratio"))
-        self._ratio_guard = Contained(recorder, ("log_ratio",))
-        self._before_guard = Contained(recorder, ("weights", "learning_rate"))
-        self._rate_guard = Contained(recorder, ("learning_rate",))
-        self._after_guard = Contained(recorder, ("order", "weights"))
-        self._step_guard = Contained(recorder, ("optimizer",))
-        self._advantage_guard = Contained(recorder, ("advantages",))
-        self._numbers_guard = Contained(recorder, ("log_ratio", "weights"))
+        self._rollout_guard = Guard(recorder, ("order", "refresh"))
+        self._microbatch_guard = Guard(recorder, ("order", "samples", "log_ratio"))
+        self._ratio_guard = Guard(recorder, ("log_ratio",))
+        self._before_guard = Guard(recorder, ("weights", "learning_rate"))
+        self._rate_guard = Guard(recorder, ("learning_rate",))
+        self._after_guard = Guard(recorder, ("order", "weights"))
+        self._step_guard = Guard(recorder, ("optimizer",))
+        self._advantage_guard = Guard(recorder, ("advantages",))
+        self._numbers_guard = Guard(recorder, ("log_ratio", "weights"))
 
     def attach(self) -> None:
         """Place the hooks on the optimizers."""
-        with Contained(self._recorder, ("order", "weights", "learning_rate")):
+        with Guard(self._recorder, ("order", "weights", "learning_rate")):
             self._steps.attach()
 
     def detach(self) -> None:
@@ -132,7 +132,7 @@ class LoopObserver:
             parameters: The policy's tensors by name.
         """
         self._follows = True
-        watch = GradientWatch(parameters, Contained(self._recorder, ("gradient",)))
+        watch = GradientWatch(parameters, Guard(self._recorder, ("gradient",)))
         self._numbers.steps["policy"].watch_gradients(watch)
 
     # Rollouts and old log-probs

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.classic_ppo import batch_of, gradients
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlstep_hooks.observe.classic_ppo import ClassicPPO
-    from rlstep_hooks.observe.contained import GapRecorder
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
 
@@ -31,7 +31,7 @@ class RowWatch:
 
     def __init__(self, observer: LoopObserver, recorder: GapRecorder, columns: Mapping[str, tuple[str, ...]]) -> None:
         self._observer = observer
-        self._loss_guard = Contained(recorder, ("loss",))
+        self._loss_guard = Guard(recorder, ("loss",))
         self._columns = columns
         self._kept: dict[str, Tensor] = {}
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.delivery import HeldWatch
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.processes import introduce, when_imported
 from rlstep_hooks.observe.versions import versions_of
@@ -196,7 +196,7 @@ class EngineWeights:
         self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
         self._attached = attached
         self._writer.emit(attached)
-        self._guard = Contained(self._writer, ("delivery",))
+        self._guard = Guard(self._writer, ("delivery",))
         self.woken = False
         """Whether it was woken up and has not generated since."""
         self.adapted: int | None = None

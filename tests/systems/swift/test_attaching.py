@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.systems.swift.observe.subject import SwiftSubject
-from rlstep_hooks.systems.trl.observe.subject import subject_of
+from rlstep_hooks.systems.swift.observe.adapter import SwiftAdapter
+from rlstep_hooks.systems.trl.observe.adapter import adapter_of
 from rlstep_hooks.systems.trl.releases import installed_release
 from tests.reports import report_of
 from tests.systems.run_command import LIMIT, rlstep
@@ -66,21 +66,21 @@ def trainer(folder: Path) -> Any:
         ),
         (
             lambda trainer, patch: patch.setattr(
-                "rlstep_hooks.systems.swift.observe.subject.installed_swift", lambda: "4.3.2"
+                "rlstep_hooks.systems.swift.observe.adapter.installed_swift", lambda: "4.3.2"
             ),
             "ms-swift 4.3.2 is not supported (4.4 to 4.6 are)",
         ),
     ],
 )
 def test_refused(trainer: Any, change: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    release, subject = installed_release(), subject_of(trainer)
+    release, adapter = installed_release(), adapter_of(trainer)
     assert release is not None
-    assert isinstance(subject, SwiftSubject)
-    assert subject.refusal(trainer, release) == ""
+    assert isinstance(adapter, SwiftAdapter)
+    assert adapter.refusal(trainer, release) == ""
     if said == "sequence_parallel_size":
         monkeypatch.delattr(trainer.template, "sequence_parallel_size", raising=False)
     change(trainer, monkeypatch)
-    assert said in subject.refusal(trainer, release)
+    assert said in adapter.refusal(trainer, release)
 
 
 def test_a_trainer_without_rollouts(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.head_gradient import HeadWatch
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def followed(
     model = Model(device)
     tokens = torch.randint(0, VOCABULARY, (SAMPLES, PROMPT + LENGTH), device=device)
     attention = torch.ones_like(tokens)
-    watch = HeadWatch(TEMPERATURE, Contained(Refusing(), ("gradient",)))
+    watch = HeadWatch(TEMPERATURE, Guard(Refusing(), ("gradient",)))
     watch.begin(model, tokens, attention, LENGTH)
     hidden = model.base_model(tokens).last_hidden_state[:, PROMPT - 1 : -1]
     logits = model.head(hidden) / TEMPERATURE

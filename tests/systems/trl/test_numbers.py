@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.weight_probe import WeightProbe
@@ -22,7 +22,7 @@ from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS, MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
-from rlstep_hooks.systems.trl.observe.sampled_log_probs import DrawnLogProbs
+from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 SETTINGS = LossSettings(
@@ -297,10 +297,10 @@ class Gaps:
 def test_a_generation_that_lays_sequences_end_to_end_gives_no_log_probs() -> None:
     """As transformers' continuous batching does: its processors get all ids in one row, and the error of the hook hid the topic."""
     gaps = Gaps()
-    watch = DrawnLogProbs(SimpleNamespace(temperature=1.0, model=torch.nn.Linear(1, 1), args=SimpleNamespace()))
+    watch = SampledLogProbs(SimpleNamespace(temperature=1.0, model=torch.nn.Linear(1, 1), args=SimpleNamespace()))
     processors: list[Any] = []
     watch.begin(looks=True)
-    watch.see(processors, Contained(gaps, ("drawn_log_probs",)))
+    watch.see(processors, Guard(gaps, ("drawn_log_probs",)))
     for _ in range(2):
         processors[0](torch.tensor([3, 4, 5]), torch.zeros(1, 3, 8))
     assert watch.take(torch.zeros(1, 2, dtype=torch.int64)) is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlstep_hooks.systems.verl.observe.sampled import numbers_of, why_not_drawn
+from rlstep_hooks.systems.verl.observe.sampled import numbers_of, why_not_sampled
 
 PLAIN: dict[str, Any] = {
     "algorithm": {"filter_groups": {"enable": False}, "rollout_correction": {"bypass_mode": False}},
@@ -36,7 +36,7 @@ PLAIN: dict[str, Any] = {
 
 def why(*changes: str, own_fit: bool = False, v1: bool = True) -> str:
     config = OmegaConf.merge(OmegaConf.create(PLAIN), OmegaConf.from_dotlist(list(changes)))
-    return why_not_drawn(config, own_fit=own_fit, v1=v1)
+    return why_not_sampled(config, own_fit=own_fit, v1=v1)
 
 
 ROLLOUT = "actor_rollout_ref.rollout"

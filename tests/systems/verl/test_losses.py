@@ -157,7 +157,7 @@ def held(
     import torch
     from verl.workers.utils import losses
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
     from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 
@@ -165,7 +165,7 @@ def held(
         def cannot(self, what: str, why: str) -> None:
             raise AssertionError(why)
 
-    meter = LossMeter(CRITIC if critic else POLICY, Contained(Nobody(), ()))
+    meter = LossMeter(CRITIC if critic else POLICY, Guard(Nobody(), ()))
     meter.next_rollout()
     function = losses.value_loss if critic else losses.ppo_loss
     meter.begin(0, data, partial(function, config=actor))

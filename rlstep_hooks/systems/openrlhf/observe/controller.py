@@ -16,7 +16,7 @@ import msgspec
 import ray
 
 from rlstep_hooks.judge.report import StepAuditError
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
@@ -124,8 +124,8 @@ class OpenRlhfController:
         self._references = ReferenceWeights(folder(), run, processes_of_reference(trainer.args))
         self.schedule, reason = self._plan()
         self._recorder = self._begin(run, int(states["global_step"]))
-        self._contained = Contained(self._recorder, _ORDER)
-        self._delivery = Contained(self._recorder, ("delivery",))
+        self._guard = Guard(self._recorder, _ORDER)
+        self._delivery = Guard(self._recorder, ("delivery",))
         self._engines = EngineRecords(folder(), run, self._recorder)
         self._hooks = Hooks(self._recorder, self._patches)
         session = self._record.session
@@ -448,10 +448,10 @@ class OpenRlhfController:
         if self._ended:
             return
         self._ended = True
-        with self._contained:
+        with self._guard:
             self._emit_untrained()
         with self._delivery:
             self._engines.collect()
-        with Contained(self._recorder, _RECORDING):
+        with Guard(self._recorder, _RECORDING):
             self.report = self._record.end(error)
         self._patches.restore()

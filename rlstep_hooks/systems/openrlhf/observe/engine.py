@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
@@ -83,7 +83,7 @@ class EngineRecord:
     def __init__(self, number: int, model: Any) -> None:
         process = f"engine{number}"
         self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
-        self._contained = Contained(self._writer, _SAMPLER)
+        self._guard = Guard(self._writer, _SAMPLER)
         self._handed = WeightSums()
         self._loaded: set[str] | None = set()
         """Parameters that the current sync was loaded into; None if the model does not say."""
@@ -107,18 +107,18 @@ class EngineRecord:
         if not self.syncing:
             return wrapped(*args, **kwargs)
         weights = list(kwargs["weights"] if "weights" in kwargs else args[0])
-        with self._contained:
+        with self._guard:
             for _, tensor in weights:
                 self._handed.add(tensor)
         loaded = wrapped(weights)
-        with self._contained:
+        with self._guard:
             # vLLM's models give the names of the parameters that they loaded into.
             self._loaded = None if loaded is None or self._loaded is None else self._loaded | set(loaded)
         return loaded
 
     def received(self) -> None:
         """The last tensor of a sync was loaded."""
-        with self._contained:
+        with self._guard:
             handed, loaded = self._handed.take(), self._loaded
             self._loaded = set()
             if not handed:  # tensors came, but none was loaded
@@ -128,7 +128,7 @@ class EngineRecord:
 
     def sampled(self, request: Any) -> None:
         """A request is sampled from now on."""
-        with self._contained:
+        with self._guard:
             asked = request.sampling_params
             if asked is None:
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Unobserved
 from rlstep_hooks.record.tail import Tail
@@ -124,7 +124,7 @@ class GeneratorRecord:
         self._sampling = SamplingWeights(generator)
         self._rollouts = self._passes = 0
         self._writer.emit(introduce(GENERATOR))
-        with Contained(self._writer, _FOLLOWED):
+        with Guard(self._writer, _FOLLOWED):
             self._writer.emit(
                 FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
             )

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 
-def gradients_of(named: Iterable[tuple[str, Any]], flat: Any, guard: Contained) -> GradientWatch | None:
+def gradients_of(named: Iterable[tuple[str, Any]], flat: Any, guard: Guard) -> GradientWatch | None:
     """Follows the parameters whose weights a flat tensor holds; None where this process is one of several, or holds none of them on
     the same device.
 

@@ -21,7 +21,7 @@ from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.openrlhf.observe.buffered import Came
@@ -65,7 +65,7 @@ class LossMeter(HeldLosses[_Held]):
         guard: Contains errors of the hooks in the backward.
     """
 
-    def __init__(self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, guard: Contained) -> None:
+    def __init__(self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, guard: Guard) -> None:
         super().__init__(guard)
         self._args = args
         self._role = role

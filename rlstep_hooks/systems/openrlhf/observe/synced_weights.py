@@ -8,7 +8,7 @@ from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.observe.trainer_record import TrainerRecord
 
@@ -25,7 +25,7 @@ class SyncedWeights:
         guard: Contains errors of the hook.
     """
 
-    def __init__(self, trainer: Any, engine: Any, guard: Contained) -> None:
+    def __init__(self, trainer: Any, engine: Any, guard: Guard) -> None:
         self._trainer = trainer
         self._engine = engine
         self._guard = guard

@@ -16,7 +16,7 @@ import torch
 
 from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.rates import rate_schedule
@@ -81,11 +81,11 @@ class OpenRlhfTrainer:
         self._came: list[CarriedPart] = []  # of the rollout that is appended to the buffer
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
-        self._losses = Contained(self._record.writer, ("loss",))
-        self._delivery = Contained(self._record.writer, ("delivery",))
-        self._formula = Contained(self._record.writer, ("formula",))
-        self._steps_guard = Contained(self._record.writer, ("optimizer",))
-        self._gradient_guard = Contained(self._record.writer, ("gradient",))
+        self._losses = Guard(self._record.writer, ("loss",))
+        self._delivery = Guard(self._record.writer, ("delivery",))
+        self._formula = Guard(self._record.writer, ("formula",))
+        self._steps_guard = Guard(self._record.writer, ("optimizer",))
+        self._gradient_guard = Guard(self._record.writer, ("gradient",))
         self._masks: dict[int, int] = {}
         """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
         self._norms: list[torch.Tensor] = []
@@ -96,7 +96,7 @@ class OpenRlhfTrainer:
         scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
         self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
         self._buffered = BufferedNumbers()
-        self._syncs = Contained(self._record.writer, ("sampler",))
+        self._syncs = Guard(self._record.writer, ("sampler",))
         self._arguments = of_arguments(args)
         self._in_force = (
             of_trainer(trainer, role),

@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
@@ -157,9 +157,9 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         )
 
     def _attach(self, session: Session, audit: LoopAudit) -> None:
-        self._guard = Contained(audit, ("order", "refresh", "log_ratio"))
-        self._advantage_guard = Contained(audit, ("advantages",))
-        self._timesteps_guard = Contained(audit, ("rewards", "timesteps"))
+        self._guard = Guard(audit, ("order", "refresh", "log_ratio"))
+        self._advantage_guard = Guard(audit, ("advantages",))
+        self._timesteps_guard = Guard(audit, ("rewards", "timesteps"))
         self._timesteps, self._rollouts = TimestepsWatch(), 0
         self._held = {}
         hooks, patches, policy = Hooks(audit), Patches(), self.model.policy

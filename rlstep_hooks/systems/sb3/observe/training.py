@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
-from rlstep_hooks.observe.surprisal import surprises
+from rlstep_hooks.observe.surprisal import surprisal_sums
 from rlstep_hooks.systems.sb3.observe import sampled
 from rlstep_hooks.systems.sb3.observe.beside import beside_differ, beside_of
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, learning, read_settings
@@ -41,8 +41,8 @@ class TrainingWatch:
         self._audit = audit
         self._observer = observer
         self._timesteps = timesteps
-        self._loss_guard = Contained(audit, ("formula",))
-        self._modules = ModuleHookWatch(Contained(audit, ("gradient",)))
+        self._loss_guard = Guard(audit, ("formula",))
+        self._modules = ModuleHookWatch(Guard(audit, ("gradient",)))
         self._rate = own_function(model)
         """The learning-rate schedule where it is a function of the user's that may be called once more."""
         self._drawn_cap: float | None = sampled.facts_of(model).get("surprise_cap")
@@ -253,7 +253,7 @@ class TrainingWatch:
             return
         with torch.no_grad():
             log_probs, entropies = self._log_probs.reshape(1, 1, -1), self._entropies.reshape(1, 1, -1)
-            found = surprises(log_probs, entropies, torch.ones_like(log_probs), self._drawn_cap)
+            found = surprisal_sums(log_probs, entropies, torch.ones_like(log_probs), self._drawn_cap)
             self._observer.add_columns({name: of[0] for name, of in found.items()})
 
     def _add_divergence(self, call: Call) -> None:

@@ -21,10 +21,10 @@ from rlstep_hooks.record.logger import logger
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.trl.observe.adapter import Observer, TrainerAdapter, adapter_of
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.settings import of_construction
-from rlstep_hooks.systems.trl.observe.subject import Observer, Subject, subject_of
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
@@ -179,7 +179,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """
         if not self._adopt(trainer):
             return
-        names = subject_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
+        names = adapter_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
         self._first_settings = dict(attributes(trainer.args, names))
         # `train` on the instance: the only way to see whatever training raises, and to take everything off then. In all releases.
         # The trainer alone holds the patch, so that an audit keeps no trainer that is never trained.
@@ -219,9 +219,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def _start(self, session: Session, trainer: Any, optimizer: Any) -> None:
         rank, world_size = trainer.accelerator.process_index, trainer.accelerator.num_processes
         name, agreed = agree_on_run(rank, world_size)
-        release, subject = cast("TrlRelease", installed_release()), cast("Subject", subject_of(trainer))
-        start = subject.start(trainer, release)
-        facts = start.facts | index.link_facts(subject.system) | {"trained_before": self._training_calls > 0}
+        release, adapter = cast("TrlRelease", installed_release()), cast("TrainerAdapter", adapter_of(trainer))
+        start = adapter.start(trainer, release)
+        facts = start.facts | index.link_facts(adapter.system) | {"trained_before": self._training_calls > 0}
         self._training_calls += 1
         recorder = session.begin(
             Run(
@@ -238,13 +238,13 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if not agreed:
             recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
         of_construction(trainer, self._first_settings).tell(recorder)
-        if self.on_fail == "stop" and subject.stops:
+        if self.on_fail == "stop" and adapter.stops:
             self._stop = StopAgreement(name, world_size)
         elif self.on_fail == "stop":
             logger.warning(
                 "%s does not stop when a callback asks it to; findings are only reported.", type(trainer).__name__
             )
-        observer = self._observer = subject.observer(trainer, start, release, recorder, interval=session.interval)
+        observer = self._observer = adapter.observer(trainer, start, release, recorder, interval=session.interval)
         session.follow(observer)
         observer.attach(optimizer)
         if scalars.asked():
@@ -257,13 +257,13 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             )
             session.take_off(trackers.remove)
         if not self._sees_train:
-            self._watch_exits(trainer, subject)
+            self._watch_exits(trainer, adapter)
 
-    def _watch_exits(self, trainer: Any, subject: Subject) -> None:
+    def _watch_exits(self, trainer: Any, adapter: TrainerAdapter) -> None:
         """See an exception out of a call of `train` that had begun when the callback met its trainer: in what the loop calls."""
         exits = Patches()
         self._session.take_off(exits.restore)
-        for owner, name in subject.exits(trainer):
+        for owner, name in adapter.exits(trainer):
             exits.wrap(owner, name, self._around_exit)
 
     def _around_exit(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -352,7 +352,7 @@ def _unsupported(trainer: Any) -> str:
     release = installed_release()
     if release is None:
         return "TRL is not installed"
-    subject = subject_of(trainer)
-    if subject is None:
+    adapter = adapter_of(trainer)
+    if adapter is None:
         return why_not(type(trainer))
-    return subject.refusal(trainer, release)
+    return adapter.refusal(trainer, release)

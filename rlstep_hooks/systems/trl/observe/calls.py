@@ -47,13 +47,13 @@ class Activity:
 class Generation:
     """A rollout that is being made: the calls seen since it began."""
 
-    __slots__ = ("calls", "drawn", "forwards", "logits")
+    __slots__ = ("calls", "forwards", "logits", "sampling_weights")
 
     def __init__(self) -> None:
         self.calls: list[LogProbCall] = []
         self.forwards: ForwardWatch | None = None
         """None where forwards of the policy cannot be counted."""
-        self.drawn: tuple[Tensor, Tensor] | None = None
+        self.sampling_weights: tuple[Tensor, Tensor] | None = None
         """Probed weights that the policy generates with, and those that the update before had left."""
         self.logits: KeptLogits | None = None
         """Keeps logits of the trainer's own forward, which explain a distance from the engine's log-probs; None if not needed."""

@@ -12,7 +12,7 @@ from rlstep_hooks.record.events import NOT_FINITE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.observe.patches import Patches
 
 
@@ -45,7 +45,7 @@ class EngineSteps:
         guard: Contains errors of the hook.
     """
 
-    def __init__(self, engine: Any, scheduler: Any, guard: Contained) -> None:
+    def __init__(self, engine: Any, scheduler: Any, guard: Guard) -> None:
         self._engine = engine
         self._scheduler = getattr(scheduler, "scheduler", scheduler)
         self._guard = guard

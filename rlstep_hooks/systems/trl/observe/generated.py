@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.systems.trl.observe.randomness import RandomWatch
-from rlstep_hooks.systems.trl.observe.sampled_log_probs import DrawnLogProbs
+from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks
@@ -27,9 +27,9 @@ class GeneratedWatch:
 
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
-        self._log_probs_guard = Contained(recorder, ("drawn_log_probs",))
+        self._log_probs_guard = Guard(recorder, ("drawn_log_probs",))
         self._random = RandomWatch()
-        self._drawn = DrawnLogProbs(trainer)
+        self._sampled_log_probs = SampledLogProbs(trainer)
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor]] = []
         """The prompts of each call, and its prompts with completions."""
@@ -55,16 +55,16 @@ class GeneratedWatch:
         """A rollout begins; its tokens are compared if `looks`, and their log-probs are taken too if `log_probs`."""
         self._looks, self._seen = looks, []
         self._random.begin()
-        self._drawn.begin(looks=log_probs)
+        self._sampled_log_probs.begin(looks=log_probs)
 
     def repeats_random(self, index: int) -> int | None:
         """The earlier rollout that was drawn from the same state of the random generator, as `RandomWatch` says."""
         return self._random.ended(self._trainer.accelerator.device, index)
 
     def log_probs(self, ids: Tensor) -> Tensor | None:
-        """(B, T): the log-probs of a rollout's completions when they were drawn, as `DrawnLogProbs.take` says."""
+        """(B, T): the log-probs of a rollout's completions when they were drawn, as `SampledLogProbs.take` says."""
         with self._log_probs_guard:
-            return self._drawn.take(ids)
+            return self._sampled_log_probs.take(ids)
         return None
 
     def _draws(self, call: Call) -> None:
@@ -73,7 +73,7 @@ class GeneratedWatch:
 
     def _has_processors(self, call: Call) -> None:
         if self._looks:
-            self._drawn.see(call.result, self._log_probs_guard)
+            self._sampled_log_probs.see(call.result, self._log_probs_guard)
 
     def _generates(self, call: Call) -> None:
         if not self._looks:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
+from rlstep_hooks.systems.trl.observe.adapter import Observer, Start, TrainerAdapter
+from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
 from rlstep_hooks.systems.trl.observe.facts import live_facts
-from rlstep_hooks.systems.trl.observe.form import TrainerForm
 from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.resume import resume_position
-from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
 from rlstep_hooks.systems.trl.plan import is_config, plan_trainer
 from rlstep_hooks.systems.trl.releases import installed_release
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
-class GrpoSubject(Subject):
+class GrpoAdapter(TrainerAdapter):
     """A trainer that generates within transformers' own loop."""
 
     system = "trl"
     settings = CYCLE_SETTINGS
     stops = True
-    form: ClassVar[type[TrainerForm]] = TrainerForm
+    adapter: ClassVar[type[BatchAdapter]] = BatchAdapter
     """How the trainer hands on its data."""
 
     def knows(self, trainer: Any) -> bool:
@@ -55,7 +55,7 @@ class GrpoSubject(Subject):
         )
         facts = live_facts(trainer) | {
             "position": msgspec.structs.asdict(position),
-            "own_loss": own_loss(trainer, self.form.read),
+            "own_loss": own_loss(trainer, self.adapter.read),
         }
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
@@ -64,8 +64,8 @@ class GrpoSubject(Subject):
     ) -> Observer:
         """Hooks on the trainer's methods."""
         epoch = start.facts["position"]["epoch"]
-        form = self.form(trainer, start.schedule, release, recorder)
-        return TrlObserver(form, recorder, epochs=epoch, interval=interval)
+        adapter = self.adapter(trainer, start.schedule, release, recorder)
+        return TrlObserver(adapter, recorder, epochs=epoch, interval=interval)
 
     def exits(self, trainer: Any) -> list[tuple[Any, str]]:
         """What transformers' `_inner_training_loop` calls, in all releases that have it."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.head_gradient import HeadGradient
 from rlstep_hooks.observe.losses import Formula, LossBatch, k3
-from rlstep_hooks.observe.surprisal import surprises
+from rlstep_hooks.observe.surprisal import surprisal_sums
 from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
@@ -298,9 +298,9 @@ class MicroBatchMeter:
             ).float()
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
-            drawn_from = torch.stack(entropies)
-            columns |= surprises(new, drawn_from, mask, self._cap)
-            columns["sum_entropy"] = (drawn_from.float() * mask).sum((1, 2))
+            sampled_from = torch.stack(entropies)
+            columns |= surprisal_sums(new, sampled_from, mask, self._cap)
+            columns["sum_entropy"] = (sampled_from.float() * mask).sum((1, 2))
         sampled = [held.sampled for held in group if held.sampled is not None]
         if sampled:
             columns |= _sampling_gaps(new, torch.stack(sampled), mask)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.head_gradient import HeadWatch
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
@@ -36,10 +36,10 @@ class MicroBatchHooks:
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
         self._recorder = observation.recorder
-        self._backward = BackwardWatch(observation.trainer, divided_before=observation.form.divides_loss())
-        self._hooks = ModuleHookWatch(Contained(self._recorder, ("gradient",)))
+        self._backward = BackwardWatch(observation.trainer, divided_before=observation.adapter.divides_loss())
+        self._hooks = ModuleHookWatch(Guard(self._recorder, ("gradient",)))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
-        self._head = HeadWatch(temperature, Contained(self._recorder, ("gradient",)))
+        self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)))
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._microbatches = 0
@@ -93,7 +93,7 @@ class MicroBatchHooks:
         if activity is None:
             yield
             return
-        activity.loss_inputs = self._observation.form.loss_inputs(call.argument("inputs", 1))
+        activity.loss_inputs = self._observation.adapter.loss_inputs(call.argument("inputs", 1))
         yield
         activity.loss = call.result
         if activity.purpose == "training":
@@ -102,13 +102,13 @@ class MicroBatchHooks:
     def _loss_gets(self, call: Call) -> None:
         activity = self._observation.activity
         if activity is not None:
-            inputs = self._observation.form.loss_inputs(call.argument("inputs", 1))
+            inputs = self._observation.adapter.loss_inputs(call.argument("inputs", 1))
             activity.loss_inputs = inputs if inputs is not None else activity.loss_inputs
 
     def _measure_loss(self, activity: Activity) -> None:
         """Keep, on the device, what this micro-batch's loss was computed from."""
         seen, inputs = self._observation, activity.loss_inputs
-        old = None if inputs is None else seen.form.old_log_probs(inputs)
+        old = None if inputs is None else seen.adapter.old_log_probs(inputs)
         trained = [call for call in activity.calls if call.grad and call.log_probs is not old]
         if inputs is None or not trained:
             self._recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
@@ -121,7 +121,7 @@ class MicroBatchHooks:
         compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
         terms = None
         if compared and activity.loss is not None:
-            terms = seen.form.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
+            terms = seen.adapter.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
             if terms is not None and terms.settings.beta and terms.reference is None:
                 self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
                 terms = None
@@ -140,7 +140,7 @@ class MicroBatchHooks:
             backward,
             entropies,
             reference,
-            weights=seen.form.token_weights(inputs, call),
+            weights=seen.adapter.token_weights(inputs, call),
             sampled=inputs.get(SAMPLED) if fresh else None,
             head=None if activity.head is None else activity.head.take(new),
             replaced=self._replaced,
@@ -163,7 +163,7 @@ class MicroBatchHooks:
         seen, inputs = self._observation, activity.loss_inputs
         if inputs is None:
             return
-        old = seen.form.old_log_probs(inputs)
+        old = seen.adapter.old_log_probs(inputs)
         recomputed = self._recomputed(activity.calls, old) if old is not None else None
         samples = int(inputs["completion_mask"].shape[0])
         trained = seen.identities.trained(inputs)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.bits import bits
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL, finite
 from rlstep_hooks.observe.engine_distance import Explained, closest, explained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, spread, together
@@ -61,14 +61,14 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Log-probs of the reference that are not those that a forward gave; None where that was not seen."""
     moved: Tensor | None = None
     """Samples that have other tokens than the policy's `generate` was asked for and gave; None where that was not seen."""
-    drawn: tuple[Tensor, Tensor] | None = None
+    sampling_weights: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
     explained: Explained | None = None
     """What explains the gap; None where it was not looked for."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
-        counted, drawn = self.counted, self.drawn
+        counted, sampling_weights = self.counted, self.sampling_weights
         return (
             self.advantages.shape,
             self.mask.shape,
@@ -80,7 +80,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.misplaced is None,
             self.moved is None,
             self.reference_moved is None,
-            None if drawn is None else drawn[0].shape,
+            None if sampling_weights is None else sampling_weights[0].shape,
             None if self.explained is None else self.explained.names,
         )
 
@@ -113,9 +113,9 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     moved = [rollout.moved for rollout in group if rollout.moved is not None]
     if moved:
         numbers["tokens_moved"] = torch.stack(moved)
-    drawn = [rollout.drawn for rollout in group if rollout.drawn is not None]
-    if drawn:
-        used, left = (bits(torch.stack([of[place] for of in drawn])) for place in (0, 1))
+    sampling_weights = [rollout.sampling_weights for rollout in group if rollout.sampling_weights is not None]
+    if sampling_weights:
+        used, left = (bits(torch.stack([of[place] for of in sampling_weights])) for place in (0, 1))
         numbers["weights_differ"] = (used != left).sum(1)
     explanations = [rollout.explained for rollout in group if rollout.explained is not None]
     if explanations:
@@ -193,7 +193,7 @@ class NumberCollector:
         self._fetched = Numbers()
         self._held: list[HeldRollout] = []
         """Rollouts that were not worked up yet."""
-        self._guard = Contained(recorder, ("log_ratio", "loss", "samples", "weights"))
+        self._guard = Guard(recorder, ("log_ratio", "loss", "samples", "weights"))
 
     def add_rollout(
         self,
@@ -207,7 +207,7 @@ class NumberCollector:
         misplaced: Tensor | None = None,
         reference_moved: Tensor | None = None,
         moved: Tensor | None = None,
-        drawn: tuple[Tensor, Tensor] | None = None,
+        sampling_weights: tuple[Tensor, Tensor] | None = None,
         kept: KeptLogits | None = None,
     ) -> None:
         """Measure what generation returned.
@@ -222,7 +222,7 @@ class NumberCollector:
             misplaced: Samples that have not the rewards that were given for them.
             reference_moved: Log-probs of the reference that are not those that a forward gave.
             moved: Samples that have other tokens than `generate` was asked for and gave.
-            drawn: Probed weights that generated it, and those that the update before had left.
+            sampling_weights: Probed weights that generated it, and those that the update before had left.
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
         """
         masks = [token_mask(part) for part in parts]
@@ -251,7 +251,7 @@ class NumberCollector:
                 misplaced,
                 reference_moved,
                 moved,
-                drawn,
+                sampling_weights,
                 causes,
             )
         )

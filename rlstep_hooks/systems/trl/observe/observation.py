@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
     from rlstep_hooks.systems.trl.observe.calls import Activity, Generation
-    from rlstep_hooks.systems.trl.observe.form import TrainerForm
     from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
     from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
     from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
-    from rlstep_hooks.systems.trl.observe.sampled import DrawnWatch
+    from rlstep_hooks.systems.trl.observe.sampled import SampledWatch
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
@@ -28,12 +28,12 @@ class Observation:
 
     trainer: Any
     schedule: Schedule
-    form: TrainerForm
+    adapter: BatchAdapter
     recorder: Recorder
     updates: UpdateObserver
     reference: ReferenceWatch
     identities: SampleIdentities
-    drawing: DrawnWatch
+    drawing: SampledWatch
     meter: MicroBatchMeter
     numbers: NumberCollector
     counted: dict[int, Tensor] = dataclasses.field(default_factory=dict)

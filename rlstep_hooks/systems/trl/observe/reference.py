@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import UpdateValues
 from rlstep_hooks.systems.trl.observe.measure import version_of
@@ -95,7 +95,7 @@ class ReferenceWatch:
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
         self._recorder = recorder
-        self._guard = Contained(recorder, ("reference",))
+        self._guard = Guard(recorder, ("reference",))
         self._synced = bool(getattr(trainer.args, "sync_ref_model", False))
         self._why_not = self._hidden()
         self._model = getattr(trainer, "ref_model", None)

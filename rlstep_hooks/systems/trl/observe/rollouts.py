@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout, WeightSync
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
@@ -51,8 +51,8 @@ class RolloutHooks:
         self._observation = observation
         self._recorder = observation.recorder
         trainer, schedule, recorder = observation.trainer, observation.schedule, observation.recorder
-        self._rollout_guard = Contained(recorder, ("order", "samples", "refresh"))
-        self._sampler_guard = Contained(recorder, ("sampler",))
+        self._rollout_guard = Guard(recorder, ("order", "samples", "refresh"))
+        self._sampler_guard = Guard(recorder, ("sampler",))
         self._rollouts = 0
         self._trained_rollouts = 0
         """Rollouts that are not of an evaluation: which are compared is decided among these."""
@@ -66,13 +66,13 @@ class RolloutHooks:
         """Version of the weights that were last synced to the engine."""
         self._engine: ColocatedEngine | ServedEngine | None = None
         """The engine, where it tells what it holds."""
-        self._delivery_guard = Contained(recorder, ("delivery",))
-        self._distance_guard = Contained(recorder, ("engine_distance",))
+        self._delivery_guard = Guard(recorder, ("delivery",))
+        self._distance_guard = Guard(recorder, ("engine_distance",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
         self._settings = of_training(trainer)
-        form = observation.form
-        own = form.read != READ or bool(own_advantages(trainer, form.read))
+        adapter = observation.adapter
+        own = adapter.read != READ or bool(own_advantages(trainer, adapter.read))
         self._rewards = rewards = RewardWatch(trainer, schedule.algorithm, recorder)
         # Callbacks may generate for the logs, and reward functions may ask the policy for its judgement. The function must not hold us:
         # the trainer would then wait for the garbage collector together with this object.
@@ -85,8 +85,8 @@ class RolloutHooks:
         self._generated = GeneratedWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
-        self._rows_guard = Contained(recorder, ("rows",))
-        self._rewards_guard = Contained(recorder, ("rewards",))
+        self._rows_guard = Guard(recorder, ("rows",))
+        self._rewards_guard = Guard(recorder, ("rewards",))
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
@@ -101,7 +101,7 @@ class RolloutHooks:
         )
         # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Verified with the real engine on a
         # CPU in 1.16.0 (tests/systems/trl_vllm), with a stand-in for it in all releases.
-        if self._observation.form.samples_with_engine():
+        if self._observation.adapter.samples_with_engine():
             syncs = (getattr(trainer, "vllm_generation", None), "sync_weights"), (trainer, "_move_model_to_vllm")
             place = next(((owner, name) for owner, name in syncs if hasattr(owner, name)), None)
             if place is not None:
@@ -155,7 +155,7 @@ class RolloutHooks:
         """Whether the trainer scores each rollout itself and compares that with the engine's log-probs."""
         trainer = self._observation.trainer
         correction = getattr(trainer, "vllm_importance_sampling_correction", False)
-        return bool(correction and self._observation.form.samples_with_engine())
+        return bool(correction and self._observation.adapter.samples_with_engine())
 
     def _attach_engine(self, hooks: Hooks) -> None:
         """Follow the weights into vLLM: in this process (`vllm_mode="colocate"`), or in a server that tells what it holds."""
@@ -206,7 +206,7 @@ class RolloutHooks:
         """
         args = self._observation.trainer.args
         return not (
-            self._observation.form.samples_with_engine()
+            self._observation.adapter.samples_with_engine()
             or self._compiled
             or getattr(args, "cache_implementation", None)
             or getattr(args, "use_transformers_paged", False)
@@ -224,11 +224,11 @@ class RolloutHooks:
             sharded = getattr(self._observation.trainer, "is_fsdp_enabled", False)
             left = None if probe is None or sharded else probe.left()
             if probe is not None and left is not None:
-                generation.drawn = probe.weights(), left
+                generation.sampling_weights = probe.weights(), left
 
     def _sampler_version(self, forwards: ForwardWatch | None) -> int | None:
         """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
-        if self._observation.form.samples_with_engine():
+        if self._observation.adapter.samples_with_engine():
             return self._engine_version
         if forwards is None:
             return None
@@ -259,7 +259,7 @@ class RolloutHooks:
             self.of_evaluation += 1
         else:
             self._trained_rollouts += 1
-        parts = seen.form.parts(output)
+        parts = seen.adapter.parts(output)
         sizes = [int(part["completion_mask"].shape[0]) for part in parts]
         samples = sum(sizes) + (self._left_out if purpose == "training" else 0)
         replayed = self._replay.take()
@@ -284,7 +284,7 @@ class RolloutHooks:
         if not replayed:
             seen.identities.sampled(index, seen.updates.version)
         with torch.no_grad():
-            olds = [seen.form.old_log_probs_of(part) for part in parts]
+            olds = [seen.adapter.old_log_probs_of(part) for part in parts]
             cycle = trained // seen.schedule.rollouts_per_cycle
             for part, old, rows_of_part in zip(parts, olds, identities(index, sizes), strict=True):
                 of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
@@ -301,10 +301,10 @@ class RolloutHooks:
             sampled = self._generated.log_probs(parts[0]["completion_ids"]) if compared and len(parts) == 1 else None
             if sampled is not None and not replayed:
                 parts[0][SAMPLED] = sampled
-            seen.form.mark(output, parts)
+            seen.adapter.mark(output, parts)
             penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
             misplaced = self._misplaced(parts) if compared else None
-            if compared and not replayed and seen.form.counts_tokens():
+            if compared and not replayed and seen.adapter.counts_tokens():
                 self._count(index, parts)
             scored = self._rewards.take(trained, sum(sizes), penalty) if purpose == "training" else None
             rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
@@ -319,7 +319,7 @@ class RolloutHooks:
                 rule=rule,
                 reference=reference,
                 penalty_gap=gap,
-                drawn=generation.drawn,
+                sampling_weights=generation.sampling_weights,
                 kept=generation.logits,
             )
         if all(old is not None for old in olds) and purpose == "training":

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
-    from rlstep_hooks.systems.trl.observe.form import TrainerForm
 
 _CONSTRAINED = ("vllm_guided_decoding_regex", "vllm_structured_outputs_regex")
 _HARMLESS = (
@@ -36,14 +36,14 @@ _HARMLESS = (
 """Settings of a generation that change no distribution."""
 
 
-class DrawnWatch:
+class SampledWatch:
     """Hands on the entropies of losses whose tokens are tested."""
 
-    def __init__(self, form: TrainerForm, recorder: Recorder) -> None:
+    def __init__(self, adapter: BatchAdapter, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._engine = form.samples_with_engine()
-        self._vocabulary = _vocabulary(form.trainer)
-        self._why_not = _why_not(form, self._vocabulary)
+        self._engine = adapter.samples_with_engine()
+        self._vocabulary = _vocabulary(adapter.trainer)
+        self._why_not = _why_not(adapter, self._vocabulary)
         self.cap = math.inf if self._why_not else cap_of(self._vocabulary)
         """The cut of -log-probs."""
 
@@ -74,21 +74,21 @@ def _vocabulary(trainer: Any) -> int:
     return int(getattr(text, "vocab_size", 0) or 0)
 
 
-def _why_not(form: TrainerForm, vocabulary: int) -> str:
+def _why_not(adapter: BatchAdapter, vocabulary: int) -> str:
     """Why the tokens that a loss counts need not be drawn from the policy's distribution; empty where they are to be."""
-    trainer = form.trainer
+    trainer = adapter.trainer
     if not hasattr(trainer, "_get_per_token_logps_and_entropies"):
         return "this release computes no entropies in its loss"
     if any(getattr(trainer, name, None) for name in SEVERAL_TURNS):
         return "some tokens are those of tools or of an environment"
-    if form.picks_samples():
+    if adapter.picks_samples():
         return "completions are picked by their rewards or their length, so those that are left are not a fair draw"
     noise = forward_noise(trainer)
     if noise:
         return f"{noise}: the loss forward has another distribution than the one that was sampled from"
     if not vocabulary:
         return "the size of the vocabulary is not known"
-    return own_advantages(trainer, form.read) or _truncation(trainer.args, vocabulary)
+    return own_advantages(trainer, adapter.read) or _truncation(trainer.args, vocabulary)
 
 
 def _truncation(args: Any, vocabulary: int) -> str:

@@ -15,7 +15,7 @@ from rlstep_hooks.systems.trl.observe.facts import forward_noise
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
 
 SAMPLED = "rlstep_sampled"
 """Key added to a rollout's tensors: (B, T) float32, the log-probs of its tokens when they were drawn; nan where they are not known. TRL
@@ -25,7 +25,7 @@ shuffles and splits it with all others."""
 class _Draws:
     """A processor of logits that changes nothing: it computes the log-prob of each token that is drawn from them."""
 
-    def __init__(self, temperature: float, guard: Contained) -> None:
+    def __init__(self, temperature: float, guard: Guard) -> None:
         self._temperature = temperature
         self._guard = guard
         self._logits: Tensor | None = None
@@ -41,11 +41,11 @@ class _Draws:
             if input_ids.dim() != 2:  # continuous batching draws for a changing number of sequences, laid end to end
                 self._whole = False
                 return scores
-            self._drawn(input_ids)
+            self._see_sampled(input_ids)
             self._logits, self._writes, self._length = scores, scores._version, input_ids.shape[1]
         return scores
 
-    def _drawn(self, input_ids: Tensor) -> None:
+    def _see_sampled(self, input_ids: Tensor) -> None:
         """The last token of `input_ids` was drawn from the logits of the call before."""
         logits = self._logits
         if logits is None:
@@ -77,7 +77,7 @@ class _Draws:
         return found
 
 
-class DrawnLogProbs:
+class SampledLogProbs:
     """Looks at the generation of one rollout at a time. Not with dropout or NEFTune, with which each forward is another one.
 
     Args:
@@ -94,7 +94,7 @@ class DrawnLogProbs:
         """A rollout begins; the log-probs of its tokens are taken if `looks`."""
         self._looks, self._draws = looks and self._comparable, []
 
-    def see(self, processors: list[Any], guard: Contained) -> None:
+    def see(self, processors: list[Any], guard: Guard) -> None:
         """A generation is about to draw with these processors of logits; one that changes nothing becomes their first.
 
         Args:

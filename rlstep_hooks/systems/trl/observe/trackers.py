@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.show.scalars import scalars
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Summary
-    from rlstep_hooks.observe.contained import GapRecorder
+    from rlstep_hooks.observe.guard import GapRecorder
 
 LAST_LOG = "total_flos"
 """In the logs that transformers writes once when training is over, and in no others (`Trainer.log(metrics)` after the loop, 4.51,
@@ -42,7 +42,7 @@ class TrackerLogs:
         self._summary = summary
         self._training_over = training_over
         self._adds = adds
-        self._guard = Contained(record, ("recording",))
+        self._guard = Guard(record, ("recording",))
         self._patches = Patches()
         # Every tracker is a callback that gets the same dictionary, and all of them come before the user's own callbacks
         # (Trainer.__init__), so a callback's `on_log` is too late. `Trainer.log` would be early enough, but keeps a copy of

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.record.events import EpochEnd, Evaluated
+from rlstep_hooks.systems.trl.observe.adapter import Observer
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
 from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
@@ -25,22 +26,21 @@ from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.observation import Observation
 from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
-from rlstep_hooks.systems.trl.observe.sampled import DrawnWatch
-from rlstep_hooks.systems.trl.observe.subject import Observer
+from rlstep_hooks.systems.trl.observe.sampled import SampledWatch
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlstep_hooks.session.recorder import Recorder
-    from rlstep_hooks.systems.trl.observe.form import TrainerForm
+    from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
 
 
 class TrlObserver(Observer):
     """Turns one trainer's method calls into events."""
 
-    def __init__(self, form: TrainerForm, recorder: Recorder, *, epochs: int, interval: float = INTERVAL) -> None:
-        trainer, schedule = form.trainer, form.schedule
+    def __init__(self, adapter: BatchAdapter, recorder: Recorder, *, epochs: int, interval: float = INTERVAL) -> None:
+        trainer, schedule = adapter.trainer, adapter.schedule
         self.trainer = trainer
         self.recorder = recorder
         self.updates = UpdateObserver(
@@ -49,13 +49,13 @@ class TrlObserver(Observer):
             per_cycle=max(schedule.microbatches_per_cycle // (schedule.microbatches_per_update or 1), 1),
             limit=lambda: trainer.args.max_grad_norm,
         )
-        drawing = DrawnWatch(form, recorder)
-        meter = MicroBatchMeter(form.loss_settings, follows_rollout=form.follows_rollout(), cap=drawing.cap)
+        drawing = SampledWatch(adapter, recorder)
+        meter = MicroBatchMeter(adapter.loss_settings, follows_rollout=adapter.follows_rollout(), cap=drawing.cap)
         reference = ReferenceWatch(trainer, recorder)
         self._observation = Observation(
             trainer=trainer,
             schedule=schedule,
-            form=form,
+            adapter=adapter,
             recorder=recorder,
             updates=self.updates,
             reference=reference,
@@ -69,7 +69,7 @@ class TrlObserver(Observer):
         self._microbatches = MicroBatchHooks(self._observation)
         self._hooks = Hooks(recorder)
         # Keeps this package's own errors away from training; what they cost the observation is recorded.
-        self._order_guard = Contained(recorder, ("order",))
+        self._order_guard = Guard(recorder, ("order",))
         self._epochs = epochs
         self._evaluation_batches = 0
 
@@ -98,7 +98,7 @@ class TrlObserver(Observer):
             self.updates.attach_to_engine()
         else:
             self.updates.attach(optimizer)
-        for topic, why in self._observation.form.unobservable():
+        for topic, why in self._observation.adapter.unobservable():
             self.recorder.cannot(topic, why)
 
     def detach(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.gradient_watch import GradientWatch
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.patches import Patches, take_off
@@ -69,10 +69,10 @@ class UpdateObserver:
         """Probed tensors that were written to between that step and this one."""
         self.steps = StepFollower(recorder)
         self.settings: OptimizerSettings | None = None
-        self._facts_guard = Contained(recorder, ("weights",))
-        self._before_guard = Contained(recorder, ("weights", "learning_rate"))
-        self._after_guard = Contained(recorder, ("order", "weights"))
-        self._loop_guard = Contained(recorder, ("order",))
+        self._facts_guard = Guard(recorder, ("weights",))
+        self._before_guard = Guard(recorder, ("weights", "learning_rate"))
+        self._after_guard = Guard(recorder, ("order", "weights"))
+        self._loop_guard = Guard(recorder, ("order",))
 
     def attach(self, optimizer: Any) -> None:
         """Place the hooks on the torch optimizer inside the trainer's.
@@ -104,7 +104,7 @@ class UpdateObserver:
             self._tensors = [tensor for tensor, _, _ in self.steps.probe.probed]
         # Among several processes gradients are averaged, and a scaler multiplies them, between autograd and the step.
         if self._trainer.accelerator.num_processes == 1 and self._own_scaler is None and not sharded:
-            guard = Contained(self._recorder, ("gradient",))
+            guard = Guard(self._recorder, ("gradient",))
             self.steps.watch_gradients(GradientWatch(self._trainer.model.named_parameters(), guard))
             self.steps.watch_graded(of for of in self._trainer.model.named_parameters() if of[1].requires_grad)
 

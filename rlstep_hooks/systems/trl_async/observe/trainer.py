@@ -15,8 +15,8 @@ from rlstep_hooks.observe.delivery import same_names
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.sync_watch import SyncWatch
 from rlstep_hooks.record.events import UNSENT, MicroBatch, Rollout, SampleRows, WeightSync
+from rlstep_hooks.systems.trl.observe.adapter import Observer
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
-from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.systems.trl_async.observe.ratios import RatioMeter
 from rlstep_hooks.systems.trl_async.observe.samples import Samples, Trained

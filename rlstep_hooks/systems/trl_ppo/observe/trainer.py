@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.deferred import INTERVAL
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.settings import SettingsWatch, attributes
 from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout
+from rlstep_hooks.systems.trl.observe.adapter import Observer
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
-from rlstep_hooks.systems.trl.observe.subject import Observer
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
 from rlstep_hooks.systems.trl_ppo.observe.watch import ArithmeticWatch
@@ -114,7 +114,7 @@ class PpoObserver(Observer):
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
-        with Contained(self.recorder, _ROLLOUT):
+        with Guard(self.recorder, _ROLLOUT):
             self._rollout_is_over()
         self._numbers.finish()
 
@@ -199,7 +199,7 @@ class PpoObserver(Observer):
     def logged(self, logs: dict[str, Any]) -> None:
         """The numbers of this rollout were logged (TrainerCallback.on_log, all releases)."""
         ratio = logs.get("val/ratio")
-        with Contained(self.recorder, ("log_ratio",)), torch.no_grad():
+        with Guard(self.recorder, ("log_ratio",)), torch.no_grad():
             mean = self._meter.mean_ratio()
             if isinstance(ratio, float) and mean is not None:
                 self._numbers.add_logged_ratio(self._rollouts, ratio, mean)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.systems.trl_ppo.observe.loss import FollowedLoss
 from rlstep_hooks.systems.trl_ppo.observe.rollout import Documented, Sampled, Settings, Whitening
 
@@ -53,7 +53,7 @@ class ArithmeticWatch:
         self._meter = meter
         self._numbers = numbers
         self._measured = measured
-        self._guard = Contained(recorder, ("advantages", "formula"))
+        self._guard = Guard(recorder, ("advantages", "formula"))
         self._on = False
         self._references: list[Tensor] = []
         self._values: list[Tensor] = []

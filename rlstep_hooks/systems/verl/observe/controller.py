@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.processes import run_of_ray
@@ -72,10 +72,10 @@ class VerlController:
         self.schedule, reason = self._plan(own_fit)
         updates = updates_before(self.schedule, self._rollouts_before())
         self._recorder = self._begin(updates, own_fit=own_fit)
-        self._contained = Contained(self._recorder, _ORDER)
+        self._guard = Guard(self._recorder, _ORDER)
         self._hooks = Hooks(self._recorder, self._patches)
         self._engines = EngineRecords(folder(), run_of_ray(), self._recorder)
-        self._delivery = Contained(self._recorder, ("delivery",))
+        self._delivery = Guard(self._recorder, ("delivery",))
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -178,7 +178,7 @@ class VerlController:
             The error for which "stop" and "raise" end training.
         """
         error = None
-        with self._contained:
+        with self._guard:
             self._all_returned()
             with self._delivery:
                 self._engines.collect()
@@ -199,7 +199,7 @@ class VerlController:
         """Numbers for the tracker, of the judgement so far; none where the run is not followed."""
         found: dict[str, float] = {}
         if self._followed:
-            with Contained(self._recorder, ("recording",)):
+            with Guard(self._recorder, ("recording",)):
                 found = scalars(self._recorder.judge.summary())
         return found
 
@@ -207,6 +207,6 @@ class VerlController:
         """Training returned, or raised `error`: write the last lines and report."""
         with self._delivery:
             self._engines.collect()
-        with Contained(self._recorder, ("recording",)):
+        with Guard(self._recorder, ("recording",)):
             self.report = self._record.end(error)
         self._patches.restore()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.systems.verl.observe.samples import Key
 
 
@@ -60,7 +60,7 @@ class DistanceWatch:
         guard: Keeps errors of this class away from the trainer.
     """
 
-    def __init__(self, guard: Contained) -> None:
+    def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self.open = False
         """Whether old log-probs are being computed, and a micro-batch is wanted."""

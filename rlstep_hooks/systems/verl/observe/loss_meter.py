@@ -22,7 +22,7 @@ from rlstep_hooks.systems.verl.observe.samples import rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.observe.losses import Formula
 
 
@@ -115,7 +115,7 @@ class LossMeter(HeldLosses[_Held]):
         guard: What is entered where torch calls back.
     """
 
-    def __init__(self, kind: LossKind, guard: Contained) -> None:
+    def __init__(self, kind: LossKind, guard: Guard) -> None:
         super().__init__(guard)
         self._kind = kind
         self.reason = ""

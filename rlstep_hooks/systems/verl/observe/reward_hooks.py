@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
 from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
@@ -40,11 +40,11 @@ class RewardHooks:
         self._rollouts = rollouts
         self._recorder = recorder
         self._v1 = False
-        self._compared = Contained(recorder, ("advantages",))
+        self._compared = Guard(recorder, ("advantages",))
         config = trainer.config
         self._watch = AdvantageWatch(config, _ends(trainer))
         self._correction = CorrectionWatch(config)
-        self._weighed = Contained(recorder, ("correction",))
+        self._weighed = Guard(recorder, ("correction",))
         control = config.algorithm.get("kl_ctrl") or {}
         self._coefficient = float(control.get("kl_coef", 0.0)) if control.get("type", "fixed") == "fixed" else None
         """The coefficient of the KL penalty in the rewards; None where it adapts."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
 from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
-from rlstep_hooks.systems.verl.observe.sampled import SEVERAL_TURNS, why_not_drawn
+from rlstep_hooks.systems.verl.observe.sampled import SEVERAL_TURNS, why_not_sampled
 from rlstep_hooks.systems.verl.observe.samples import names_of
 from rlstep_hooks.systems.verl.plan import is_one_step_off, own_agent_loop
 
@@ -106,10 +106,10 @@ class RolloutHooks:
         """Prompts between submission and training; None where no queue is followed."""
         self._v1 = v1
         self.own_fit = own_fit
-        self._not_drawn = why_not_drawn(trainer.config, own_fit=own_fit, v1=v1)
+        self._not_sampled = why_not_sampled(trainer.config, own_fit=own_fit, v1=v1)
         """Why completions need not be drawn from the policy's distribution; empty where they are to be."""
-        if self._not_drawn:
-            recorder.cannot("drawn", self._not_drawn)
+        if self._not_sampled:
+            recorder.cannot("drawn", self._not_sampled)
 
     def place(self, hooks: Hooks) -> None:
         """Put the hooks on the trainer. Of several after one call the first stands innermost, and looks first.
@@ -164,7 +164,7 @@ class RolloutHooks:
         # Samples that are read from files (skip.rollout_tq) have never been in the queue.
         if ((trainer.config.get("skip") or {}).get("rollout_tq") or {}).get("enable"):
             return
-        with Contained(self._recorder, _QUEUE):
+        with Guard(self._recorder, _QUEUE):
             queue, buffer = Queue(restored_prompts(trainer)), trainer.replay_buffer
             # Verified in 0.9.1 V1: evicts prompts for a reason, which it got as its third argument, and clears them away
             # (replay_buffer.py:336-373 and :257-274). The first calls the second before it returns.
@@ -317,7 +317,7 @@ class RolloutHooks:
         parts: tuple[int, ...] = (),
     ) -> None:
         repeated, foreign = (None, None) if self._rows is None else self._rows.take()
-        all_drawn = self._are_all_drawn(samples)
+        all_drawn = self._are_all_sampled(samples)
         self._recorder.emit(
             Generated(
                 at=self._recorder.now(),
@@ -337,17 +337,17 @@ class RolloutHooks:
         self._trained = self._rollouts
         self._rollouts += 1
 
-    def _are_all_drawn(self, samples: int) -> bool:
+    def _are_all_sampled(self, samples: int) -> bool:
         """Whether the samples of a rollout are all that were drawn for it, from the whole distribution, in one turn."""
-        if not self._not_drawn and self.several_turns:
-            self._not_drawn = SEVERAL_TURNS
-            self._recorder.cannot("drawn", self._not_drawn)
-        if not self._not_drawn and self._greedy:
-            self._not_drawn = "the data ask for completions that are not sampled (__do_sample__)"
-            self._recorder.cannot("drawn", self._not_drawn)
+        if not self._not_sampled and self.several_turns:
+            self._not_sampled = SEVERAL_TURNS
+            self._recorder.cannot("drawn", self._not_sampled)
+        if not self._not_sampled and self._greedy:
+            self._not_sampled = "the data ask for completions that are not sampled (__do_sample__)"
+            self._recorder.cannot("drawn", self._not_sampled)
         # Sessions that failed gave no sample, and a long completion fails sooner than a short one.
         planned = self._schedule.prompts_per_rollout * self._schedule.samples_per_prompt
-        return not self._not_drawn and samples >= planned
+        return not self._not_sampled and samples >= planned
 
 
 _LENT = (

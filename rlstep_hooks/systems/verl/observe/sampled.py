@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.identity import checksum_of
-from rlstep_hooks.observe.surprisal import cap_of, surprises
+from rlstep_hooks.observe.surprisal import cap_of, surprisal_sums
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, rows_of
 from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
 
@@ -52,7 +52,7 @@ def numbers_of(
         cap: The cut of -log p.
     """
     mask = torch.cat([row.bool() for row in masks])
-    sums = surprises(torch.cat(list(log_probs))[None], torch.cat(list(entropies))[None], mask[None], cap)
+    sums = surprisal_sums(torch.cat(list(log_probs))[None], torch.cat(list(entropies))[None], mask[None], cap)
     seen: set[tuple[int, int]] = set()
     copied, nats = 0, 0.0
     for row, counted, of_row in zip(tokens, masks, log_probs, strict=True):
@@ -94,7 +94,7 @@ def numbers_of_refresh(
 NO_ENTROPIES = "no entropies came with the old log-probs, or the size of the vocabulary is not known"
 
 
-def why_not_drawn(config: Any, *, own_fit: bool, v1: bool) -> str:
+def why_not_sampled(config: Any, *, own_fit: bool, v1: bool) -> str:
     """Why the tokens of a run need not be drawn from the policy's distribution; empty where they are to be.
 
     Args:

@@ -10,7 +10,7 @@ from rlstep_hooks.observe.delivery import SentWatch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlstep_hooks.observe.contained import Contained
+    from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.record.writer import EventWriter
 
 _WRAPPED = re.compile(r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.")
@@ -29,7 +29,7 @@ class SentWeights:
         guard: Keeps errors away from the sync.
     """
 
-    def __init__(self, guard: Contained) -> None:
+    def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._own: dict[str, Any] = {}
         """The policy's tensors by the names under which they are handed over, while a sync goes on."""

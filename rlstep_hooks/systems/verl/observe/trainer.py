@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
@@ -91,16 +91,16 @@ class VerlTrainer:
         self._limits: dict[Role, float] = {}
         """Limits of the norm of the gradients."""
         self._loss_settings: SettingsWatch | None = None
-        self._formula = Contained(self._record.writer, ("formula",))
-        self._drawn = Contained(self._record.writer, ("drawn",))
+        self._formula = Guard(self._record.writer, ("formula",))
+        self._sampled_guard = Guard(self._record.writer, ("drawn",))
         self._cap: float | None = None
         """The cut of -log p where completions are tested against the policy's distributions; None where they are not."""
-        self._replay_guard = Contained(self._record.writer, ("optimizer",))
-        self._of_critic = Contained(self._record.writer, ("critic_loss",))
+        self._replay_guard = Guard(self._record.writer, ("optimizer",))
+        self._of_critic = Guard(self._record.writer, ("critic_loss",))
         self._losses = LossMeter(POLICY, self._formula)
         self._value_losses = LossMeter(CRITIC, self._of_critic)
-        self._sent = SentWeights(Contained(self._record.writer, ("delivery",)))
-        self.distances = DistanceWatch(Contained(self._record.writer, ("engine_distance",)))
+        self._sent = SentWeights(Guard(self._record.writer, ("delivery",)))
+        self.distances = DistanceWatch(Guard(self._record.writer, ("engine_distance",)))
         self._versions_of: dict[str, int] = {}
         """Versions of the weights that went to the engine, by their labels."""
         self._label: int | None = None
@@ -281,7 +281,7 @@ class VerlTrainer:
 
     def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
         """Add up how surprising the completions are to the policy that computed their old log-probs."""
-        with self._drawn:
+        with self._sampled_guard:
             numbers = sampled.numbers_of_refresh(data, result, own, tokens, self._cap)
             if numbers is None:
                 self._record.writer.cannot("drawn", sampled.NO_ENTROPIES)
@@ -346,7 +346,7 @@ class VerlTrainer:
         known = [version for version in versions if version is not None]
         return min(known) if known and len(known) == len(versions) else None
 
-    def _meter(self, role: Role) -> tuple[LossMeter, Contained, str]:
+    def _meter(self, role: Role) -> tuple[LossMeter, Guard, str]:
         """What compares the losses of a role, where it is entered, and its topic."""
         if role == "critic":
             return self._value_losses, self._of_critic, "critic_loss"

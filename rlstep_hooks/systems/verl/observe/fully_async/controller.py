@@ -74,7 +74,7 @@ class FullyAsyncController(VerlController):
     def end(self, error: BaseException | None = None) -> None:
         """Training returned, or raised `error`: write the last lines and report."""
         if self._followed and self._streamed is not None and self._streamed.incomplete:
-            with self._contained:
+            with self._guard:
                 # Fetches that fill no rollout are none of the plan, and no sync follows them.
                 self._record.all_returned("evaluation")
         super().end(error)

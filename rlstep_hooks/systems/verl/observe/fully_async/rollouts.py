@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.contained import Contained
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.record.events import Generated, QueueStep, Rewarded, Unobserved
 from rlstep_hooks.record.tail import Tail
@@ -14,7 +14,7 @@ from rlstep_hooks.systems.verl.observe.fully_async.queue import StreamedQueue, T
 from rlstep_hooks.systems.verl.observe.fully_async.rollouter import PROCESS
 from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.observe.rollouts import counted
-from rlstep_hooks.systems.verl.observe.sampled import why_not_drawn
+from rlstep_hooks.systems.verl.observe.sampled import why_not_sampled
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks
@@ -58,8 +58,8 @@ class StreamedRollouts:
         """Rewards of parts whose rollout was not recorded yet."""
         self._steps = record_of_generation()
         self._queue: StreamedQueue | None = StreamedQueue(schedule.samples_per_prompt)
-        self._contained_queue = Contained(recorder, ("queue",))
-        recorder.cannot("drawn", why_not_drawn(trainer.config, own_fit=False, v1=False))
+        self._queue_guard = Guard(recorder, ("queue",))
+        recorder.cannot("drawn", why_not_sampled(trainer.config, own_fit=False, v1=False))
 
     @property
     def trained(self) -> int:
@@ -79,7 +79,7 @@ class StreamedRollouts:
 
     def synced(self, label: int) -> None:
         """Weights were synced under a label."""
-        with self._contained_queue:
+        with self._queue_guard:
             if self._queue is not None:
                 self._queue.synced(label)
 
@@ -101,7 +101,7 @@ class StreamedRollouts:
                 of_each["uid"], of_each["min_global_steps"], of_each["max_global_steps"], strict=True
             )
         ]
-        with self._contained_queue:
+        with self._queue_guard:
             self._follow(samples)
         self._parts.append(samples)
         if len(self._parts) < self._schedule.parts_per_rollout:
@@ -121,7 +121,7 @@ class StreamedRollouts:
 
     def _generated(self, parts: list[list[Taken]]) -> None:
         queued = None
-        with self._contained_queue:
+        with self._queue_guard:
             if self._queue is not None and not self._queue.seen:
                 self._queue = None
                 self._recorder.cannot("queue", "the process that generates recorded no prompt")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.contained import Contained
 from rlstep_hooks.observe.delivery import HeldWatch, same_names
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.processes import introduce
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.ledger import FolderLedger
@@ -47,7 +47,7 @@ class HeldWeights:
         process = process_name()
         self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
         self._writer.emit(introduce(where.run, process, versions_of("torch", "transformers")))
-        self._guard = Contained(self._writer, ("delivery",))
+        self._guard = Guard(self._writer, ("delivery",))
         self._watch = HeldWatch(engine_name(process), same_names(model))
         self._label: int | None = None
 

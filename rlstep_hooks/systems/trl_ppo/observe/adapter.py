@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.timeline import PhasePosition
+from rlstep_hooks.systems.trl.observe.adapter import Observer, Start, TrainerAdapter
 from rlstep_hooks.systems.trl.observe.facts import trainer_facts
-from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl_ppo.observe.trainer import PpoObserver
 from rlstep_hooks.systems.trl_ppo.plan import SETTINGS, is_trainer, read_trainer
 from rlstep_hooks.systems.trl_ppo.releases import refusal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
-class PpoSubject(Subject):
+class PpoAdapter(TrainerAdapter):
     """A trainer with a loop of its own."""
 
     system = "trl_ppo"

@@ -1,6 +1,6 @@
 """The test behind rule RLS413, simulated: false alarms of healthy runs, and the tokens after which other samplers show.
 
-`python -m tests.bench.drawn_text [streams]` needs numpy (any TRL environment). The product's own test judges every stream, each cut
+`python -m tests.bench.sampled_text [streams]` needs numpy (any TRL environment). The product's own test judges every stream, each cut
 into rollouts of 500 tokens and micro-batches of 100. Vocabularies of 512 tokens, logits of normal distribution with a scale that
 gives the mean entropy named.
 """
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlstep_hooks.judge.drawn import FALSE_ALARMS, DrawnTest, Surprise
-from rlstep_hooks.judge.rules.weights.drawn import MARGIN
+from rlstep_hooks.judge.rules.weights.sampled import MARGIN
+from rlstep_hooks.judge.sampled import FALSE_ALARMS, SampledTest, Surprisal
 from rlstep_hooks.observe.surprisal import cap_of
 
 if TYPE_CHECKING:
@@ -85,16 +85,16 @@ class Text:
         found: np.ndarray = self._distances.ravel()[np.minimum(places, rows * VOCABULARY + VOCABULARY - 1)]
         return found
 
-    def microbatches(self, tokens: int) -> list[Surprise]:
+    def microbatches(self, tokens: int) -> list[Surprisal]:
         """The sums of each micro-batch."""
         cut = self.draw(tokens).reshape(-1, MICROBATCH)
         columns = zip(cut.sum(1), (cut**2).sum(1), cut.max(1), strict=True)
-        return [Surprise(MICROBATCH, float(s), float(q), float(most)) for s, q, most in columns]
+        return [Surprisal(MICROBATCH, float(s), float(q), float(most)) for s, q, most in columns]
 
 
-def proved_after(text: Text, tokens: int, *, margin: float, false_alarms: float) -> tuple[int, Surprise] | None:
+def proved_after(text: Text, tokens: int, *, margin: float, false_alarms: float) -> tuple[int, Surprisal] | None:
     """Tokens after which the test speaks, and what it has then."""
-    test = DrawnTest(cap=text.cap, vocabulary=VOCABULARY, margin=margin, false_alarms=false_alarms)
+    test = SampledTest(cap=text.cap, vocabulary=VOCABULARY, margin=margin, false_alarms=false_alarms)
     drawn = 0
     while drawn < tokens:
         for surprise in text.microbatches(TOKENS):
@@ -126,7 +126,7 @@ def main() -> None:
             print(f"  mean entropy {text.entropy:.1f}, {name}: {mean:+.3f} nats a token, {said}", flush=True)
 
 
-def describe(tokens: int, proved: Surprise) -> str:
+def describe(tokens: int, proved: Surprisal) -> str:
     fit, kept = proved.temperature(), proved.kept()
     named = [f"temperature {fit:.2f}"] if fit is not None and math.isfinite(fit) else []
     named += [f"top-p {kept:.2f}"] if kept is not None else []

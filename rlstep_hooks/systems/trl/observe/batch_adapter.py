@@ -1,6 +1,7 @@
 """How one kind of trainer hands on its rollouts, its micro-batches and its loss: GRPOTrainer and RLOOTrainer of TRL.
 
-A trainer that is built on them and hands on something else has a form of its own (`rlstep_hooks.systems.swift.observe.form`).
+A trainer that is built on them and hands on something else has an adapter of its own
+(`rlstep_hooks.systems.swift.observe.batch_adapter`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
-class TrainerForm:
+class BatchAdapter:
     """Reads one trainer's data by TRL's names, and says what of its loss is documented."""
 
     read: ClassVar[tuple[str, ...]] = READ

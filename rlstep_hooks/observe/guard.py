@@ -17,7 +17,7 @@ class GapRecorder(Protocol):
         """Record once that a topic cannot be observed."""
 
 
-class Contained:
+class Guard:
     """A context in which an exception costs an observation and nothing else. One object can be entered many times."""
 
     def __init__(self, recorder: GapRecorder, topics: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ RATES = tuple(0.9 * 0.5**place for place in range(12))
 """The values of l: for every true mean between 1e-3 and 1 in units of the variance one is within a factor of 1.5 of the best."""
 
 
-class Surprise(msgspec.Struct, frozen=True):
+class Surprisal(msgspec.Struct, frozen=True):
     """Sums over tokens of d = -log p(token) - entropy, cut as above; in nats."""
 
     tokens: int = 0
@@ -31,8 +31,8 @@ class Surprise(msgspec.Struct, frozen=True):
     squares: float = 0.0
     largest: float = 0.0
 
-    def __add__(self, other: Surprise) -> Surprise:
-        return Surprise(
+    def __add__(self, other: Surprisal) -> Surprisal:
+        return Surprisal(
             self.tokens + other.tokens,
             self.total + other.total,
             self.squares + other.squares,
@@ -75,7 +75,7 @@ class Surprise(msgspec.Struct, frozen=True):
         return None if self.mean >= 0 else 1 - self.mean / (self.mean - self.largest - 1)
 
 
-class DrawnTest:
+class SampledTest:
     """The test of one run: of all its tokens together, and of each rollout by itself, so that a fault in mid-run shows at once.
 
     Args:
@@ -89,22 +89,22 @@ class DrawnTest:
         self._allowed = margin + vocabulary * math.exp(-cap - 1)
         self._bound = math.log(2 / false_alarms)
         """Half of the false alarms for the run, half for its rollouts."""
-        self._run = Surprise()
-        self._rollout = Surprise()
+        self._run = Surprisal()
+        self._rollout = Surprisal()
         self._number = -1
         self._rollouts = 0
 
-    def add(self, rollout: int, surprise: Surprise) -> Surprise | None:
+    def add(self, rollout: int, surprisal: Surprisal) -> Surprisal | None:
         """Add tokens of a rollout.
 
         Returns:
             The sums that prove that they were not drawn from the policy; None where nothing is proved.
         """
         if rollout != self._number:
-            self._number, self._rollout = rollout, Surprise()
+            self._number, self._rollout = rollout, Surprisal()
             self._rollouts += 1
-        self._rollout += surprise
-        self._run += surprise
+        self._rollout += surprisal
+        self._run += surprisal
         # The bounds of all rollouts add up: 1/2 + 1/6 + 1/12 + ... = 1.
         bound = self._bound + math.log(self._rollouts * (self._rollouts + 1))
         if self._rollout.evidence(cap=self._cap, allowed=self._allowed) > bound:
@@ -113,5 +113,5 @@ class DrawnTest:
             proved = self._run
         else:
             return None
-        self._rollout = self._run = Surprise()
+        self._rollout = self._run = Surprisal()
         return proved

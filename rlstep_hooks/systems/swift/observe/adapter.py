@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.engine.request import release_of
-from rlstep_hooks.systems.swift.observe.form import SwiftForm
+from rlstep_hooks.systems.swift.observe.batch_adapter import SwiftBatchAdapter
 from rlstep_hooks.systems.swift.plan import plan_live
 from rlstep_hooks.systems.swift.releases import FIRST, FIRST_UNSUPPORTED, installed_swift
-from rlstep_hooks.systems.trl.observe.grpo import GrpoSubject
+from rlstep_hooks.systems.trl.observe.grpo import GrpoAdapter
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
-class SwiftSubject(GrpoSubject):
+class SwiftAdapter(GrpoAdapter):
     """TRL's loop with micro-batches and old log-probs of its own."""
 
     system = "swift"
-    form = SwiftForm
+    adapter = SwiftBatchAdapter
 
     def refusal(self, trainer: Any, release: TrlRelease) -> str:
         """Outside 4.4 to 4.6, and where samples are shared out in a way that was not read."""

@@ -70,7 +70,7 @@ class Observer(ABC):
         """The loop has been at its optimizer step."""
 
 
-class Subject(ABC):
+class TrainerAdapter(ABC):
     """One kind of trainer."""
 
     system: ClassVar[str]
@@ -108,20 +108,20 @@ class Subject(ABC):
         that a part of the loop runs in."""
 
 
-_GRPO = "rlstep_hooks.systems.trl.observe.grpo:GrpoSubject"
+_GRPO = "rlstep_hooks.systems.trl.observe.grpo:GrpoAdapter"
 _SUBJECTS = {
-    "swift.GRPOTrainer": "rlstep_hooks.systems.swift.observe.subject:SwiftSubject",
+    "swift.GRPOTrainer": "rlstep_hooks.systems.swift.observe.adapter:SwiftAdapter",
     "trl.GRPOTrainer": _GRPO,
     "trl.RLOOTrainer": _GRPO,
-    "trl.AsyncGRPOTrainer": "rlstep_hooks.systems.trl_async.observe.subject:AsyncGrpoSubject",
-    "trl.PPOTrainer": "rlstep_hooks.systems.trl_ppo.observe.subject:PpoSubject",
+    "trl.AsyncGRPOTrainer": "rlstep_hooks.systems.trl_async.observe.adapter:AsyncGrpoAdapter",
+    "trl.PPOTrainer": "rlstep_hooks.systems.trl_ppo.observe.adapter:PpoAdapter",
 }
-"""Package and class of a trainer -> its kind. A configuration may make a GrpoSubject of any other."""
+"""Package and class of a trainer -> its kind. A configuration may make a GrpoAdapter of any other."""
 
 
-def subject_of(trainer: Any) -> Subject | None:
+def adapter_of(trainer: Any) -> TrainerAdapter | None:
     """What kind of trainer this is; None for one that is not known."""
     names = (f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(trainer).__mro__)
     place = next((_SUBJECTS[name] for name in names if name in _SUBJECTS), _GRPO)
-    subject: Subject = named(place)()
-    return subject if subject.knows(trainer) else None
+    adapter: TrainerAdapter = named(place)()
+    return adapter if adapter.knows(trainer) else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.drawn import DrawnTest, Surprise
 from rlstep_hooks.judge.effects import OTHER_FORWARD, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.judge.sampled import SampledTest, Surprisal
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place, Progress
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MARGIN = {"float32": 0.005, "reduced": 0.02}
 """Nats a token that numerical differences between sampler and trainer explain. Logits that are off by random 0.1, as those of bf16
-are at most, move the mean by 0.003 (`python -m tests.bench.drawn_text`)."""
+are at most, move the mean by 0.003 (`python -m tests.bench.sampled_text`)."""
 
 NEARLY_GREEDY = 0.2
 """Share of the trainer's temperature under which two moments do not tell one from another."""
@@ -73,7 +73,7 @@ class NotDrawnFromPolicy(Rule):
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
-        self._test: DrawnTest | None = None
+        self._test: SampledTest | None = None
         self._version = -1
         self._seen: set[tuple[int, int]] = set()
         """Samples that were counted at this policy version; a second pass shows the same tokens again."""
@@ -98,10 +98,10 @@ class NotDrawnFromPolicy(Rule):
             return None
         if self._test is None:
             margin = MARGIN["reduced" if facts.get("sampled_by_engine") else self.progress.precision]
-            self._test = DrawnTest(cap=facts["surprise_cap"], vocabulary=facts["vocabulary"], margin=margin)
+            self._test = SampledTest(cap=facts["surprise_cap"], vocabulary=facts["vocabulary"], margin=margin)
         self.checks += 1
-        surprise = Surprise(tokens, values.surprise, values.surprise_squares, values.surprise_largest or 0.0)
-        proved = self._test.add(place[0], surprise)
+        surprisal = Surprisal(tokens, values.surprise, values.surprise_squares, values.surprise_largest or 0.0)
+        proved = self._test.add(place[0], surprisal)
         if proved is None:
             return None
         return self.fail(
@@ -124,12 +124,12 @@ class NotDrawnFromPolicy(Rule):
         return new
 
 
-def _observed(proved: Surprise) -> str:
+def _observed(proved: Surprisal) -> str:
     more = "more" if proved.mean < 0 else "less"
     return f"{proved.tokens} tokens, {abs(proved.mean):.2g} nats a token {more} probable than that"
 
 
-def _why(proved: Surprise) -> str:
+def _why(proved: Surprisal) -> str:
     temperature, kept = proved.temperature(), proved.kept()
     fitting = []
     if temperature is not None:

@@ -8,8 +8,8 @@ import msgspec
 from packaging.version import Version
 
 from rlstep_hooks.judge.timeline import PhasePosition
+from rlstep_hooks.systems.trl.observe.adapter import Observer, Start, TrainerAdapter
 from rlstep_hooks.systems.trl.observe.facts import trainer_facts
-from rlstep_hooks.systems.trl.observe.subject import Observer, Start, Subject
 from rlstep_hooks.systems.trl_async.observe.trainer import AsyncObserver
 from rlstep_hooks.systems.trl_async.plan import SETTINGS, is_config, plan_trainer
 from rlstep_hooks.systems.trl_async.system import OBSERVED
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
-class AsyncGrpoSubject(Subject):
+class AsyncGrpoAdapter(TrainerAdapter):
     """A trainer that takes its samples from a queue."""
 
     system = "trl_async"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.systems.trl.observe.form import TrainerForm
+from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
 from rlstep_hooks.systems.trl.observe.limits import READ
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
 
 
-class SwiftForm(TrainerForm):
+class SwiftBatchAdapter(BatchAdapter):
     """Reads the data of ms-swift's GRPOTrainer by TRL's names."""
 
     read = (*READ, "swift")
