@@ -1,0 +1,40 @@
+"""Where one parameter's elements are: its local gradient before the ranks reduce it, and what this rank's optimizer steps on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+class Place(NamedTuple):
+    """One element in a tensor that the inner torch optimizer steps on this rank."""
+
+    tensor: Any
+    """The tensor, as it stands in the optimizer's `param_groups` and `state`."""
+    at: int
+    """Flat position in the tensor, or in its local part if it is a DTensor."""
+
+
+class ParameterPlaces(Protocol):
+    """The places of one trainable parameter on this rank."""
+
+    name: str
+    """As the unwrapped model names it; the same on all ranks."""
+    numel: int
+    """Elements of the whole parameter, before any sharding."""
+
+    def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
+        """Call `see` in each backward pass with this rank's own gradient of that pass alone, whole, before any rank's is added.
+
+        `see` contains its own errors, and must not keep the tensor.
+
+        Returns:
+            Takes the hook off.
+        """
+
+    def place_of(self, element: int) -> Place | None:
+        """Where this rank's optimizer holds the element with this flat index of the whole parameter; None where another rank does."""
