@@ -21,7 +21,7 @@ import shlex
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
@@ -273,7 +273,25 @@ def links_page() -> str:
                 f"| {system.title} | {cell(link.compared) or 'no'} | {often} | {cell(link.not_compared)} | {proved} |"
             )
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *deployments(found)])
+
+
+def deployments(systems: Iterable[Any]) -> Iterator[str]:
+    """In which deployments the links of each system are proved, besides its own."""
+    yield "## By deployment\n"
+    yield "A report of a run in a deployment without a mark calls the link right in part at most, and names the deployment.\n"
+    for system in systems:
+        named = [of for of in get_args(links.Deployment) if any(of in link.proved for link in system.links.values())]
+        if not named:
+            continue
+        yield f"### {system.title}\n"
+        yield f"| link | {system.proved_in} | {' | '.join(named)} |"
+        yield "|---|---|" + "---|" * len(named)
+        for name in links.NAMES:
+            link = system.links[name]
+            if link.compared:
+                yield f"| {name} | yes | {' | '.join('yes' if of in link.proved else '' for of in named)} |"
+        yield ""
 
 
 def attaching(name: str) -> Iterator[str]:

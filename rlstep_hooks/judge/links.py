@@ -121,4 +121,8 @@ def _part(checked: Sequence[RuleOutcome], lacking: Sequence[RuleOutcome]) -> tup
         if rule.missed:
             shares.append(f"{rule.coverage} comparisons of {rule.code}")
             reasons.append(rule.reason)
+    unproved = [rule for rule in checked if rule.unproved]
+    if unproved:
+        shares.append(f"{len(checked) - len(unproved)} of {len(checked)} rules proved here")
+        reasons += dict.fromkeys(f"compared, but never proved in {rule.unproved}" for rule in unproved)
     return ", ".join(shares), "; ".join(dict.fromkeys(reasons))

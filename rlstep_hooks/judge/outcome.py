@@ -26,6 +26,8 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether the plan shows what it finds, so that it says nothing of what the run did."""
     note: str = ""
     """What limits its checks to less than its title says."""
+    unproved: str = ""
+    """Where the run was made, if this project never proved there what the rule compares: "FSDP2", "ZeRO-3, LoRA"."""
     reason: str = ""
     """Why the rule was not evaluated, or why it could not make some of its comparisons."""
     idle: bool = False

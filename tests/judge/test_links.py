@@ -94,6 +94,19 @@ def test_a_link_of_which_a_rule_was_not_evaluated_is_right_in_part_and_says_why(
     assert of == ran + 1 > 5
 
 
+def test_a_link_that_was_never_proved_in_the_deployment_of_the_run_is_right_in_part_at_most() -> None:
+    events = scripted_run(PLAN)
+    begun = events[0]
+    assert isinstance(begun, RunStarted)
+    assert link(judged(events), "counts and order").state == "right"
+    unproved = msgspec.structs.replace(begun, facts=begun.facts | {"not_proved": {"RLS202": "FSDP2, LoRA"}})
+    report = judged([unproved, *events[1:]])
+    found = link(report, "counts and order")
+    assert (found.state, found.reason) == ("in part", "compared, but never proved in FSDP2, LoRA")
+    proved, of = map(int, found.share.removesuffix(" rules proved here").split(" of "))
+    assert (of, report.verdict) == (proved + 1, "PASS")
+
+
 def test_what_the_plan_shows_makes_no_link_of_the_run_right() -> None:
     """RLS102 and RLS113 look at the plan."""
     outcome = link(judged(scripted_run(PLAN), compares_settings=False), "configuration")

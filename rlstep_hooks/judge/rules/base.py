@@ -247,12 +247,13 @@ class Rule:
             share=f"{self._looked} of {self.progress.own_rollouts} rollouts" if checks and self.sampled else "",
             of_plan=self.seen_in != "run",
             note=self.note() if checks else "",
+            unproved=self._declared("not_proved") if verdict == "PASS" else "",
             reason=why if unknown else self.cannot_see if missed else "",
             idle=unknown and not self.disabled and not not_compared and (bool(not_there) or self.absent()),
         )
 
     def _declared(self, name: str) -> str:
-        """Why the system of this run does not compare what the rule is about; empty if it does, or does not say."""
+        """What the system of this run declares of the rule under this name; empty if it says nothing."""
         declared = self.progress.started.facts.get(name)
         return str(declared.get(self.code, "")) if isinstance(declared, dict) else ""
 

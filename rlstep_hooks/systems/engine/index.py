@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.engine.declaration import System
+    from rlstep_hooks.systems.engine.links import Deployment
 
 GROUP = "rlstep_hooks.systems"
 """The entry points of other packages."""
@@ -118,9 +119,14 @@ def deviations_of(framework: str, version: str) -> tuple[Deviation, ...]:
     return tuple(deviation for deviation in found if deviation.concerns(version))
 
 
-def link_facts(name: str) -> dict[str, dict[str, str]]:
-    """What a run of this system says of the links that are not compared in it. Loads data, never the framework."""
-    return facts_of(system_of(name).links)
+def link_facts(name: str, deployment: Iterable[Deployment] = ()) -> dict[str, dict[str, str]]:
+    """What a run of this system says of the links that are not compared in it. Loads data, never the framework.
+
+    Args:
+        name: The system.
+        deployment: What sets the deployment of the run apart from the one in which all of the system was proved.
+    """
+    return facts_of(system_of(name).links, deployment)
 
 
 def knobs_of(schedule: Schedule | None) -> Mapping[Knob, str]:

@@ -15,7 +15,7 @@ import msgspec
 from rlstep_hooks.record.cadence import WORDS, Cadence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 LinkName = Literal[
     "settings in force",
@@ -68,7 +68,7 @@ RULES: dict[LinkName, tuple[str, ...]] = {
 """Rules that judge a link."""
 
 
-Deployment = Literal["DDP", "FSDP", "ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload", "LoRA"]
+Deployment = Literal["DDP", "FSDP1", "FSDP2", "ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload", "LoRA"]
 """How several processes share a model, or what is changed of one, other than where all is proved (`System.proved_in`)."""
 
 
@@ -110,15 +110,19 @@ def limited(limit: str, often: Cadence = "") -> Link:
     return Link(AS_SAID, limit, often=often)
 
 
-def facts_of(links: Mapping[LinkName, Link]) -> dict[str, dict[str, str]]:
-    """What the judge needs to know: rules whose link is not compared, and those whose link is not there, each with the reason.
+def facts_of(links: Mapping[LinkName, Link], deployment: Iterable[Deployment] = ()) -> dict[str, dict[str, str]]:
+    """What the judge needs to know: rules whose link is not compared, those whose link is not there, each with the reason, and those
+    whose link is compared but was never proved in the deployment of this run, each with the names of what it was not proved in.
 
-    Such a rule may find something to compare all the same (an order, a plan). That is no check of the link.
+    A rule of the first two may find something to compare all the same (an order, a plan). That is no check of the link.
     """
     unknown = [(code, link) for name, link in links.items() if not link.compared for code in RULES[name]]
+    here = tuple(deployment)
+    unproved = {name: [of for of in here if of not in link.proved] for name, link in links.items() if link.compared}
     return {
         "not_compared": {code: link.not_compared for code, link in unknown if link.exists},
         "not_there": {code: link.not_compared for code, link in unknown if not link.exists},
+        "not_proved": {code: ", ".join(of) for name, of in unproved.items() if of for code in RULES[name]},
     }
 
 

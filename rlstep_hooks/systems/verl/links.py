@@ -14,7 +14,7 @@ LINKS: dict[LinkName, Link] = {
     "settings in force": yes(
         "of the optimizers: betas, decay, epsilon and the limit of the gradient norm, at each step",
         "not others, which workers read themselves",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
     "completions": yes(
         "against the entropies that are computed with old log-probs, in the synchronous trainers; copies among the samples of one "
@@ -23,25 +23,25 @@ LINKS: dict[LinkName, Link] = {
         "that run ahead",
         often="compared",
     ),
-    "completions on the way": yes("bit for bit, from the refresh to the loss", "not prompts", proved=("FSDP",)),
+    "completions on the way": yes("bit for bit, from the refresh to the loss", "not prompts", proved=("FSDP2",)),
     "rewards on the way": yes(
         "those that the estimator gets against those of the samples; order within groups, and rows with their prompts",
         "not what a reward function returned",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
     "advantages": yes(
         "from the rewards, in float64: grpo with and without deviation, rloo, reinforce_plus_plus, its baseline, remax, opo, gpg, "
         "grpo_passk, gae with values and targets; the KL penalty in the rewards (a coefficient that adapts is taken as it came)",
         "not gdpo, optimal token baselines, use_pf_ppo or estimators of somebody's own",
         often="compared",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
     "advantages on the way": yes(
         "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch; so are "
         "the critic's values and returns",
         "the critic's in the controller alone with the V1 trainer, whose workers fetch them themselves",
         often="compared",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
     "mask": yes(
         "through the first end",
@@ -52,35 +52,35 @@ LINKS: dict[LinkName, Link] = {
         "from old log-probs to the loss",
         "not where old log-probs are not computed again",
         often="compared",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
     "loss": yes(
         "vanilla, gspo, sapo, gpg, cispo, dro, with clip, aggregation, KL, entropy and importance weights, and the critic's with "
         "the clip of its values, in float64",
         "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own",
         often="compared",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
     "backward": yes(
-        "the factor that arrives at the loss", "not with a gradient scaler", often="compared", proved=("FSDP",)
+        "the factor that arrives at the loss", "not with a gradient scaler", often="compared", proved=("FSDP2",)
     ),
-    "gradients cleared": yes("a probe before the first backward of an update", proved=("FSDP",)),
+    "gradients cleared": yes("a probe before the first backward of an update", proved=("FSDP2",)),
     "gradients on the way": yes(
         "at the output of the model, against that of the loss's formula, and from the last backward pass of an update to its step",
         "not in between, where FSDP reduces gradients; not with a gradient scaler",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
     "gradient norm": yes(
-        "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=("FSDP",)
+        "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=("FSDP2",)
     ),
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, on the part of the weights that a process holds",
         "not other optimizers",
         often="compared",
-        proved=("FSDP",),
+        proved=("FSDP2",),
     ),
-    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=("FSDP",)),
-    "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles", proved=("FSDP",)),
+    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=("FSDP2",)),
+    "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles", proved=("FSDP2",)),
     "reference": yes(
         "a probe of its weights; its log-probs before the first update, which are the policy's",
         "not its log-probs with adapters, or in another precision than the policy's",

@@ -96,7 +96,7 @@ def test_a_deployment_is_proved_where_it_is_named() -> None:
         said("RLS801", of)[0]
         == "A: its value in float64; proved among several processes too (DDP, ZeRO-3); proved with LoRA too."
     )
-    assert (proved_rules(of, "DDP"), proved_rules(of, "FSDP")) == ({"RLS801"}, set())
+    assert (proved_rules(of, "DDP"), proved_rules(of, "FSDP2")) == ({"RLS801"}, set())
     assert proved_rules(system("B", links={"loss": msgspec.structs.replace(loss, proved=())}), "DDP") == set()
 
 

@@ -30,6 +30,7 @@ from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
+from rlstep_hooks.systems.openrlhf.observe.deployment import deployment_of
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
@@ -167,7 +168,9 @@ class OpenRlhfController:
             # The reference's own processes leave no record; the arrival of its log-probs is seen here.
             "unrecorded": ["reference"],
             "labels_are_weights": True,
-        } | index.link_facts("openrlhf")
+        } | index.link_facts(
+            "openrlhf", deployment_of(args, int(args.actor.num_nodes) * int(args.actor.num_gpus_per_node))
+        )
         if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
             # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
             asked = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)

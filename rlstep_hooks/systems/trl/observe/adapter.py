@@ -109,7 +109,7 @@ class TrainerAdapter(ABC):
 
 
 _GRPO = "rlstep_hooks.systems.trl.observe.grpo:GrpoAdapter"
-_SUBJECTS = {
+_ADAPTERS = {
     "swift.GRPOTrainer": "rlstep_hooks.systems.swift.observe.adapter:SwiftAdapter",
     "trl.GRPOTrainer": _GRPO,
     "trl.RLOOTrainer": _GRPO,
@@ -122,6 +122,6 @@ _SUBJECTS = {
 def adapter_of(trainer: Any) -> TrainerAdapter | None:
     """What kind of trainer this is; None for one that is not known."""
     names = (f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(trainer).__mro__)
-    place = next((_SUBJECTS[name] for name in names if name in _SUBJECTS), _GRPO)
+    place = next((_ADAPTERS[name] for name in names if name in _ADAPTERS), _GRPO)
     adapter: TrainerAdapter = named(place)()
     return adapter if adapter.knows(trainer) else None

@@ -22,6 +22,7 @@ from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.trl.observe.adapter import Observer, TrainerAdapter, adapter_of
+from rlstep_hooks.systems.trl.observe.deployment import deployment_of
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.settings import of_construction
@@ -221,7 +222,11 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         name, agreed = agree_on_run(rank, world_size)
         release, adapter = cast("TrlRelease", installed_release()), cast("TrainerAdapter", adapter_of(trainer))
         start = adapter.start(trainer, release)
-        facts = start.facts | index.link_facts(adapter.system) | {"trained_before": self._training_calls > 0}
+        facts = (
+            start.facts
+            | index.link_facts(adapter.system, deployment_of(trainer))
+            | {"trained_before": self._training_calls > 0}
+        )
         self._training_calls += 1
         recorder = session.begin(
             Run(

@@ -18,6 +18,7 @@ from rlstep_hooks.record.describe import describe
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.verl.observe.deployment import deployment_of
 from rlstep_hooks.systems.verl.observe.process import folder, versions
 from rlstep_hooks.systems.verl.observe.reward_hooks import RewardHooks
 from rlstep_hooks.systems.verl.observe.rollout_hooks import FollowedRollouts, RolloutHooks
@@ -115,7 +116,7 @@ class VerlController:
     def _begin(self, updates: int, *, own_fit: bool) -> Recorder:
         rollouts, trouble = self._rollouts_before(), ""
         facts = facts_of(self._trainer, self.schedule, rollouts=rollouts, updates=updates, own_fit=own_fit)
-        facts |= index.link_facts("verl")
+        facts |= index.link_facts("verl", deployment_of(self._trainer.config))
         try:
             facts |= self._loader_facts()
         except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning

@@ -1,0 +1,32 @@
+"""How the processes of a run share the policy, as the table of links names it (`rlstep_hooks.systems.engine.links`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.systems.engine.links import Deployment
+
+_OF_STAGE: dict[int, Deployment] = {0: "ZeRO-0", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
+
+
+def deployment_of(args: Any, world_size: int) -> tuple[Deployment, ...]:
+    """What sets this run apart from one process for each role under ZeRO-2: nothing, if that is what it is.
+
+    Args:
+        args: OpenRLHF's arguments; the names are those of cli/train_ppo_ray.py, 0.11.
+        world_size: Processes that train the policy.
+    """
+    return tuple(_parts(args, world_size))
+
+
+def _parts(args: Any, world_size: int) -> Iterator[Deployment]:
+    stage = int(args.ds.zero_stage)
+    if world_size > 1 or stage != 2:
+        yield _OF_STAGE[stage]
+    if args.ds.adam_offload:
+        yield "offload"
+    if int(args.ds.lora.rank) > 0:
+        yield "LoRA"

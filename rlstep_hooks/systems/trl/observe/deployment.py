@@ -1,0 +1,41 @@
+"""How the processes of a run share the model, as the table of links names it (`rlstep_hooks.systems.engine.links`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.systems.engine.links import Deployment
+
+
+def deployment_of(trainer: Any) -> tuple[Deployment, ...]:
+    """What sets this run apart from one process that trains a whole model: nothing, if that is what it is.
+
+    accelerate keeps the plugins of a run in its state (`AcceleratorState`, accelerate 1.15.0 state.py:980), those that transformers
+    made of its own arguments too.
+    """
+    return tuple(_parts(trainer))
+
+
+def _parts(trainer: Any) -> Iterator[Deployment]:
+    state = trainer.accelerator.state
+    zero = getattr(state, "deepspeed_plugin", None)
+    sharded = getattr(state, "fsdp_plugin", None)
+    if zero is not None:
+        yield _OF_STAGE[int(zero.zero_stage)]
+        optimizer = zero.deepspeed_config.get("zero_optimization", {}).get("offload_optimizer") or {}
+        if optimizer.get("device", "none") != "none":
+            yield "offload"
+    elif sharded is not None:
+        yield "FSDP2" if int(getattr(sharded, "fsdp_version", 1)) == 2 else "FSDP1"
+        if bool(getattr(sharded.cpu_offload, "offload_params", sharded.cpu_offload)):
+            yield "offload"
+    elif trainer.accelerator.num_processes > 1:
+        yield "DDP"
+    if hasattr(trainer.model, "peft_config"):
+        yield "LoRA"
+
+
+_OF_STAGE: dict[int, Deployment] = {0: "ZeRO-0", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
