@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,33 +9,16 @@ import pytest
 
 from rlstep_hooks.systems.engine.links import Deployment
 from tests.reports import unproved
+from tests.systems.trl_ranks.launched import launch
 
 SCRIPT = Path(__file__).with_name("train_deepspeed.py")
-ROOT = Path(__file__).parents[3]
-LIMIT = 400
-"""Seconds for one launch; the first one of an environment compiles DeepSpeed's operations."""
 
 HEALTHY = ("zero0", "zero1", "zero2", "zero2-bf16", "zero2-offload", "zero3", "zero3-bf16", "zero3-offload")
 
 
 def run(folder: Path, case: str, processes: int = 2) -> list[dict[str, Any]]:
     """Train; what each rank wrote at its end."""
-    folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu",
-    }  # fmt: skip
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(folder), case],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-    )
-    results = [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
-    assert len(results) == processes, done.stdout[-3000:]
-    return results
+    return launch(SCRIPT, folder, case, processes=processes)
 
 
 def loud(result: dict[str, Any]) -> list[Any]:

@@ -1,0 +1,158 @@
+"""DeepSpeed's ZeRO: where the optimizer of this rank holds a parameter's elements, stage by stage, with and without offload.
+
+What the inner torch optimizer steps on is never the model's parameter, but for ZeRO-0 in float32. Offloading the optimizer moves the
+tensors to another device and changes none of the maps. Read in DeepSpeed 0.18.2, 0.18.9 and 0.19.8, and compared with what a real
+engine's optimizer holds in 0.19.8 (tests/systems/trl_ranks/test_places.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.sharding.leaf import watch_leaf
+from rlstep_hooks.observe.sharding.places import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from rlstep_hooks.observe.sharding.places import ParameterPlaces
+
+
+def wrapped_optimizer(engine: Any) -> Any:
+    """The torch optimizer whose step changes the weights: DeepSpeed's own optimizers wrap it as `optimizer`."""
+    optimizer = engine.optimizer
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def zero_stage(engine: Any) -> int:
+    """The stage that the engine's configuration has; 0 without ZeRO (runtime/engine.py 0.19.8 `zero_optimization_stage`)."""
+    return int(engine.zero_optimization_stage())
+
+
+def why_no_places(engine: Any) -> str:
+    """Why the elements of this engine's parameters are not found; empty where they are."""
+    outer = engine.optimizer
+    if getattr(engine, "has_moe_layers", False):
+        return "experts of a mixture are reduced over groups of their own"
+    if getattr(outer, "round_robin_gradients", False):
+        # `_hp_mapping` is made of the order of the groups, and the flat partition of the round-robin order, unless some parameter is
+        # padded (runtime/zero/stage_1_and_2.py 0.19.8:835, 505).
+        return "with round_robin_gradients DeepSpeed's own map does not say where the elements are"
+    if getattr(outer, "zenflow", False):
+        return "ZenFlow steps some of the elements in another optimizer"
+    if getattr(outer, "partial_offload", 1.0) != 1.0 and hasattr(outer, "backup_optimizer"):
+        return "partial offload steps some of the partitions in another optimizer"
+    if getattr(outer, "swap_optimizer", False):
+        return "partitions that are swapped to NVMe are in memory only within a step"
+    if zero_stage(engine) == 0 and hasattr(outer, "fp32_groups_flat"):
+        return "a fused optimizer without ZeRO holds copies in float32 that are not read"
+    return ""
+
+
+def zero_places(engine: Any) -> list[ParameterPlaces]:
+    """The places of each trainable parameter of a DeepSpeed engine, for which `why_no_places` has no reason.
+
+    Args:
+        engine: `deepspeed.DeepSpeedEngine`, after `deepspeed.initialize`.
+    """
+    named = [(name, p) for name, p in engine.module.named_parameters() if p.requires_grad]
+    outer = engine.optimizer
+    stage = zero_stage(engine)
+    if stage == 3:
+        return [_Stage3(name, p, outer) for name, p in named]
+    if stage in (1, 2):
+        return [_Stage1Or2(name, p, outer) for name, p in named]
+    copies = dict(_copies(outer))
+    return [_Replicated(name, p, copies.get(id(p), p)) for name, p in named]
+
+
+def _copies(outer: Any) -> Iterator[tuple[int, Any]]:
+    """Identities of parameters in 16 bits and the copies in float32 that are stepped (runtime/fp16/unfused_optimizer.py 0.19.8:77)."""
+    for copies, parameters in zip(getattr(outer, "fp32_groups", ()), getattr(outer, "fp16_groups", ()), strict=True):
+        for copy, parameter in zip(copies, parameters, strict=True):
+            yield id(parameter), copy
+
+
+class _Replicated:
+    """ZeRO-0: every rank steps all elements.
+
+    Args:
+        name: The parameter's name.
+        parameter: The model's.
+        stepped: What the optimizer steps, of the same shape.
+    """
+
+    def __init__(self, name: str, parameter: Any, stepped: Any) -> None:
+        self.name = name
+        self.numel = int(parameter.numel())
+        self._parameter = parameter
+        self._stepped = stepped
+
+    def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
+        """As `ParameterPlaces` says."""
+        return watch_leaf(self._parameter, see)
+
+    def place_of(self, element: int) -> Place | None:
+        """As `ParameterPlaces` says."""
+        return Place(self._stepped, element)
+
+
+class _Stage1Or2:
+    """ZeRO-1 and ZeRO-2: the parameters of a group stand one after the other in a flat tensor, of which each rank steps an equal part.
+
+    DeepSpeed's map of a parameter, `_hp_mapping`, is None where no element of it is in this rank's part. Else it has two addresses of
+    one stretch: in the parameter ("lp") and in the part ("hp") (utils/tensor_fragment.py 0.19.8:23, 378). It is made anew when states
+    come back from an offload that was asked for, and so is read each time.
+    """
+
+    def __init__(self, name: str, parameter: Any, outer: Any) -> None:
+        self.name = name
+        self.numel = int(parameter.numel())
+        self._parameter = parameter
+        # BF16_Optimizer takes the place of ZeRO-1 where bf16 gradients are accumulated in float32 (runtime/bf16_optimizer.py
+        # 0.19.8:337), and calls its parts otherwise.
+        held = getattr(outer, "single_partition_of_fp32_groups", None)
+        self._partitions = outer.fp32_groups_flat_partition if held is None else held
+
+    def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
+        """As `ParameterPlaces` says."""
+        return watch_leaf(self._parameter, see)
+
+    def place_of(self, element: int) -> Place | None:
+        """As `ParameterPlaces` says."""
+        mapping = self._parameter._hp_mapping
+        if mapping is None:
+            return None
+        whole, part = mapping.lp_fragment_address, mapping.hp_fragment_address
+        if not whole.start <= element < whole.start + whole.numel:
+            return None
+        return Place(self._partitions[mapping.param_group_index], part.start + element - whole.start)
+
+
+class _Stage3:
+    """ZeRO-3: each parameter is cut into equal parts, the last of which is padded; a rank's parts of one sub-group stand one after the
+    other in a flat tensor (`grad_position`, runtime/zero/stage3.py 0.19.8:1948)."""
+
+    def __init__(self, name: str, parameter: Any, outer: Any) -> None:
+        self.name = name
+        self.numel = int(parameter.ds_numel)
+        self._parameter = parameter
+        group, at, count = outer.grad_position[outer.get_param_id(parameter)]
+        self._partition = outer.fp32_partitioned_groups_flat[group]
+        self._at = at
+        self._first = count * outer._get_param_partition_rank(parameter)
+        self._end = min(self._first + count, self.numel)
+
+    def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
+        """As `ParameterPlaces` says. The gradient is whole, although the parameter's own `data` is empty between its uses."""
+        return watch_leaf(self._parameter, see)
+
+    def place_of(self, element: int) -> Place | None:
+        """As `ParameterPlaces` says."""
+        if not self._first <= element < self._end:
+            return None
+        return Place(self._partition, self._at + element - self._first)
