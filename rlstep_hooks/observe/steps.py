@@ -21,13 +21,15 @@ from rlstep_hooks.observe.weight_sums import WeightSums
 from rlstep_hooks.record.events import UpdateValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from torch import Tensor
 
     from rlstep_hooks.observe.gradient_watch import GradientWatch
     from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.numbers import Meaning, Numbers
+    from rlstep_hooks.observe.reduction import ReductionWatch
+    from rlstep_hooks.record.events import GradientParts
     from rlstep_hooks.record.values import Role
 
 NOTHING_HELD = "no trainable weight is held whole on this process"
@@ -58,9 +60,12 @@ class StepFollower:
         self.role = role
         self.probe: WeightProbe | None = None
         """None where no weight can be probed."""
+        self.gradient_scale: float | None = 1.0
+        """By what the gradients of the optimizer are divided besides the clip; None where a gradient scaler decides it."""
         self._recorder = recorder
         self._replay: OptimizerReplay | None = None
         self._gradients: GradientWatch | None = None
+        self._reduction: ReductionWatch | None = None
         self._snapshot: GradientSnapshot | None = None
         self._graded: GradedTensors | None = None
         self._sums: WeightSums | None = None
@@ -69,10 +74,13 @@ class StepFollower:
         """What the host knows of the update that is being made, as fields of UpdateValues."""
         self._known_of: dict[int, dict[str, Any]] = {}
         """What the host knows of updates that were not worked up yet, by their index."""
+        self._norm: tuple[Tensor | None, float] | None = None
+        """The norm of the update that is being made, and its limit."""
         self._norms: dict[int, tuple[Tensor, float]] = {}
         """The norm of the gradients, and its limit, of updates that were not worked up yet, by their index."""
         self._weights_guard = Guard(recorder, ("weights",))
         self._gradient_guard = Guard(recorder, ("gradient",))
+        self._reduction_guard = Guard(recorder, ("reduction",))
         self._replay_guard = Guard(recorder, ("optimizer",))
 
     # What is looked at
@@ -108,6 +116,10 @@ class StepFollower:
         """Compare some gradients that the optimizer uses with what the backward passes of the window gave."""
         self._gradients = watch
 
+    def watch_reduction(self, watch: ReductionWatch) -> None:
+        """Read what this rank gives to the gradients of some updates, and what its optimizer gets of them."""
+        self._reduction = watch
+
     def watch_graded(self, named: Iterable[tuple[str, Any]]) -> None:
         """Look which of these tensors get gradients."""
         self._graded = GradedTensors(named)
@@ -131,7 +143,7 @@ class StepFollower:
 
     def remove(self) -> None:
         """Take all hooks off."""
-        for watch in (self._gradients, self._left_over):
+        for watch in (self._gradients, self._left_over, self._reduction):
             if watch is not None:
                 watch.remove()
 
@@ -144,10 +156,13 @@ class StepFollower:
             probed: Whether gradients that are there already are left over.
             followed: Whether gradients are followed through this window.
         """
-        self._known = {}
+        self._known, self._norm = {}, None
         with self._weights_guard:
             if self.probe is not None and probed:
                 self.probe.begin_window()
+        with self._reduction_guard:
+            if self._reduction is not None and followed:
+                self._reduction.begin_window()
         with self._gradient_guard:
             if self._gradients is not None and followed:
                 self._gradients.begin_window()
@@ -158,12 +173,24 @@ class StepFollower:
         if self._snapshot is not None:
             self._snapshot.made()
 
+    def gradients_reduced(self) -> None:
+        """The gradients of an update have been reduced over the ranks, and nothing has clipped them yet."""
+        with self._reduction_guard:
+            if self._reduction is not None:
+                self._reduction.reduced()
+
+    def see_seed(self, seed: Tensor) -> None:
+        """What arrived at the loss of a micro-batch, ()."""
+        if self._reduction is not None:
+            self._reduction.see_seed(seed)
+
     def see_frozen(self, tensors: int) -> None:
         """So many tensors that were trained at first require no gradient at the update that is being made."""
         self._known["frozen"] = tensors
 
     def see_norm(self, update: int, norm: Tensor | None, limit: float) -> None:
         """The norm of all gradients of an update that is worked up later, and the configured limit."""
+        self._norm = norm, limit
         if norm is not None:
             self._norms[update] = norm.detach().float().reshape(1), limit
 
@@ -190,6 +217,9 @@ class StepFollower:
                     watch.before_step(update)
             if self._graded is not None:
                 self._known |= self._graded.look(whole=whole)
+        with self._reduction_guard:
+            if self._reduction is not None:
+                self._reduction.before_step()
         with self._replay_guard:
             if self._replay is not None:
                 self._replay.before_step(compared=replayed)
@@ -211,6 +241,10 @@ class StepFollower:
                 self._known_of[update], self._known = self._known, {}
             if self._left_over is not None and whole:
                 self._left_over.begin()
+        with self._reduction_guard:
+            if self._reduction is not None:
+                norm, limit = (None, None) if self._norm is None else self._norm
+                self._reduction.after_step(update, norm=norm, limit=limit, scale=self.gradient_scale)
         with self._replay_guard:
             if self._replay is not None:
                 self._replay.after_step(update)
@@ -222,6 +256,16 @@ class StepFollower:
         with torch.no_grad():
             for meaning, vector in self._worked_up():
                 numbers.add(meaning, vector, self.role)
+
+    def parts_sent(self) -> None:
+        """Start fetching what this rank gave and got in all updates since the last call."""
+        if self._reduction is not None:
+            with self._reduction_guard, torch.no_grad():
+                self._reduction.send()
+
+    def parts_arrived(self, now: Callable[[], float], *, wait: bool = False) -> list[GradientParts]:
+        """Of these, what has arrived. Arguments as in `ReductionWatch.arrived`."""
+        return [] if self._reduction is None else self._reduction.arrived(now, wait=wait)
 
     def _worked_up(self) -> Iterator[tuple[Meaning, Tensor]]:
         norms, self._norms = self._norms, {}

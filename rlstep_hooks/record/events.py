@@ -5,7 +5,8 @@ compute (log ratios, whether weights changed) follow in a `Measured` event, one 
 waits for the device.
 
 This module is the one that others import. It defines the events of a process's own training; `controlled_events` those that only runs
-with a controller have, `weight_events` those of weights and engines, and `values` the numbers that events carry.
+with a controller have, `weight_events` those of weights and engines, `gradient_events` those of gradients over several processes, and
+`values` the numbers that events carry.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from rlstep_hooks.record.controlled_events import Rewarded as Rewarded
 from rlstep_hooks.record.event_base import FORMAT_VERSION as FORMAT_VERSION
 from rlstep_hooks.record.event_base import Event as Event
 from rlstep_hooks.record.event_base import Purpose as Purpose
+from rlstep_hooks.record.gradient_events import GradientParts as GradientParts
+from rlstep_hooks.record.gradient_events import TensorParts as TensorParts
 from rlstep_hooks.record.values import TOPICS as TOPICS
 from rlstep_hooks.record.values import CarriedPart as CarriedPart
 from rlstep_hooks.record.values import MicroBatchValues as MicroBatchValues
@@ -282,6 +285,7 @@ AnyEvent = (
     | WeightsSent
     | WeightsHeld
     | AdapterUsed
+    | GradientParts
     | EpochEnd
     | Evaluated
     | ConfigChanged

@@ -25,6 +25,7 @@ TOPICS = (
     "weights",
     "optimizer",
     "gradient",
+    "reduction",
     "trained_tokens",
     "sampler",
     "sampler_weights",

@@ -38,3 +38,16 @@ class ParameterPlaces(Protocol):
 
     def place_of(self, element: int) -> Place | None:
         """Where this rank's optimizer holds the element with this flat index of the whole parameter; None where another rank does."""
+
+
+class Reduction(NamedTuple):
+    """How the ranks' gradients of one model are added up, as far as it decides what a judge may expect."""
+
+    places: list[ParameterPlaces]
+    """Of all trained parameters, in an order that is the same on all ranks."""
+    reduced_in: str = ""
+    """The dtype in which ranks add up, as torch names it; empty where it is that of the gradients."""
+    approximate: bool = False
+    """Whether a user's own code adds up, or a known one that rounds more than any dtype does."""
+    hidden: str = ""
+    """Why gradients cannot be followed; empty where they can."""

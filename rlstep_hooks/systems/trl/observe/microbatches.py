@@ -68,6 +68,8 @@ class MicroBatchHooks:
             seen.activity = None
         if activity.backward is not None:
             activity.backward.over = True
+            if activity.backward.at_loss is not None:
+                seen.updates.steps.see_seed(activity.backward.at_loss)
         self._emit_microbatch(activity)
 
     def _window_begins(self, call: Call) -> None:

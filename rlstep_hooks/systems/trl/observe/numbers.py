@@ -306,6 +306,7 @@ class NumberCollector:
             for source, numbers in self._meter.work_up():
                 self._fetched.add(source, numbers)
             self._updates.steps.add_to(self._fetched)
+            self._updates.steps.parts_sent()
             for sync, others in () if self._reference is None else self._reference.work_up():
                 self._fetched.add(sync, others)
         self._fetched.send()
@@ -329,6 +330,9 @@ class NumberCollector:
         measured = self._fetched.measured(self._recorder.now, wait=wait)
         if measured is not None:
             self._recorder.emit(measured)
+        parts = self._updates.steps.parts_arrived(self._recorder.now, wait=wait)
+        if parts:
+            self._recorder.emit(*parts)
 
 
 def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
+from rlstep_hooks.observe.reduction import ReductionWatch
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
+from rlstep_hooks.systems.trl.observe.ranks import reduction_of
 from rlstep_hooks.systems.trl.observe.settings import OptimizerSettings
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.session.recorder import Recorder
 
 
@@ -73,6 +77,8 @@ class UpdateObserver:
         self._before_guard = Guard(recorder, ("weights", "learning_rate"))
         self._after_guard = Guard(recorder, ("order", "weights"))
         self._loop_guard = Guard(recorder, ("order",))
+        self._reduction_guard = Guard(recorder, ("reduction",))
+        self._hooks = Hooks(recorder)
 
     def attach(self, optimizer: Any) -> None:
         """Place the hooks on the torch optimizer inside the trainer's.
@@ -107,6 +113,34 @@ class UpdateObserver:
             guard = Guard(self._recorder, ("gradient",))
             self.steps.watch_gradients(GradientWatch(self._trainer.model.named_parameters(), guard))
             self.steps.watch_graded(of for of in self._trainer.model.named_parameters() if of[1].requires_grad)
+        if self._trainer.accelerator.num_processes > 1:
+            self._watch_reduction()
+
+    def _watch_reduction(self) -> None:
+        with self._reduction_guard:
+            found = reduction_of(self._trainer)
+            if found.hidden:
+                self._recorder.cannot("reduction", found.hidden)
+                return
+            watch = ReductionWatch(
+                found.places,
+                self._reduction_guard,
+                passes=self._trainer.args.gradient_accumulation_steps,
+                reduced_in=found.reduced_in,
+                approximate=found.approximate,
+            )
+            self.steps.watch_reduction(watch)
+            if self._own_scaler is not None:
+                self.steps.gradient_scale = None
+            # accelerator.py 1.15.0:2989: the only place where transformers clips (trainer.py 5.23.0:2769, 2780; earlier releases in the
+            # loop itself), once gradients are reduced and before a scaler divides them. Seen to give reduced gradients in TRL 1.16.0.
+            self._hooks.wrap(
+                self._trainer.accelerator, "clip_grad_norm_", before=self._before_clip, topics=("reduction",)
+            )
+
+    def _before_clip(self, call: Call) -> None:
+        if self.active:
+            self.steps.gradients_reduced()
 
     def _watch_schedule(self) -> None:
         with self._facts_guard:
@@ -149,6 +183,7 @@ class UpdateObserver:
             handle.remove()
         self._handles.clear()
         take_off(self._patches, self._recorder)
+        self._hooks.take_off()
 
     @property
     def follows_microbatch(self) -> bool:
