@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
     from torch import Tensor
+
+
+_WRAPPED = re.compile(r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.")
+"""What FSDP1, activation checkpointing and torch.compile add to names (torch 2.13.0 distributed/fsdp/_common_utils.py:35,
+_checkpoint_wrapper.py:19, _dynamo/eval_frame.py `OptimizedModule`)."""
+
+
+def plain_name(name: str) -> str:
+    """The name of a parameter in the model that was wrapped."""
+    return _WRAPPED.sub("", name)
 
 
 class LocalShard:
@@ -52,7 +64,19 @@ class LocalShard:
 
     def detach(self) -> Tensor:
         """The local part, outside any graph."""
-        return self._local(self._parameter.detach())
+        with (
+            torch.no_grad()
+        ):  # no operation of DTensor's own, which costs more than the copy that is made of a few numbers
+            return self._local(self._parameter).detach()
+
+    def dim(self) -> int:
+        """Dimensions of the parameter."""
+        return int(self._parameter.dim())
+
+    @property
+    def _version(self) -> int:
+        """How often torch saw writes to the parameter: one that goes through DTensor is counted there alone (torch 2.13.0)."""
+        return int(self._parameter._version) + int(self.detach()._version)
 
     def numel(self) -> int:
         """Numbers in the local part."""
@@ -76,5 +100,10 @@ class LocalShard:
 
 
 def local_shards(parameters: Iterable[Any]) -> list[Any]:
-    """The local part of each parameter."""
-    return [LocalShard(parameter) for parameter in parameters]
+    """The local part of each parameter; a plain tensor is its own."""
+    return [local_shard(parameter) for parameter in parameters]
+
+
+def local_shard(parameter: Any) -> Any:
+    """The local part of one parameter; a plain tensor is its own."""
+    return LocalShard(parameter) if hasattr(parameter, "to_local") else parameter

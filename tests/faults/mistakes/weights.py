@@ -55,13 +55,19 @@ def only_weight_decay_moves_the_weights(trainer: Any, state: Any, *, model: Any,
 
 def weights_overwritten_between_updates(trainer: Any) -> None:
     """A weight sync writes an average back into the policy itself after the fifth update."""
-    start = copy.deepcopy(trainer.model.state_dict())
+    start: dict[str, Tensor] = {}
+
+    def remember(state: Any, **kwargs: Any) -> None:
+        start.update(copy.deepcopy(trainer.model.state_dict()))
 
     def average() -> None:
         with torch.no_grad():
             for name, value in trainer.model.state_dict().items():
                 value.lerp_(start[name], 0.1)
 
+    on(
+        trainer, "on_train_begin", remember
+    )  # in mid-run weights may be sharded, which the first ones then have to be too
     after_update(trainer, 5, average)
 
 
@@ -177,7 +183,8 @@ class EngineStandIn:
 
     def sync_weights(self) -> None:
         """Take over the policy's weights."""
-        self.load(self._policy.state_dict())
+        weights = self._policy.state_dict()
+        self.load({name: of.full_tensor() if hasattr(of, "full_tensor") else of for name, of in weights.items()})
 
     def load(self, weights: dict[str, Any]) -> None:
         """Put weights into the engine's memory."""

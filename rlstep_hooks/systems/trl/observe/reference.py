@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import UpdateValues
 from rlstep_hooks.systems.trl.observe.measure import version_of
@@ -99,12 +100,10 @@ class ReferenceWatch:
         self._synced = bool(getattr(trainer.args, "sync_ref_model", False))
         self._why_not = self._hidden()
         self._model = getattr(trainer, "ref_model", None)
-        self._probe = (
-            None if self._why_not or self._model is None else WeightProbe(self._model.parameters(), frozen=True)
-        )
+        self._probe = None if self._why_not or self._model is None else _probe_of(self._model)
         self._known = self._probe.weights() if self._probe is not None and self._probe.size else None
         """None where there is nothing to compare with: no reference, or a sync that was not looked at."""
-        self._policy = WeightProbe(trainer.model.parameters(), frozen=True) if self._synced and self._probe else None
+        self._policy = _probe_of(trainer.model) if self._synced and self._probe else None
         self._step = int(trainer.state.global_step)
         self._syncs = 0
         """Syncs that were due so far."""
@@ -118,7 +117,7 @@ class ReferenceWatch:
 
     def _hidden(self) -> str:
         trainer = self._trainer
-        if getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False):
+        if getattr(trainer, "is_deepspeed_enabled", False):
             return "the weights of the reference are sharded"
         if getattr(trainer, "ref_model", None) is None and bool(trainer.beta) and hasattr(trainer.model, "peft_config"):
             return "the reference is the policy with its adapters switched off"
@@ -181,7 +180,7 @@ class ReferenceWatch:
         if self._probe is None or model is None:
             return None
         if model is not self._model:  # another object took its place
-            self._model, self._probe = model, WeightProbe(model.parameters(), frozen=True)
+            self._model, self._probe = model, _probe_of(model)
             self._writes = None
         return self._probe
 
@@ -196,8 +195,13 @@ class ReferenceWatch:
         return sum(earlier != later for earlier, later in zip(before, now, strict=True))
 
     def _shares(self, probe: WeightProbe) -> bool:
-        own = {parameter.data_ptr() for parameter in self._trainer.model.parameters()}
+        own = {shard.data_ptr() for shard in local_shards(self._trainer.model.parameters())}
         return any(tensor.data_ptr() in own for tensor, _, _ in probe.probed)
+
+
+def _probe_of(model: Any) -> WeightProbe:
+    """A probe of this process's part of a model: FSDP2 and FSDP1 cut reference and policy alike (trl/models/utils.py 1.16.0:292)."""
+    return WeightProbe(local_shards(model.parameters()), frozen=True)
 
 
 def _places(probe: WeightProbe) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
+from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
@@ -65,6 +66,8 @@ class UpdateObserver:
         self._schedule: ScheduleWatch | None = None
         self._began = False
         """Whether a micro-batch of this window has begun."""
+        self._trained: list[Any] = []
+        """Tensors, or this process's parts of them, that are trained when training begins."""
         self._tensors: list[Any] = []
         """Tensors that are probed, where sharding moves no weights about."""
         self._writes: list[int] | None = None
@@ -103,18 +106,27 @@ class UpdateObserver:
             held = optimizer_tensors(self._trainer.model.parameters(), inner)
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
         self.settings = OptimizerSettings(self._trainer, inner)
-        self.steps.watch_weights(stepped_by(inner, self._trainer.model.parameters()))
+        # FSDP2's parameters are DTensors, FSDP1's are views of this process's part of a flat one, or the flat ones themselves.
+        self.steps.watch_weights(local_shards(stepped_by(inner, self._trainer.model.parameters())))
         self.steps.watch_steps(inner)
         sharded = getattr(self._trainer, "is_fsdp_enabled", False)
         if self.steps.probe is not None and not sharded:
             self._tensors = [tensor for tensor, _, _ in self.steps.probe.probed]
-        # Among several processes gradients are averaged, and a scaler multiplies them, between autograd and the step.
-        if self._trainer.accelerator.num_processes == 1 and self._own_scaler is None and not sharded:
-            guard = Guard(self._recorder, ("gradient",))
-            self.steps.watch_gradients(GradientWatch(self._trainer.model.named_parameters(), guard))
-            self.steps.watch_graded(of for of in self._trainer.model.named_parameters() if of[1].requires_grad)
+        self._watch_gradients(sharded=sharded)
         if self._trainer.accelerator.num_processes > 1:
             self._watch_reduction()
+
+    def _watch_gradients(self, *, sharded: bool) -> None:
+        named = [(plain_name(name), local_shard(p)) for name, p in self._trainer.model.named_parameters()]
+        self._trained = [tensor for _, tensor in named if tensor.requires_grad]
+        if self._own_scaler is not None:
+            return  # it multiplies gradients between autograd and the step
+        self.steps.watch_graded(of for of in named if of[1].requires_grad)
+        if self._trainer.accelerator.num_processes == 1 and not sharded:
+            guard = Guard(self._recorder, ("gradient",))
+            self.steps.watch_gradients(GradientWatch(named, guard))
+        else:  # gradients are averaged on the way; from the last backward pass to the step nothing but the clip may change them
+            self.steps.watch_whole(named)
 
     def _watch_reduction(self) -> None:
         with self._reduction_guard:
@@ -203,10 +215,14 @@ class UpdateObserver:
         self._began = True
         cycle = self._windows // self._per_cycle
         self.steps.begin_window(probed=is_probed(cycle), followed=is_compared_whole(cycle))
+        if is_compared_whole(cycle):
+            self.steps.see_frozen(sum(not tensor.requires_grad for tensor in self._trained))
 
     def trained_microbatch(self) -> None:
         """One more micro-batch accumulates."""
         self._microbatches += 1
+        if self.follows_microbatch and is_compared_whole(self._windows // self._per_cycle):
+            self.steps.gradients_made()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:

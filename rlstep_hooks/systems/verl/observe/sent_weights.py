@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.delivery import SentWatch
+from rlstep_hooks.observe.shards import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.record.writer import EventWriter
-
-_WRAPPED = re.compile(r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.")
-"""What FSDP, activation checkpointing and torch.compile add to names (utils/model.py 0.9.1 `convert_weight_keys`)."""
-
-
-def plain_name(name: str) -> str:
-    """The name of a parameter in the model that was wrapped."""
-    return _WRAPPED.sub("", name)
 
 
 class SentWeights:

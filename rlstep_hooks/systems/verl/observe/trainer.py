@@ -18,7 +18,7 @@ from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.processes import introduce, run_of_ray
-from rlstep_hooks.observe.shards import LocalShard, local_shards
+from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import NOT_FINITE, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
@@ -33,7 +33,7 @@ from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
-from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights, plain_name
+from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.losses import LossNumbers
@@ -150,7 +150,7 @@ class VerlTrainer:
                 self._limits[role] = settings.clip_grad(engine)
             self._settings[role] = settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim")
             names = engine.module.named_parameters()
-            steps.watch_whole((plain_name(name), LocalShard(p)) for name, p in names)
+            steps.watch_whole((plain_name(name), local_shard(p)) for name, p in names)
             facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
                 facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}

@@ -41,14 +41,14 @@ class Outcome:
         return {text.split(":")[0].split()[0] for text in self.findings}
 
 
-def configuration(draw: Draw, folder: str) -> Any:
-    """The configuration of a draw. Its length is cut if it would train more than `MICROBATCHES`."""
+def configuration(draw: Draw, folder: str, more: dict[str, Any] | None = None) -> Any:
+    """The configuration of a draw, with `more` settings. Its length is cut if it would train more than `MICROBATCHES`."""
     import trl
 
     kind = getattr(trl, f"{draw.algorithm}Config")
     known = kind.__dataclass_fields__
     base = {name: value for name, value in fields.BASE.items() if name in known}
-    settings = base | {"output_dir": folder} | draw.settings
+    settings = base | {"output_dir": folder} | draw.settings | (more or {})
     config = kind(**settings)
     accumulation = max(config.gradient_accumulation_steps, 1)
     # An iterable data set has no length of its own, so its run is counted in updates.
@@ -80,9 +80,21 @@ def train(draw: Draw, *, audited: bool) -> Outcome:
 
 
 def _trained(draw: Draw, config: Any, folder: Path, *, audited: bool) -> Outcome:
-    import trl
-
     from rlstep_hooks import StepAuditCallback
+
+    return train_with(draw, config, folder, StepAuditCallback(log_dir=None, listeners=()) if audited else None)
+
+
+def train_with(draw: Draw, config: Any, folder: Path, audit: Any) -> Outcome:
+    """Train a draw.
+
+    Args:
+        draw: What surrounds the configuration.
+        config: The configuration.
+        folder: Where a model is saved that the trainer is to load.
+        audit: The callback; None for a run without it.
+    """
+    import trl
 
     chosen = around.PLAIN | draw.around
     tokenizer = around.tokenizer_of(chosen)
@@ -91,7 +103,6 @@ def _trained(draw: Draw, config: Any, folder: Path, *, audited: bool) -> Outcome
         chosen = chosen | {"from_path": True}
     model = around.model_of(tokenizer, chosen, folder / "model")
     callbacks = around.callbacks_of(chosen)
-    audit = StepAuditCallback(log_dir=None, listeners=()) if audited else None
     more: dict[str, Any] = {"peft_config": around.adapter_of(chosen)} if chosen["adapter"] else {}
     optimizers = around.optimizers_of(model, chosen)
     if optimizers[0] is not None:
@@ -120,9 +131,9 @@ def _trained(draw: Draw, config: Any, folder: Path, *, audited: bool) -> Outcome
 def _finite(trainer: Any) -> bool:
     """Whether weights and logged losses are numbers."""
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    return all(math.isfinite(value) for value in losses) and all(
-        bool(weight.isfinite().all()) for weight in trainer.model.parameters()
-    )
+    weights = [of.detach() for of in trainer.model.parameters()]
+    local = [of.to_local() if hasattr(of, "to_local") else of for of in weights]
+    return all(math.isfinite(value) for value in losses) and all(bool(of.isfinite().all()) for of in local)
 
 
 def _first_line(error: BaseException) -> str:

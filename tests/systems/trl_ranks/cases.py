@@ -1,0 +1,50 @@
+"""What one launch of several ranks trains, one after the other, and what each rank says of it at the end. Imports no framework."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rlstep_hooks.planning.finding import Where
+
+Deployment = Literal["ddp", "fsdp1", "fsdp2"]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One trainer."""
+
+    name: str
+    fault: str = ""
+    """Its name in the corpus of faults, or of those of ranks (`rank_faults`); empty for a healthy run."""
+    settings: dict[str, Any] = {}
+    """For `tiny_trainer`."""
+    draw: str = ""
+    """A random configuration (`tests.systems.trl.random_runs`) as JSON, which is trained in the place of `settings`."""
+    sharding: dict[str, Any] = {}
+    """More of FSDP's own settings."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One finding that is more than information."""
+
+    code: str
+    severity: str
+    place: Where
+    text: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank says of one case."""
+
+    error: str = ""
+    """What training raised; all else is empty then."""
+    verdict: str = ""
+    found: list[Found] = []
+    rules: dict[str, tuple[str, str]] = {}
+    """The verdict of each rule, and why it has none."""
+    not_evaluated: dict[str, str] = {}
+    updates: int = 0
+    seconds: float = 0.0
+    false: list[str] = []
+    """Of a random configuration: findings that no condition of it makes true."""

@@ -1,0 +1,116 @@
+"""Starts the launches of two ranks that train many cases, and goes on after a case in which they wait for each other without end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.systems.trl_ranks.cases import Case, Deployment, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SCRIPT = Path(__file__).with_name("train_many.py")
+ROOT = Path(__file__).parents[3]
+PATIENCE = 90.0
+"""Seconds without a new outcome after which a launch is ended."""
+
+
+def outcomes(
+    folder: Path,
+    deployment: Deployment,
+    cases: Sequence[Case],
+    *,
+    ranks: int = 2,
+    say: Callable[[str, list[Outcome]], None] = lambda name, of_ranks: None,
+) -> dict[str, list[Outcome]]:
+    """Train cases on several ranks; the outcomes of each case, by rank.
+
+    Args:
+        folder: Where records go; of this deployment alone.
+        deployment: How the ranks share the model.
+        cases: What is trained, in this order.
+        ranks: Number of processes.
+        say: Is called with each case that is done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[Outcome]] = {}
+    left = list(cases)
+    while left:
+        (folder / "cases.json").write_bytes(msgspec.json.encode(left))
+        with (folder / "output.txt").open("ab") as output:
+            process = _started(folder, deployment, ranks, output)
+            done = _watched(process, folder, left, ranks, found, say)
+        if done == len(left):
+            break
+        stuck = left[done]
+        error = (
+            "the launch ended in it" if process.returncode is not None and process.returncode >= 0 else "the ranks hung"
+        )
+        found[stuck.name] = _read(folder / stuck.name, ranks, missing=Outcome(error=error))
+        say(stuck.name, found[stuck.name])
+        left = left[done + 1 :]
+    return found
+
+
+def _started(folder: Path, deployment: Deployment, ranks: int, output: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--standalone"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        [*command, str(SCRIPT), str(folder), deployment],
+        env=environment,
+        stdout=output,  # type: ignore[call-overload]  # an open file
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _watched(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    cases: Sequence[Case],
+    ranks: int,
+    found: dict[str, list[Outcome]],
+    say: Callable[[str, list[Outcome]], None],
+) -> int:
+    """The number of cases that came to their end, in their order."""
+    done, since = 0, time.monotonic()
+    while done < len(cases):
+        ended = process.poll() is not None
+        case = cases[done]
+        if all((folder / case.name / f"rank{rank}.json").exists() for rank in range(ranks)):
+            found[case.name] = _read(folder / case.name, ranks)
+            say(case.name, found[case.name])
+            done, since = done + 1, time.monotonic()
+        elif ended:
+            return done
+        elif time.monotonic() - since > PATIENCE:
+            break
+        else:
+            time.sleep(0.1)
+    _end(process)
+    return done
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait a little for a launch, then end it with all its ranks."""
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _read(folder: Path, ranks: int, missing: Outcome | None = None) -> list[Outcome]:
+    paths = [folder / f"rank{rank}.json" for rank in range(ranks)]
+    return [
+        msgspec.json.decode(path.read_bytes(), type=Outcome) if path.exists() or missing is None else missing
+        for path in paths
+    ]

@@ -1,0 +1,170 @@
+"""Faults that only several ranks can have, or that have to be made in another way where a model is wrapped or sharded."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.testing.trl_faults import alter_microbatches, replace_method
+from tests.faults.fault import (
+    FALLING_RATE,
+    Apply,
+    Fault,
+    made,
+    on,
+    take,
+    way,
+)
+from tests.faults.mistakes.gradients import SMALL_LIMIT, before_steps, clip_that_only_measures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FAULTY = 1
+"""The rank of faults that one rank has."""
+
+
+def of_one_rank(apply: Apply) -> Apply:
+    """A mistake that rank 1 alone makes."""
+
+    def applied(trainer: Any) -> None:
+        if int(os.environ.get("RANK", "0")) == FAULTY:
+            apply(trainer)
+
+    return made(f"{apply.__name__}_on_one_rank", f"{apply.__doc__ or ''} On rank 1 alone.", applied)
+
+
+def inner_optimizer(trainer: Any) -> Any:
+    """The torch optimizer inside the trainer's."""
+    optimizer = trainer.optimizer
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
+
+
+# Gradients that are kept, or cleared in the wrong place
+
+
+def gradients_kept_by_the_wrapped_model(trainer: Any, state: Any, **kwargs: Any) -> None:
+    """The loop's zero_grad does nothing; the loop calls that of the model as the ranks share it."""
+    replace_method(trainer.model_wrapped, "zero_grad", lambda original, *args, **more: None)
+
+
+def gradients_zeroed_late(trainer: Any, state: Any, **kwargs: Any) -> None:
+    """Gradients are cleared after the first backward pass of the next update, so that its first micro-batch is lost."""
+    clear = trainer.model_wrapped.zero_grad
+    replace_method(trainer.model_wrapped, "zero_grad", lambda original, *args, **more: None)
+    passes = 0
+
+    def backward(original: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        nonlocal passes
+        found = original(*args, **more)
+        passes += 1
+        if passes % trainer.args.gradient_accumulation_steps == 1:
+            clear()
+        return found
+
+    replace_method(trainer.accelerator, "backward", backward)
+
+
+def gradients_of_the_last_update_added(trainer: Any) -> None:
+    """Before the clip each gradient gets that of the update before it."""
+    last: list[torch.Tensor | None] = []
+
+    def clip(original: Callable[..., Any], parameters: Any, *args: Any, **more: Any) -> Any:
+        held = list(parameters)
+        now = [None if p.grad is None else p.grad.detach().clone() for p in held]
+        for parameter, kept in zip(held, last, strict=False):
+            if parameter.grad is not None and kept is not None:
+                parameter.grad.add_(kept)
+        last[:] = now
+        return original(held, *args, **more)
+
+    replace_method(trainer.accelerator, "clip_grad_norm_", clip)
+
+
+def state_of_the_optimizer_reset_at_each_rollout(trainer: Any) -> None:
+    """The optimizer forgets its moments and steps whenever a rollout is made."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        if trainer.state.global_step:
+            inner_optimizer(trainer).state.clear()
+        return original(rows)
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
+def scheduler_that_never_steps(trainer: Any, state: Any, lr_scheduler: Any = None, **kwargs: Any) -> None:
+    """The learning rate stays where it was."""
+    lr_scheduler.step = lambda *args, **more: None
+
+
+# Mistakes of one rank
+
+
+def another_rate(trainer: Any, state: Any, optimizer: Any = None, **kwargs: Any) -> None:
+    """From update 5 on the learning rate is a tenth."""
+    if state.global_step >= 5:
+        for group in optimizer.param_groups:
+            group["lr"] = trainer.args.learning_rate / 10
+
+
+def moments_cleared(trainer: Any) -> None:
+    """Adam begins anew at every update."""
+    inner_optimizer(trainer).state.clear()
+
+
+def last_gradients_zeroed(trainer: Any) -> None:
+    """The reduced gradients of the last layer are zeroed before the step."""
+    for name, parameter in trainer.model.named_parameters():
+        if "layers.1." in name and parameter.grad is not None:
+            local(parameter.grad).zero_()
+
+
+def sample_dropped(trainer: Any) -> None:
+    """From micro-batch 8 on the loss gets one sample less."""
+    alter_microbatches(trainer, lambda batch: take(batch, 3), first=8)
+
+
+def step_left_out(trainer: Any, state: Any, **kwargs: Any) -> None:
+    """The optimizer makes no step at update 4."""
+    replace_method(
+        trainer.optimizer,
+        "step",
+        lambda original, *args, **more: None if trainer.state.global_step == 4 else original(*args, **more),
+    )
+
+
+# fmt: off
+FAULTS: tuple[Fault, ...] = (
+    Fault(way(on, "on_train_begin", by=gradients_kept_by_the_wrapped_model), code="RLS803", where=Where(update=1), report="trl#583"),
+    Fault(way(on, "on_train_begin", by=gradients_zeroed_late), code="RLS803", where=Where(update=1), report="trl#583"),
+    Fault(gradients_of_the_last_update_added, code="RLS810", where=Where(update=1), report="gradients of two updates"),
+    Fault(state_of_the_optimizer_reset_at_each_rollout, code="RLS807", where=Where(update=2), report="OpenRLHF#1297"),
+    Fault(way(on, "on_train_begin", by=scheduler_that_never_steps), code="RLS602", where=Where(update=1), report="SkyRL#872",
+          settings=FALLING_RATE),
+    # of one rank
+    Fault(of_one_rank(way(on, "on_step_begin", by=another_rate)), code="RLS605", where=Where(update=5, rank=FAULTY),
+          report="a callback of one rank"),
+    Fault(of_one_rank(way(before_steps, by=moments_cleared, first=4)), code="RLS807", where=Where(update=4, rank=FAULTY),
+          report="OpenRLHF#1297"),
+    Fault(of_one_rank(way(before_steps, by=last_gradients_zeroed, first=4)), code="RLS810", where=Where(update=4, rank=FAULTY),
+          report="a guard against NaN"),
+    Fault(of_one_rank(clip_that_only_measures), code="RLS808", where=Where(update=0, rank=FAULTY),
+          report="a rank that clips nothing", settings=SMALL_LIMIT),
+    Fault(of_one_rank(sample_dropped), code="RLS204", where=Where(update=4, microbatch=8, rank=FAULTY),
+          report="a filter of one rank"),
+    Fault(of_one_rank(way(on, "on_train_begin", by=step_left_out)), code="RLS210", where=Where(update=4, rank=FAULTY),
+          report="a rank that skips a step"),
+)
+# fmt: on
+
+OF_RANKS = {fault.name: fault for fault in FAULTS}

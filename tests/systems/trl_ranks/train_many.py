@@ -1,0 +1,173 @@
+"""Run by torchrun: `train_many.py FOLDER DEPLOYMENT`. Trains the cases of FOLDER/cases.json in one process group, each rank leaves an
+outcome of each case in FOLDER/<case>/rank<N>.json."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.session import session
+from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
+from tests.faults.trl_faults import FAULTS
+from tests.systems.trl_ranks.cases import Case, Deployment, Found, Outcome
+from tests.systems.trl_ranks.rank_faults import OF_RANKS
+
+if TYPE_CHECKING:
+    from rlstep_hooks.judge.report import Report
+
+BY_NAME = {fault.name: fault for fault in FAULTS} | OF_RANKS
+
+
+def allow_sharding_on_the_cpu() -> None:
+    """accelerate's list of kinds of processes that FSDP shards over has no CPU (1.15.0, state.py:984); torch itself shards there."""
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    begin = AcceleratorState.__init__
+
+    def begun(self: Any, *args: Any, fsdp_plugin: Any = None, **more: Any) -> None:
+        begin(self, *args, fsdp_plugin=fsdp_plugin, **more)
+        if fsdp_plugin is not None:
+            self.fsdp_plugin = fsdp_plugin
+            if self._mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self._mixed_precision)
+        if (
+            getattr(self, "fsdp_plugin", None) is not None
+        ):  # each construction takes over the kind of the processes anew
+            self.distributed_type = DistributedType.FSDP
+
+    AcceleratorState.__init__ = begun
+    wrap = FullyShardedDataParallel.__init__
+
+    def wrapped(self: Any, *args: Any, **more: Any) -> None:
+        wrap(
+            self, *args, **more | {"device_id": torch.device("cpu")}
+        )  # accelerate says cpu:0, which torch takes for another device
+
+    FullyShardedDataParallel.__init__ = wrapped
+
+
+def settings_of(deployment: Deployment, sharding: dict[str, Any]) -> dict[str, Any]:
+    """What transformers is told of the ranks."""
+    found: dict[str, Any] = {"ddp_backend": "gloo"}
+    if deployment != "ddp":
+        shards = {"version": int(deployment[-1]), **sharding}
+        if deployment == "fsdp1":
+            shards["sync_module_states"] = False  # needs an accelerator; the tiny model is the same on all ranks
+        found |= {"fsdp": "full_shard", "fsdp_config": shards}
+    return found
+
+
+def forget() -> None:
+    """Let the next trainer begin as in a process of its own, but for the process group."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
+        del os.environ[name]
+    gc.collect()
+
+
+def outcome_of(report: Report, trainer: Any) -> Outcome:
+    """What a report says."""
+    alarms = [finding for finding in report.findings if finding.severity != "info"]
+    return Outcome(
+        verdict=report.verdict,
+        found=[Found(f.code, f.severity, f.where, f"{f.observed}; {f.why}") for f in alarms],
+        rules={rule.code: (rule.verdict, rule.reason) for rule in report.rules},
+        not_evaluated=dict(report.not_evaluated),
+        updates=int(trainer.state.global_step),
+    )
+
+
+def saved_model(folder: Path) -> str:
+    """The folder of the tiny model, from which the trainer loads its reference. transformers lets only rank 0 write it."""
+    path, written = folder / "model", folder / "model-written"
+    if int(os.environ["RANK"]) == 0:
+        tiny_model(tiny_tokenizer()).save_pretrained(path)
+        written.touch()
+    while not written.exists():
+        time.sleep(0.01)
+    return str(path)
+
+
+def train(folder: Path, deployment: Deployment, case: Case) -> Outcome:
+    """Train a case of the corpus, or a healthy run, on this rank."""
+    audit = StepAuditCallback(log_dir=folder / "log", listeners=())
+    fault = BY_NAME[case.fault] if case.fault else None
+    settings: dict[str, Any] = settings_of(deployment, case.sharding) | case.settings
+    if settings.get("beta"):
+        settings["model"] = saved_model(folder)
+    trainer = tiny_trainer(folder / "out", callbacks=[audit], **settings)
+    if fault is not None:
+        fault.prepare(trainer)
+        fault.apply(trainer)
+    trainer.train()
+    return outcome_of(audit.report, trainer)
+
+
+def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:
+    """Train a random configuration on this rank."""
+    from tests.systems.trl.random_runs.draws import Draw
+    from tests.systems.trl.random_runs.training import configuration, train_with
+
+    audit = StepAuditCallback(log_dir=folder / "log", listeners=())
+    drawn = Draw.from_json(case.draw)
+    config = configuration(drawn, str(folder / "out"), settings_of(deployment, case.sharding))
+    outcome = train_with(drawn, config, folder / f"model-{os.environ['RANK']}", audit)
+    if outcome.ending != "trained":
+        return Outcome(error=f"{outcome.ending}: {outcome.why}")
+    report = audit.report
+    rules = {rule.code: (rule.verdict, rule.reason) for rule in report.rules}
+    return Outcome(
+        verdict=report.verdict, false=outcome.findings, rules=rules, not_evaluated=dict(report.not_evaluated)
+    )
+
+
+def main(folder: Path, deployment: Deployment) -> None:
+    """Train all cases that have no outcome yet."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    import datasets
+
+    datasets.disable_progress_bars()
+    session.INTERVAL = 0.0  # as in a run whose rollouts take longer than a second
+    rank = int(os.environ["RANK"])
+    if deployment != "ddp":
+        allow_sharding_on_the_cpu()
+    cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
+    for case in cases:
+        place = folder / case.name
+        place.mkdir(exist_ok=True)
+        (place / f"begun{rank}").touch()
+        started = time.monotonic()
+        forget()
+        try:
+            outcome = (train_draw if case.draw else train)(place, deployment, case)
+        except Exception as error:  # noqa: BLE001 - whatever training raises is the outcome
+            lines = traceback.format_exc()[-1500:]
+            outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500] + "\n" + lines)
+        outcome = msgspec.structs.replace(outcome, seconds=time.monotonic() - started)
+        (place / f"rank{rank}.tmp").write_bytes(msgspec.json.encode(outcome))
+        (place / f"rank{rank}.tmp").rename(place / f"rank{rank}.json")
+    with contextlib.suppress(Exception):
+        torch.distributed.destroy_process_group()
+    os._exit(0)  # torch aborts or hangs now and then when the interpreter of a rank exits, after all is done
+
+
+main(Path(sys.argv[1]), sys.argv[2])  # type: ignore[arg-type]  # the launch gives one of them
