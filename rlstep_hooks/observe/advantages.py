@@ -151,12 +151,15 @@ class Estimator:
         sizes = scores.abs().amax(-1, keepdim=True) if given.sizes is None else given.sizes
         size = (_rounding(given.tokens, given.scores) * sizes).expand_as(scores)
         values = self._less_baseline(scores, groups, given, mask)
+        # A group of one has no deviation, so it does not matter that its baseline is 0.
+        centred = values if self.baseline == "mean" else None
         if self.per_nonzero:
             factor = len(scores) / scores.count_nonzero().clamp(min=1)
             values, size = values * factor, size * factor
         if self.scale != "none":
             if self.scale == "group":
-                deviation = groups.std(scores - groups.sum(scores) / groups.count, biased=self.biased)
+                centred = scores - groups.sum(scores) / groups.count if centred is None else centred
+                deviation = groups.std(centred, biased=self.biased)
             else:
                 deviation = (values if self.of_differences else scores).std(-1, keepdim=True)
             if self.scale == "rollout" and self.of_differences:

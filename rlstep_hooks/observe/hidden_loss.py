@@ -1,24 +1,32 @@
 """The documented loss of an actor and a critic whose trainer keeps it to itself: compared by the gradients that arrive in its backward.
 
 A framework gives the loss, where a rounding decides, sizes, and mistakes of its own. Gradients, roundings and naming are here once.
-Shapes: L leaves; S is the shape of each of them, (B,) or (B, T). Everything is computed in float64, on the device.
+The micro-batches of a rollout are compared together, N of them in one operation each. Shapes: L leaves; S is the shape of a tensor of
+one micro-batch, (B,) or (B, T); ... is N, or nothing for one. Everything is computed in float64, on the device.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.alternative_losses import LARGEST_FACTOR
 from rlstep_hooks.observe.losses import FITS
+from rlstep_hooks.observe.numbers import Columns
 from rlstep_hooks.observe.own_graph import own_graph
+from rlstep_hooks.record.events import MicroBatchValues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rlstep_hooks.observe.guard import Guard
+
+HELD = 1 << 20
+"""Numbers of micro-batches that are held at most before they are compared, so that memory stays constant."""
 
 _LEAST = 1e-12
 """Is added to each rounding, for gradients of 0."""
@@ -31,32 +39,38 @@ class LossParts(NamedTuple):
     """A documented loss, evaluated."""
 
     loss: Tensor
-    """Shape ()."""
+    """Of shape (...)."""
     edges: Tensor
-    """(L, *S), where a rounding decides on which side of a limit something is."""
+    """(L, ..., *S), where a rounding decides on which side of a limit something is."""
     sizes: Tensor
-    """(L, *S), sizes of the numbers that each gradient is added up from."""
+    """(L, ..., *S), or what expands to it: sizes of the numbers that each gradient is added up from."""
 
 
 @dataclass(kw_only=True)
 class HiddenLoss(ABC, Generic[Settings]):
-    """The loss of one micro-batch, and the gradients that arrived in its backward."""
+    """The loss of one micro-batch, or of N of one kind, and the gradients that arrived in its backward."""
+
+    dimensions: ClassVar[int]
+    """The length of S."""
 
     settings: Settings
     leaves: tuple[str, ...]
     """Names of the tensors at which gradients are compared, that of the policy first."""
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the loss is computed from by name, as the trainer has it, each (..., *S); among others log_probs."""
     epsilon: float = torch.finfo(torch.float32).eps
     """The distance of 1 to the next number in the dtype in which the trainer computes."""
     arrived: dict[str, Tensor] = field(default_factory=dict)
-    """Gradients, by name."""
+    """Gradients by name, each (..., *S)."""
 
     @abstractmethod
     def given(self) -> dict[str, Tensor]:
-        """What the loss is computed from, by name, in float64: among others the leaves, log_probs, old and advantages."""
+        """The inputs by name, in float64: among others the leaves, log_probs, old and advantages."""
 
-    @abstractmethod
     def observed(self) -> Tensor:
-        """(L, *S), the gradients that arrived at the leaves, in float64."""
+        """(L, ..., *S), the gradients that arrived at the leaves, in float64; 0 where none came."""
+        none = torch.zeros_like(self.inputs["log_probs"])
+        return torch.stack([self.arrived.get(name, none) for name in self.leaves]).double()
 
     @abstractmethod
     def evaluate(self, settings: Settings, given: Mapping[str, Tensor]) -> LossParts:
@@ -66,25 +80,33 @@ class HiddenLoss(ABC, Generic[Settings]):
     def mistakes(self, given: Mapping[str, Tensor]) -> Iterable[tuple[str, Settings, Mapping[str, Tensor]]]:
         """What only this loss is mistaken for, in words that follow "the loss is": settings and tensors that give it."""
 
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for micro-batches that are compared together."""
+        apart = tuple(getattr(self, of.name) for of in fields(self) if of.name not in ("inputs", "arrived"))
+        tensors = (*self.inputs.items(), ("", None), *sorted(self.arrived.items()))
+        return apart, tuple((name, None if of is None else (of.shape, of.dtype, of.device)) for name, of in tensors)
+
     def columns(self) -> dict[str, Tensor]:
-        """The largest distance of the gradients that arrived from the documented ones, in roundings, and their ratio."""
+        """The largest distance of the gradients that arrived from the documented ones, in roundings, and their ratio; each (...)."""
         observed = self.observed()
         documented, rounding = self.gradients(self.settings, self.given())
-        gap = ((observed - documented).abs() / rounding).max()
-        return {"loss_gap": gap, "loss_ratio": (observed * documented).sum() / documented.square().sum()}
+        of_each = (0, *range(-self.dimensions, 0))
+        gap = ((observed - documented).abs() / rounding).amax(of_each)
+        return {"loss_gap": gap, "loss_ratio": (observed * documented).sum(of_each) / documented.square().sum(of_each)}
 
     def like(self) -> str:
-        """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss."""
+        """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss, of
+        one micro-batch."""
         observed = self.observed()
         others = self._others(self.given(), observed)
         return next((words for words, *documented in others if _fits(observed, *documented)), "")
 
     def gradients(self, settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(L, *S), the gradients at the leaves, and one rounding of each: infinite where a rounding decides."""
+        """(L, ..., *S), the gradients at the leaves, and one rounding of each: infinite where a rounding decides."""
         with own_graph():
             leaves = {name: given[name].detach().requires_grad_() for name in self.leaves}
             loss, edges, sizes = self.evaluate(settings, {**given, **leaves})
-            found = torch.autograd.grad(loss, list(leaves.values()))
+            found = torch.autograd.grad(loss.sum(), list(leaves.values()))
         return torch.stack(found), torch.where(edges, torch.inf, self.epsilon * sizes + _LEAST)
 
     def _others(self, given: Mapping[str, Tensor], observed: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -122,3 +144,61 @@ class HiddenLoss(ABC, Generic[Settings]):
 def _fits(observed: Tensor, documented: Tensor, rounding: Tensor) -> bool:
     # An alternative has roundings of its own.
     return bool(((observed - documented).abs() <= 2 * FITS * rounding).all())
+
+
+Loss = TypeVar("Loss", bound=HiddenLoss[Any])
+
+
+def together(losses: Sequence[Loss]) -> Loss:
+    """The losses of N micro-batches of one kind as one."""
+    first = losses[0]
+    return replace(
+        first,
+        inputs={name: torch.stack([loss.inputs[name] for loss in losses]) for name in first.inputs},
+        arrived={name: torch.stack([loss.arrived[name] for loss in losses]) for name in first.arrived},
+    )
+
+
+class HiddenLosses:
+    """Holds the losses of micro-batches until their numbers are asked for.
+
+    Args:
+        guard: Keeps what fails in a comparison from the run.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._held: list[tuple[int, HiddenLoss[Any]]] = []
+        self._size = 0
+
+    @property
+    def are_many(self) -> bool:
+        """Whether so much is held that it should be worked up."""
+        return self._size >= HELD
+
+    def add(self, index: int, loss: HiddenLoss[Any]) -> None:
+        """Hold the loss of a micro-batch, whose gradients may still arrive."""
+        self._held.append((index, loss))
+        self._size += sum(of.numel() for of in loss.inputs.values())
+
+    def work_up(self) -> list[tuple[Columns, Tensor]]:
+        """The numbers of what is held, as vectors of float32."""
+        held, self._held, self._size = self._held, [], 0
+        kinds: dict[tuple[Any, ...], list[tuple[int, HiddenLoss[Any]]]] = {}
+        with self._guard:
+            for index, loss in held:
+                kinds.setdefault(loss.kind(), []).append((index, loss))
+        found: list[tuple[Columns, Tensor]] = []
+        for of_kind in kinds.values():
+            with self._guard, torch.no_grad():
+                found.append(_numbers(of_kind))
+        return found
+
+
+def _numbers(of_kind: list[tuple[int, HiddenLoss[Any]]]) -> tuple[Columns, Tensor]:
+    indices, losses = zip(*of_kind, strict=True)
+    columns = together(losses).columns()
+    known: tuple[dict[str, Any], ...] = tuple({"loss_like": loss.like} for loss in losses)
+    return Columns(MicroBatchValues, indices, tuple(columns), known), torch.stack(
+        list(columns.values())
+    ).float().flatten()

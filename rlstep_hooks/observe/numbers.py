@@ -181,12 +181,21 @@ class Numbers:
         """Add what the host knows of one micro-batch, to go with its numbers."""
         self._known.setdefault(index, {}).update(fields)
 
+    def complete(self) -> None:
+        """Nothing more is added to the micro-batches that wait: those with numbers of one kind become one vector."""
+        kinds: dict[Any, list[int]] = {}
+        for index, (role, columns) in self._held.items():
+            kinds.setdefault((role, next(iter(columns.values())).device, *columns), []).append(index)
+        for (role, _, *names), indices in kinds.items():
+            # torch stacks numbers of several dtypes as the widest of them.
+            numbers = [self._held[index][1][name].detach().reshape(()) for name in names for index in indices]
+            known = tuple(self._known.get(index, {}) for index in indices)
+            self.add(Columns(MicroBatchValues, tuple(indices), tuple(names), known), torch.stack(numbers).float(), role)
+        self._held, self._known = {}, {}
+
     def send(self) -> None:
         """Start fetching everything added so far."""
-        for index, (role, columns) in self._held.items():
-            meaning = Columns(MicroBatchValues, (index,), tuple(columns), (self._known.get(index, {}),))
-            self.add(meaning, torch.stack([number.detach().float().reshape(()) for number in columns.values()]), role)
-        self._held, self._known = {}, {}
+        self.complete()
         self._fetched.send()
 
     def arrived(self, *, wait: bool = False) -> Fields:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.hidden_loss import HiddenLosses
 from rlstep_hooks.observe.log_ratio import log_ratio
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.steps import Followers
@@ -33,6 +35,8 @@ class LoopNumbers(Numbers):
         super().__init__()
         self.steps = Followers(recorder)
         """What is looked at around the steps of each optimizer."""
+        self.losses = HiddenLosses(Guard(recorder, ("formula",)))
+        """Losses that a trainer keeps to itself."""
         self.steps_held = 0
         """Updates since numbers were last worked up."""
         self.moved: tuple[int, dict[str, Any]] = -1, {}
@@ -41,7 +45,7 @@ class LoopNumbers(Numbers):
     @property
     def are_many(self) -> bool:
         """Whether so many wait that they should be worked up."""
-        return self.held + self.steps_held >= HELD
+        return self.held + self.steps_held >= HELD or self.losses.are_many
 
     def add_advantages(self, rollout: int, off: Tensor, fit: Callable[[], str]) -> None:
         """The distance of a rollout's advantages from the documented ones, and a function that names them otherwise."""
@@ -79,5 +83,8 @@ class LoopNumbers(Numbers):
         self.steps_held = 0
         for steps in self.steps.values():
             steps.add_to(self)
+        self.complete()
+        for columns, numbers in self.losses.work_up():
+            self.add(columns, numbers)
         self.send()
         return super().measured(now, wait=wait)

@@ -22,6 +22,7 @@ from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from rlstep_hooks.observe.hidden_loss import HiddenLoss
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.record.values import Role
@@ -271,7 +272,16 @@ class LoopObserver:
         """Add numbers of the latest micro-batch; `like` names its loss, if that is not the documented one."""
         self._numbers.see(self._microbatches - 1, columns)
         if like is not None:
-            self._numbers.know(self._microbatches - 1, loss_like=like)
+            self.know(loss_like=like)
+
+    def know(self, **fields: Any) -> None:
+        """Add what the host knows of the latest micro-batch, as fields of its values: numbers that are worked up later come in their
+        place."""
+        self._numbers.know(self._microbatches - 1, **fields)
+
+    def hold_loss(self, loss: HiddenLoss[Any]) -> None:
+        """Keep the loss of the latest micro-batch, which is compared with others of its kind when numbers are worked up."""
+        self._numbers.losses.add(self._microbatches - 1, loss)
 
     def microbatch(
         self,

@@ -295,13 +295,9 @@ def test_a_loss_that_may_be_the_documented_one_has_no_other_name() -> None:
     from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
     numbers = torch.arange(1.0, 9.0)
-    loss = MiniBatch(
-        settings=Settings(clip=0.2, value_clip=None, normalises=False, entropy=0.0, value=0.0),
-        leaves=("log_probs", "values"),
-        log_probs=-numbers,
-        values=numbers,
-        samples=RolloutBufferSamples(numbers, numbers, numbers, -numbers, numbers, numbers),
-    )
+    settings = Settings(clip=0.2, value_clip=None, normalises=False, entropy=0.0, value=0.0)
+    loss = MiniBatch.of(-numbers, numbers, None, settings=settings)
+    loss.add_samples(RolloutBufferSamples(numbers, numbers, numbers, -numbers, numbers, numbers))
     documented = -numbers / 8  # of the ratio 1
     for roundings, name in ((0, ""), (60, ""), (1e5, "that with a policy's term 1.024 times as large")):
         away = 1 + roundings * 2 * torch.finfo(torch.float32).eps

@@ -66,39 +66,64 @@ def _number(schedule: Any, left: float) -> float:
 
 @dataclass(kw_only=True)
 class MiniBatch(HiddenLoss[Settings]):
-    """The loss of a mini-batch, and the gradients that arrived in its backward."""
+    """The loss of a mini-batch, and the gradients that arrived in its backward; S is (B,)."""
 
-    log_probs: Tensor
-    values: Tensor
-    padding: Padding | None = None
-    """Padding of the tensors whose gradients arrive; the numbers here have none."""
-    samples: Any = None
-    """Stable-Baselines3's `RolloutBufferSamples`."""
+    dimensions = 1
 
-    def follow(self, tensors: Mapping[str, Tensor]) -> None:
-        """Place hooks that read the gradients at the leaves. Tensor hooks change nothing and are freed with the graph."""
+    stepped: bool = False
+    """Whether its backward is over, and the gradients at the leaves are compared."""
+
+    @classmethod
+    def of(cls, log_probs: Tensor, values: Tensor, entropies: Tensor | None, **settings: Any) -> MiniBatch:
+        """That of the log-probs, values and entropies that the policy returned, whose samples are not known yet."""
+        leaves = ("log_probs", "values") if entropies is None else ("log_probs", "values", "entropies")
+        return cls(leaves=leaves, inputs={"log_probs": log_probs, "values": values.flatten()}, **settings)
+
+    def follow(self, tensors: Mapping[str, Tensor], padding: Padding | None) -> None:
+        """Place hooks that read the gradients at the leaves. Tensor hooks change nothing and are freed with the graph.
+
+        Args:
+            tensors: The leaves with their graph, as the policy returned them.
+            padding: Padding of them, if any. It gets no gradient: the loss counts samples alone.
+        """
         for name in self.leaves:
             if tensors[name].requires_grad:
-                tensors[name].register_hook(partial(self._keep, name))
+                tensors[name].register_hook(partial(self._keep, name, padding))
 
-    def _keep(self, name: str, gradient: Tensor) -> None:
-        self.arrived[name] = gradient.detach().clone()
+    def _keep(self, name: str, padding: Padding | None, gradient: Tensor) -> None:
+        arrived = gradient.detach()
+        self.arrived[name] = (arrived.clone() if padding is None else padding.taken_off(arrived)).flatten()
+
+    def add_samples(self, samples: Any) -> None:
+        """Take what the buffer gave: Stable-Baselines3's `RolloutBufferSamples`, without padding."""
+        names = ("old_log_prob", "advantages", *(("old_values", "returns") if self.leaves else ()))
+        self.inputs = {**self.inputs, **{name: getattr(samples, name).flatten() for name in names}}
 
     def given(self) -> dict[str, Tensor]:
         """What the loss is computed from. Which entropies there are matters to no gradient."""
-        given = {"values": self.values, "old_values": self.samples.old_values, "returns": self.samples.returns}
+        precise = {name: self.inputs[name].double() for name in ("values", "old_values", "returns")}
         if "entropies" in self.leaves:
-            given["entropies"] = torch.zeros_like(self.log_probs)
-        precise = {name: of.flatten().double() for name, of in given.items()}
-        return _of_policy(self.log_probs, self.samples) | precise
+            precise["entropies"] = torch.zeros_like(precise["values"])
+        return self._of_policy() | precise
 
-    def observed(self) -> Tensor:
-        """(L, B), the gradients; 0 where none came. Padding gets none: the loss counts samples alone."""
-        rows = [self.arrived.get(name) for name in self.leaves]
-        if self.padding is not None:
-            rows = [None if row is None else self.padding.taken_off(row) for row in rows]
-        none = torch.zeros_like(self.log_probs)
-        return torch.stack([(none if row is None else row).flatten() for row in rows]).double()
+    def _of_policy(self) -> dict[str, Tensor]:
+        """What the policy's term is computed from."""
+        log_probs = self.inputs["log_probs"]
+        # The trainer subtracts log-probs in their own dtype.
+        old = log_probs.double() - (log_probs - self.inputs["old_log_prob"]).double()
+        return {"log_probs": log_probs.double(), "old": old, "advantages": self.inputs["advantages"].double()}
+
+    def columns(self) -> dict[str, Tensor]:
+        """Those of the comparison, if the backward is over; and how many samples have a gradient of the policy's term that the clip
+        leaves, and of how many that is not known."""
+        given = self._of_policy()
+        advantages, _ = _advantages(self.settings, given["advantages"])
+        ratio, clip = _ratio(self.settings, given)
+        left = (advantages * ratio != 0) & ~clip_acts(ratio, advantages, clip, clip)
+        # An action that is certain, such as the only one that a mask allows, has no gradient.
+        undecided = near((ratio - 1).abs(), clip) | (given["log_probs"].abs() < CERTAIN)
+        found = {"learning": (left & ~undecided).sum(-1), "undecided": undecided.sum(-1)}
+        return found | super().columns() if self.stepped else found
 
     def evaluate(self, settings: Settings, given: Mapping[str, Tensor]) -> LossParts:
         """The documented loss."""
@@ -117,12 +142,12 @@ class MiniBatch(HiddenLoss[Settings]):
         policy = clipped_surrogate(ratio, advantages, clip, clip)
         loss = policy + settings.value * (kept - returns).square() - settings.entropy * entropies
         acts = clip_acts(ratio.detach(), advantages, clip, clip)
-        of_policy = torch.where(acts, 0.0, advantages * ratio.detach()).abs().max()
-        of_policy = of_policy + given["advantages"].abs().max() / deviation
+        of_policy = torch.where(acts, 0.0, advantages * ratio.detach()).abs().amax(-1, keepdim=True)
+        of_policy = of_policy + given["advantages"].abs().amax(-1, keepdim=True) / deviation
         of_entropies = torch.full_like(returns, abs(settings.entropy))
         sizes = [of_policy + of_entropies, 2 * abs(settings.value) * (largest + returns.abs()), of_entropies]
         rows = len(self.leaves)
-        return LossParts(loss.mean(), torch.stack(edges[:rows]), torch.stack(sizes[:rows]) / len(returns))
+        return LossParts(loss.mean(-1), torch.stack(edges[:rows]), torch.stack(sizes[:rows]) / returns.shape[-1])
 
     def mistakes(self, given: Mapping[str, Tensor]) -> Iterator[tuple[str, Settings, Mapping[str, Tensor]]]:
         """What the loss of Stable-Baselines3 is mistaken for."""
@@ -130,7 +155,7 @@ class MiniBatch(HiddenLoss[Settings]):
         yield "without its entropy bonus", replace(settings, entropy=0.0), given
         yield "that with the sign of the entropy bonus flipped", replace(settings, entropy=-settings.entropy), given
         if arrived is not None:
-            bonus = -float(arrived.double().mean()) * len(self.log_probs)
+            bonus = -float(arrived.double().sum())
             yield f"that with an entropy coefficient of {bonus:.4g}", replace(settings, entropy=bonus), given
         words = "that are not normalised" if settings.normalises else "normalised over the mini-batch"
         yield f"that of advantages {words}", replace(settings, normalises=not settings.normalises), given
@@ -138,35 +163,16 @@ class MiniBatch(HiddenLoss[Settings]):
             yield "that without a ratio", replace(settings, clip=None), given
 
 
-def learning(settings: Settings, log_probs: Tensor, samples: Any) -> dict[str, Tensor]:
-    """How many samples have a gradient of the policy's term that the clip leaves, and of how many that is not known."""
-    given = _of_policy(log_probs, samples)
-    advantages, _ = _advantages(settings, given["advantages"])
-    ratio, clip = _ratio(settings, given)
-    left = (advantages * ratio != 0) & ~clip_acts(ratio, advantages, clip, clip)
-    # An action that is certain, such as the only one that a mask allows, has no gradient.
-    undecided = near((ratio - 1).abs(), clip) | (log_probs.abs() < CERTAIN)
-    return {"learning": (left & ~undecided).sum(), "undecided": undecided.sum()}
-
-
-def _of_policy(log_probs: Tensor, samples: Any) -> dict[str, Tensor]:
-    """What the policy's term is computed from, by name, each (B,) float64."""
-    precise, advantages = log_probs.double(), samples.advantages.flatten().double()
-    # The trainer subtracts log-probs in their own dtype.
-    old = precise - (log_probs - samples.old_log_prob.flatten()).double()
-    return {"log_probs": precise, "old": old, "advantages": advantages}
-
-
 def _advantages(settings: Settings, given: Tensor) -> tuple[Tensor, Tensor | float]:
-    """(B,), those that the surrogate has, and what they were divided by."""
-    if not settings.normalises or (len(given) == 1 and settings.clip is not None):
+    """(..., B), those that the surrogate has, and what they were divided by."""
+    if not settings.normalises or (given.shape[-1] == 1 and settings.clip is not None):
         return given, 1.0
-    deviation = given.std() + 1e-8
-    return (given - given.mean()) / deviation, deviation
+    deviation = given.std(-1, keepdim=True) + 1e-8
+    return (given - given.mean(-1, keepdim=True)) / deviation, deviation
 
 
 def _ratio(settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, float]:
-    """(B,), the ratio, and how far it may be from 1. That of A2C is 1, with the gradient of the log-prob."""
+    """(..., B), the ratio, and how far it may be from 1. That of A2C is 1, with the gradient of the log-prob."""
     log_probs = given["log_probs"]
     if settings.clip is None:
         return (log_probs - log_probs.detach()).exp(), torch.inf

@@ -12,7 +12,7 @@ from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.observe.surprisal import surprisal_sums
 from rlstep_hooks.systems.sb3.observe import sampled
 from rlstep_hooks.systems.sb3.observe.beside import beside_differ, beside_of
-from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, learning, read_settings
+from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
 from rlstep_hooks.systems.sb3.observe.padding import Padding, padding_of
 from rlstep_hooks.systems.sb3.observe.rate import due_rate, own_function
 
@@ -96,7 +96,7 @@ class TrainingWatch:
         if limit_facts(self._model):  # a divergence ends the updates on a rollout
             hooks.wrap(optimizer, "zero_grad", before=self._add_divergence, topics=("formula",))
         hooks.wrap(optimizer, "zero_grad", before=self._add_surprise, topics=("drawn",))
-        hooks.wrap(optimizer, "zero_grad", before=self._add_learning, topics=("formula",))
+        hooks.wrap(optimizer, "zero_grad", before=self._hold_loss, topics=("formula",))
         hooks.wrap(optimizer, "zero_grad", before=self._compare_targets, topics=("advantages",))
         patches.wrap(optimizer, "zero_grad", self._around_zero_grad)
         # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
@@ -164,18 +164,14 @@ class TrainingWatch:
         if not log_probs.requires_grad:
             return
         if self._observer.compares:
-            tensors = {"log_probs": log_probs, "values": values}
-            if entropies is not None:
-                tensors["entropies"] = entropies
-            self._followed = MiniBatch(
+            self._followed = MiniBatch.of(
+                self._unpadded(log_probs.detach()),
+                self._unpadded(values.detach()),
+                entropies,
                 settings=self._loss_settings(),
-                leaves=tuple(tensors),
                 epsilon=torch.finfo(log_probs.dtype).eps,
-                log_probs=self._unpadded(log_probs.detach()),
-                values=self._unpadded(values.detach()),
-                padding=self._padding,
             )
-            self._followed.follow(tensors)
+            self._followed.follow({"log_probs": log_probs, "values": values, "entropies": entropies}, self._padding)
         log_probs.register_hook(self._keep_gradient)
 
     def _loss_settings(self) -> Settings:
@@ -191,8 +187,8 @@ class TrainingWatch:
             self._observer.add_replaced(replaced)
             if arrived is not None:
                 self._observer.add_columns({"log_prob_gradient": arrived})
-            if followed is not None and followed.samples is not None:
-                self._observer.add_columns(followed.columns(), followed.like)
+            if followed is not None:
+                followed.stepped = True
 
     # A mini-batch that is trained
 
@@ -213,8 +209,6 @@ class TrainingWatch:
                 self._trained = held
                 if self._altered is not None:
                     self._observer.add_columns({"timesteps_intact": self._altered})
-                if self._followed is not None:
-                    self._followed.samples = samples
             else:
                 # Code between the buffer and the loop changed how many there are, and nobody knows which.
                 self._followed = None
@@ -236,13 +230,19 @@ class TrainingWatch:
                 differing = differing + (values != samples.old_values).sum()
             self._observer.add_columns({"targets_intact": differing})
 
-    def _add_learning(self, call: Call) -> None:
-        """Whether the clip leaves some sample a gradient: an update on a mini-batch without one moves nothing, and is no fault."""
+    def _hold_loss(self, call: Call) -> None:
+        """Keep what the loss is computed from. Of each mini-batch it says whether the clip leaves some sample a gradient: an update on
+        one without any moves nothing, and is no fault."""
         if self._trained is None or self._log_probs is None:
             return
-        self._observer.add_columns({"learning": torch.zeros(()), "undecided": torch.ones(())})
-        with torch.no_grad():
-            self._observer.add_columns(learning(self._loss_settings(), self._log_probs, self._trained[1]))
+        self._observer.know(learns="unknown")  # until that is worked up
+        if self._followed is None:
+            inputs = {"log_probs": self._log_probs}
+            loss = MiniBatch(settings=self._loss_settings(), leaves=(), inputs=inputs)
+        else:
+            loss = self._followed
+        loss.add_samples(self._trained[1])
+        self._observer.hold_loss(loss)
 
     def _add_surprise(self, call: Call) -> None:
         """How surprising the actions of a rollout's first mini-batch are, whose log-probs are those of the weights that sampled it."""

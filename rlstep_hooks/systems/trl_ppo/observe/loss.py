@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class FollowedLoss(HiddenLoss[Settings]):
-    """The loss of a micro-batch, and the gradients that arrived in its backward: at logits and values, and at the loss itself."""
+    """The loss of a micro-batch, and the gradients that arrived in its backward: at logits and values, and at the loss itself.
+
+    S is (B, T). The inputs are log_probs, old, advantages, values, old_values, returns; counted and valued, the tokens that count and
+    those that have a value; and known, (..., 1, 1), whether all samples are of the rollout: nothing is compared where not.
+    """
+
+    dimensions = 2
 
     temperature: float
-    inputs: Mapping[str, Tensor]
-    """What the loss is computed from, each (B, T): log_probs, old, advantages, values, old_values, returns; counted and valued, the
-    tokens that count and those that have a value; and known, whether all samples are of the rollout: nothing is compared where not."""
     divisor: int
     """By what the loss is divided before its backward, as documented."""
     leaves: tuple[str, ...] = ("logits", "values")
@@ -57,12 +60,11 @@ class FollowedLoss(HiddenLoss[Settings]):
 
     def follow_loss(self, loss: Tensor) -> None:
         """Read by what the loss is multiplied before its backward."""
-        loss.register_hook(lambda gradient: self.arrived.__setitem__("loss", gradient.detach()))
+        loss.register_hook(lambda gradient: self.arrived.__setitem__("loss", gradient.detach().reshape(1, 1)))
 
     def columns(self) -> dict[str, Tensor]:
         """The columns of the comparison, with the factor of the loss over the documented one."""
-        factor = self.arrived["loss"].double().reshape(())
-        return {**super().columns(), "backward_ratio": factor * self.divisor}
+        return {**super().columns(), "backward_ratio": self.arrived["loss"].double()[..., 0, 0] * self.divisor}
 
     def given(self) -> dict[str, Tensor]:
         """What the loss is computed from, and how far the logit of each token is from what the model returned: 0."""
@@ -70,30 +72,30 @@ class FollowedLoss(HiddenLoss[Settings]):
         return {**given, "logits": torch.zeros_like(given["old"])}
 
     def observed(self) -> Tensor:
-        """(2, B, T), the gradients for a loss that is multiplied by 1; 0 where none came."""
-        factor, none = self.arrived["loss"].double(), torch.zeros_like(self.inputs["old"])
-        rows = torch.stack([self.arrived.get(name, none) for name in self.leaves]).double()
-        return rows / torch.where(factor == 0, torch.ones_like(factor), factor)
+        """(2, ..., B, T), the gradients for a loss that is multiplied by 1; 0 where none came."""
+        factor = self.arrived["loss"].double()
+        return super().observed() / torch.where(factor == 0, 1.0, factor)
 
     def evaluate(self, settings: Settings, given: Mapping[str, Tensor]) -> LossParts:
         """The documented loss."""
         new, old, advantages, counted = (given[name] for name in ("log_probs", "old", "advantages", "counted"))
         values, old_values, returns, valued = (given[name] for name in ("values", "old_values", "returns", "valued"))
-        counts = [given.get("divisor", mask.sum().clamp(min=1)) for mask in (counted, valued)]
+        counts = [given.get("divisor", mask.sum((-2, -1)).clamp(min=1)) for mask in (counted, valued)]
         # The logit of a token itself moves its log-prob by 1 - p.
         ratio = (new + (1 - new.exp()) / self.temperature * given["logits"] - old).exp()
         policy = clipped_surrogate(ratio, advantages, settings.clip, settings.clip)
         moved, plain = values - old_values, (values - returns).square()
         kept = (old_values + moved.clamp(-settings.value_clip, settings.value_clip) - returns).square()
         terms = [policy * counted, settings.value * 0.5 * torch.maximum(plain, kept) * valued]
-        loss = terms[0].sum() / counts[0] + terms[1].sum() / counts[1]
+        loss = terms[0].sum((-2, -1)) / counts[0] + terms[1].sum((-2, -1)) / counts[1]
         ratio, distance, plain, kept = ratio.detach(), moved.detach().abs(), plain.detach(), kept.detach()
         of_policy = (advantages * ratio).abs() * (4 + new.abs() + old.abs()) * counted
         of_values = values.detach().abs() + returns.abs() + old_values.abs()
-        sizes = [of_policy.max() / self.temperature / counts[0], abs(settings.value) * of_values.max() / counts[1]]
+        of_policy, of_values = of_policy.amax((-2, -1)), of_values.amax((-2, -1))
+        sizes = [of_policy / self.temperature / counts[0], abs(settings.value) * of_values / counts[1]]
         tie = (distance > settings.value_clip) & ((plain - kept).abs() < EDGE * (1 + plain))
         edges = [near((ratio - 1).abs(), settings.clip), near(distance, settings.value_clip) | tie]
-        return LossParts(loss, torch.stack(edges) | ~given["known"], torch.stack(sizes)[:, None, None])
+        return LossParts(loss, torch.stack(edges) | ~given["known"], torch.stack(sizes)[..., None, None])
 
     def mistakes(self, given: Mapping[str, Tensor]) -> Iterator[tuple[str, Settings, Mapping[str, Tensor]]]:
         """What the loss of PPOTrainer is mistaken for."""

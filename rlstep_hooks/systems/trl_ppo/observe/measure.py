@@ -11,11 +11,13 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.hidden_loss import HiddenLosses
 from rlstep_hooks.observe.numbers import Columns
 from rlstep_hooks.record.events import MicroBatchValues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from rlstep_hooks.observe.guard import Guard
+    from rlstep_hooks.systems.trl_ppo.observe.loss import FollowedLoss
 
 COLUMNS = ("tokens", "max_abs_log_ratio", "sum_abs_log_ratio", "tokens_intact")
 """Real tokens, the largest and the sum of their |log ratio|, and samples that are not of the rollout."""
@@ -48,9 +50,10 @@ class RatioMeter:
         temperature: The temperature of the configuration; the trainer adds 1e-7.
         pad_token: Id of the pad token.
         stop_token: Id of the token that ends a response; None where none does.
+        guard: Keeps what fails in a comparison of losses from the run.
     """
 
-    def __init__(self, temperature: float, pad_token: int, stop_token: int | None) -> None:
+    def __init__(self, temperature: float, pad_token: int, stop_token: int | None, guard: Guard) -> None:
         self.temperature = temperature + 1e-7
         self._pad = pad_token
         self._stop = stop_token
@@ -59,14 +62,14 @@ class RatioMeter:
         self._ratios: list[Tensor] = []
         self._done: list[tuple[Columns, Tensor]] = []
         self._context = 0
-        self._open: tuple[int, dict[str, Tensor], Callable[[], str] | None] | None = None
-        """The micro-batch whose backward has not come yet, and its numbers."""
+        self._losses = HiddenLosses(guard)
+        self._microbatch = -1
+        """The latest one."""
         self.matched: Matched | None = None
         """The samples of the latest micro-batch; None before the first of a rollout."""
 
     def begin(self) -> None:
         """Forget the samples of the rollout before."""
-        self._close()
         self._chunks, self._rollout, self._ratios, self.matched = [], None, [], None
 
     def generated(self, queries: Tensor, mask: Tensor, sequences: Tensor, scores: tuple[Tensor, ...]) -> None:
@@ -97,7 +100,6 @@ class RatioMeter:
             mask: (B, L), which of them are real.
             logits: (B, L, vocabulary), before the temperature.
         """
-        self._close()
         keys, responses, old, valid = self._known()
         same = _keys(ids, mask.bool()).unsqueeze(1) == keys
         found, place = same.any(1), same.to(torch.uint8).argmax(1)
@@ -113,38 +115,16 @@ class RatioMeter:
         self._ratios.append(log_ratio.exp().mean())  # masked tokens count as 1, as in the trainer's own mean
         size = log_ratio.abs()
         columns = [counts.sum(), size.max(), size.sum(), (~found).sum()]
-        self._open = index, dict(zip(COLUMNS, columns, strict=True)), None
+        vector = torch.stack(columns).float()
+        self._done.append((Columns(MicroBatchValues, (index,), COLUMNS, padded=True), vector))
+        self._microbatch = index
         self.matched = Matched(place, tokens, new, found.all())
 
-    def add(self, columns: dict[str, Tensor], like: Callable[[], str]) -> None:
-        """Add numbers of the latest micro-batch's loss.
-
-        Args:
-            columns: Each a tensor of one.
-            like: Names the loss, if it is not the documented one.
-        """
-        if self._open is not None:
-            index, known, _ = self._open
-            self._open = index, known | columns, like
-
-    def _close(self) -> None:
-        """The numbers of the latest micro-batch are complete."""
-        if self._open is not None:
-            index, columns, like = self._open
-            vector = torch.stack([column.float().reshape(()) for column in columns.values()])
-            self._done.append(
-                (
-                    Columns(
-                        MicroBatchValues,
-                        (index,),
-                        tuple(columns),
-                        ({} if like is None else {"loss_like": like},),
-                        padded=True,
-                    ),
-                    vector,
-                )
-            )
-        self._open = None
+    def add(self, loss: FollowedLoss) -> None:
+        """Hold the loss of the latest micro-batch, whose gradients have arrived."""
+        self._losses.add(self._microbatch, loss)
+        if self._losses.are_many:
+            self._done += self._losses.work_up()
 
     def log_probs_of(self, ids: Tensor, logits: Tensor) -> Tensor:
         """Log-probs of the responses of some samples, as another model has them.
@@ -198,9 +178,8 @@ class RatioMeter:
 
     def work_up(self) -> list[tuple[Columns, Tensor]]:
         """The numbers of all micro-batches since the last call, as vectors of float32."""
-        self._close()
         done, self._done = self._done, []
-        return done
+        return done + self._losses.work_up()
 
 
 def _keys(ids: Tensor, real: Tensor) -> Tensor:

@@ -44,7 +44,10 @@ class PpoObserver(Observer):
         self.updates = UpdateObserver(trainer, recorder)
         self._hooks = Hooks(recorder)
         self._meter = RatioMeter(
-            trainer.args.temperature, trainer.processing_class.pad_token_id, getattr(trainer, "stop_token_id", None)
+            trainer.args.temperature,
+            trainer.processing_class.pad_token_id,
+            getattr(trainer, "stop_token_id", None),
+            Guard(recorder, ("formula",)),
         )
         self._numbers = NumberCollector(recorder, self._meter, self.updates, interval=interval)
         self._arithmetic = ArithmeticWatch(

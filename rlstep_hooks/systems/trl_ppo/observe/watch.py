@@ -200,7 +200,7 @@ class ArithmeticWatch:
             "old_values": of.values[place],
             "returns": returns[place],
             "valued": of.valued[place],
-            "known": matched.known,
+            "known": matched.known.reshape(1, 1),
         }
         self._followed = FollowedLoss(
             settings=of.settings,
@@ -219,6 +219,4 @@ class ArithmeticWatch:
         """Gradients have arrived."""
         followed, self._followed = self._followed, None
         if followed is not None and "loss" in followed.arrived:
-            with torch.no_grad():
-                columns = followed.columns()
-            self._meter.add(columns, followed.like)
+            self._meter.add(followed)
