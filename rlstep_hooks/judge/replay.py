@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 ROOM_FOR_A_LINE = 4096
 """Bytes that a disk must have free to take another line of a record."""
 
+NO_END = "its process was interrupted or killed, or still trains"
+"""Why a record has no end, as far as its files tell."""
+
 MOST_NAMED = 20
 """Largest number of damaged files that a report names."""
 
@@ -144,8 +147,8 @@ def report_of_records(
         # A damaged first line may not name the run; the file's name does.
         report = merge_ranks(report, folder, msgspec.structs.replace(judge.run, run=first.run), wait=0.0)
     if judge.ended is None:
-        problems.append(f"the record ends {last:.1f} s after it began, before training did")
-        # The process was killed or still trains, so the rest of its plan was not observed.
+        problems.append(f"the record ends {last:.1f} s after it began, before training did: {NO_END}")
+        # The rest of its plan was not observed.
         verdict: Verdict = "FAIL" if report.verdict == "FAIL" else "NOT_EVALUATED"
         report = msgspec.structs.replace(report, ending="cut", verdict=verdict)
         if _is_full(folder):

@@ -25,6 +25,7 @@ from rlstep_hooks.record.events import RunEnded, RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER, open_ledger, rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.refusals import refused
+from rlstep_hooks.session.held_signals import signals_held
 from rlstep_hooks.session.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -291,29 +292,44 @@ class Session:
         if recorder is None or run is None or self._report is not None:
             self._detach()
             return
-        updates = self._finish(recorder)
         by = self._ended_by(error)
+        try:
+            # Not while others are waited for: that may take long.
+            with signals_held():
+                updates = self._finish(recorder)
+                if updates is None:
+                    updates = run.start_updates + recorder.judge.counts.updates
+                self._report = recorder.finish(self._how_it_ended(error, updates=updates, stopped=stopped, by=by))
+            started = recorder.judge.run
+            if run.reports and run.controlled is None and started is not None:
+                self._report = merge_ranks(self._report, self.folder, started)
+        except Exception as fault:  # noqa: BLE001 - a fault of the judge must not end training
+            reason = f"the report could not be made: {describe(fault)}"
+            not_evaluated(reason)
+            self._report = Report(run=run.name, verdict="NOT_EVALUATED", not_evaluated={"order": reason})
+        if by is not None:
+            _tell_ended(by, self.options.on_fail, self._report)
+        self._tell_finished(run, self._report)
+
+    def _how_it_ended(
+        self, error: BaseException | None, *, updates: int, stopped: bool, by: Finding | None
+    ) -> RunEnded:
+        """The end of the run as an event.
+
+        Args:
+            error: What training raised; None if it returned.
+            updates: Policy updates made.
+            stopped: Whether somebody asked training to end before its plan does.
+            by: The finding for which the audit ended training; None if it did not.
+        """
         stopped_by = by.code if by is not None else "another process" if self._stopping else ""
-        ended = RunEnded(
+        return RunEnded(
             status="completed" if error is None else "raised",
-            updates=run.start_updates + recorder.judge.counts.updates if updates is None else updates,
+            updates=updates,
             error="" if error is None else describe_end(error),
             stopped=stopped or bool(stopped_by),
             stopped_by=stopped_by,
         )
-        try:
-            report = recorder.finish(ended)
-            started = recorder.judge.run
-            if run.reports and run.controlled is None and started is not None:
-                report = merge_ranks(report, self.folder, started)
-        except Exception as fault:  # noqa: BLE001 - a fault of the judge must not end training
-            reason = f"the report could not be made: {describe(fault)}"
-            not_evaluated(reason)
-            report = Report(run=run.name, verdict="NOT_EVALUATED", not_evaluated={"order": reason})
-        self._report = report
-        if by is not None:
-            _tell_ended(by, self.options.on_fail, report)
-        self._tell_finished(run, report)
 
     def _finish(self, recorder: Recorder) -> int | None:
         """Finish and remove all hooks.

@@ -113,7 +113,8 @@ def _cut(report: Report, came: str) -> str:
     lost = report.not_evaluated.get("recording")
     if lost:
         return f"the record ends after {came}: {lost}"
-    return f"training did not come to its end, or could not be recorded to it: the record ends after {came}"
+    why = "interrupted, killed or still under way"
+    return f"training did not come to its end, or could not be recorded to it ({why}): the record ends after {came}"
 
 
 def how_far(report: Report) -> str:

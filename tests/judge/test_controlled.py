@@ -269,7 +269,8 @@ def test_the_report_of_a_killed_run_says_where_it_ends(tmp_path: Path) -> None:
     )
     assert report.ending == "cut"
     assert report.not_evaluated["record"] == (
-        f"run.rank1.jsonl ends within its last line; the record ends {end - 1:.1f} s after it began, before training did"
+        f"run.rank1.jsonl ends within its last line; the record ends {end - 1:.1f} s after it began, before training did: "
+        "its process was interrupted or killed, or still trains"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import msgspec
@@ -174,6 +175,33 @@ def sent_by_ray(message: str) -> SystemExit:
     error = SystemExit(1)
     error.ray_terminate_msg = message  # type: ignore[attr-defined]
     return error
+
+
+class TwiceTold(Hooks):
+    """Is told to end once more while the last numbers are taken."""
+
+    def finish(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_process_that_is_told_to_end_twice_writes_its_end() -> None:
+    def told(number: int, frame: Any) -> None:
+        raise SystemExit(1)
+
+    before = signal.signal(signal.SIGTERM, told)
+    audit = session()
+    audit.follow(TwiceTold())
+    try:
+        with pytest.raises(SystemExit):
+            audit.end(KeyboardInterrupt())
+        assert signal.getsignal(signal.SIGTERM) is told
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    audit.end(ValueError("a second end"))
+    *_, ended, judged = events(audit)
+    assert isinstance(ended, RunEnded)
+    assert isinstance(judged, Judged)
+    assert ended.error == "KeyboardInterrupt: "
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,7 @@ def ray_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_marked(
-    command: Sequence[str], folder: Path, *, environment: Mapping[str, str], limit: float, grace: float = 0.0
-) -> Outcome:
+def run_marked(command: Sequence[str], folder: Path, *, environment: Mapping[str, str], limit: float) -> Outcome:
     """Run a command, and end every process that came of it.
 
     Args:
@@ -63,7 +61,6 @@ def run_marked(
         folder: Its working directory, made where it is missing; what all processes write is in `output.txt` there.
         environment: All of its environment variables; the mark is added.
         limit: Seconds after which it is ended.
-        grace: Seconds in which processes that outlive the command may end by themselves.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
@@ -81,7 +78,6 @@ def run_marked(
         )
         try:
             status = process.wait(limit)
-            psutil.wait_procs(marked(mark) if grace else [], timeout=grace)
         except subprocess.TimeoutExpired:
             status = None
         finally:

@@ -41,7 +41,6 @@ def audited(
     limit: float = 400.0,
     log: str = "log",
     program: str = MAIN,
-    grace: float = 0.0,
 ) -> Audited:
     """Train with the audit asked for by `RLSTEP_DIR`; the entry point attaches it.
 
@@ -53,12 +52,9 @@ def audited(
         limit: Seconds after which the run is ended.
         log: Where the records are, below the working directory.
         program: The module of verl that is run.
-        grace: Seconds in which processes that outlive the command may end by themselves.
     """
     variables = {"RLSTEP_DIR": str(folder / log), "PYTHONPATH": str(ROOT)} | dict(environment or {})
-    outcome = launch(
-        logged(overrides), folder, modules=modules, environment=variables, limit=limit, program=program, grace=grace
-    )
+    outcome = launch(logged(overrides), folder, modules=modules, environment=variables, limit=limit, program=program)
     return read(outcome, folder / log)
 
 

@@ -199,7 +199,6 @@ def launch(
     environment: Mapping[str, str] | None = None,
     limit: float = 400.0,
     program: str = MAIN,
-    grace: float = 0.0,
 ) -> Outcome:
     """Train, and leave no process behind.
 
@@ -210,11 +209,10 @@ def launch(
         environment: Environment variables besides those that training on the CPU needs.
         limit: Seconds after which the run is ended.
         program: The module of verl that is run.
-        grace: Seconds in which processes that outlive the command may end by themselves.
     """
     variables = os.environ | ENVIRONMENT | dict(environment or {})
     variables["VERL_USE_EXTERNAL_MODULES"] = ",".join(["verl_cpu.plugin", *modules])
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CPU_FOLDER), variables.get("PYTHONPATH")]))
     with ray_folder() as ray:
         trainer = command({**overrides, "+ray_kwargs.ray_init._temp_dir": ray}, program)
-        return run_marked(trainer, folder, environment=variables, limit=limit, grace=grace)
+        return run_marked(trainer, folder, environment=variables, limit=limit)

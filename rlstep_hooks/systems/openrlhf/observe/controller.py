@@ -26,6 +26,7 @@ from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
+from rlstep_hooks.session.held_signals import signals_held
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
@@ -451,10 +452,12 @@ class OpenRlhfController:
         if self._ended:
             return
         self._ended = True
-        with self._guard:
-            self._emit_untrained()
-        with self._delivery:
-            self._engines.collect()
-        with Guard(self._recorder, _RECORDING):
-            self.report = self._record.end(error)
-        self._patches.restore()
+        # Ray tells a worker more than once that it should end; the second time must not keep the first from being recorded.
+        with signals_held():
+            with self._guard:
+                self._emit_untrained()
+            with self._delivery:
+                self._engines.collect()
+            with Guard(self._recorder, _RECORDING):
+                self.report = self._record.end(error)
+            self._patches.restore()

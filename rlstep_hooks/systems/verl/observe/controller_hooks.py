@@ -14,6 +14,7 @@ from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
+from rlstep_hooks.session.held_signals import signals_held
 from rlstep_hooks.systems.verl.observe.controller import VerlController
 from rlstep_hooks.systems.verl.plan import is_one_step_off
 
@@ -155,7 +156,9 @@ def end(trainer: Any, error: BaseException | None = None) -> None:
     if controller is None:
         not_evaluated(f"{type(trainer).__qualname__} ended, and the audit never began: it loads no checkpoint")
         return
-    controller.end(error)
+    # Ray tells a worker more than once that it should end; the second time must not keep the first from being recorded.
+    with signals_held():
+        controller.end(error)
     if error is None and controller.stopped_for is not None:
         # `fit` has saved what it has; what follows it is the end of the driver, with this as its exit status.
         raise StepAuditError(controller.stopped_for)
