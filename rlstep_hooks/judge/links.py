@@ -38,7 +38,11 @@ LINKS = (
     Link("reference log-probs", ("RLS308", "RLS311", "RLS411", "RLS414"), matters=False),
     Link("prompt groups and advantages", ("RLS501", "RLS505", "RLS508", "RLS515", "RLS516", "RLS517", "RLS518")),
     Link("loss", ("RLS8",)),
-    Link("gradient and optimizer", ("RLS803", "RLS806", "RLS807", "RLS808", "RLS809", "RLS810"), matters=False),
+    Link(
+        "gradient and optimizer",
+        ("RLS803", "RLS806", "RLS807", "RLS808", "RLS809", "RLS810", "RLS811", "RLS812"),
+        matters=False,
+    ),
     Link("updates of the weights", ("RLS4",)),
     Link("learning rate", ("RLS6",)),
     Link("weights of the sampler", ("RLS402", "RLS403", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418")),

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.reduction.outcome import judge_reductions
 from rlstep_hooks.judge.report import merge_findings
+from rlstep_hooks.judge.rules import RANK_RULES
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted
@@ -117,10 +119,11 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
     """
     if started.world_size == 1:
         return report
-    codes = ((ProcessMissing.code, ProcessMissing.title), (RanksDisagree.code, RanksDisagree.title))
     if folder is None:
         reason = "records are in memory: other processes cannot be compared"
-        outcomes = [RuleOutcome(code=c, title=t, verdict="NOT_EVALUATED", reason=reason) for c, t in codes]
+        outcomes = [
+            RuleOutcome(code=rule.code, title=rule.title, verdict="NOT_EVALUATED", reason=reason) for rule in RANK_RULES
+        ]
         return merge_findings(report, [], outcomes, processes=[f"rank {started.rank}"])
     deadline = time.monotonic() + wait
     while True:
@@ -131,7 +134,9 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
             break
         time.sleep(0.05)
     findings = _findings_of_others(report, started.rank, tails)
-    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings)]
+    reductions, of_reductions = judge_reductions(found, started)
+    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings), *of_reductions]
+    findings += reductions
     if report.verdict == "PASS" and any(
         t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
     ):

@@ -79,7 +79,7 @@ _ALTERED = Cause(
 _LOSS = Cause("the loss, or the factor of its gradient, is not the documented one", ("RLS801", "RLS802", "RLS805"))
 _STEP = Cause(
     "gradients, the optimizer's step, its moments or the clipped norm are not those documented",
-    ("RLS806", "RLS807", "RLS808", "RLS810"),
+    ("RLS806", "RLS807", "RLS808", "RLS810", "RLS811", "RLS812"),
 )
 _LEFT_OVER = Cause("gradients of the update before are added", ("RLS803",))
 _OTHER_UPDATES = Cause(

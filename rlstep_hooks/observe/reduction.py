@@ -58,6 +58,7 @@ class ReductionWatch:
         role: Whose gradients they are.
         reduced_in: As in `GradientParts`.
         approximate: As in `GradientParts`.
+        now: Gives both anew at each update, where they may change.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class ReductionWatch:
         role: Role = "policy",
         reduced_in: str = "",
         approximate: bool = False,
+        now: Callable[[], tuple[str, bool]] | None = None,
     ) -> None:
         self._places = [of for of in places if of.numel]
         self._guard = guard
         self._role = role
-        self._reduced_in = reduced_in
-        self._approximate = approximate
+        self._adds_up = now or (lambda: (reduced_in, approximate))
         at_a_time = MOST_NUMBERS // (PER_TENSOR * max(passes, 1))
         self._count = min(max(at_a_time, AT_LEAST), AT_A_TIME, len(self._places))
         self._next = 0
@@ -129,11 +130,12 @@ class ReductionWatch:
         self.remove()
         if not followed:
             return
+        reduced_in, approximate = self._adds_up()
         event = GradientParts(
             update=update,
             role=self._role,
-            reduced_in=self._reduced_in,
-            approximate=self._approximate,
+            reduced_in=reduced_in,
+            approximate=approximate,
             before_clip=before_clip,
             limit=limit,
             scale=scale,

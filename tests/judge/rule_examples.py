@@ -17,6 +17,7 @@ import msgspec
 from rich.console import Console
 
 from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.reduction.outcome import Reductions
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.plan_checks import check_plan
 from rlstep_hooks.planning.reading import Reading
@@ -44,6 +45,7 @@ from rlstep_hooks.record.events import (
 )
 from rlstep_hooks.show.console import finding_lines
 from tests.golden.reading import planned
+from tests.judge.gradients import Run as Ranks
 from tests.judge.test_early_stop import Script as EarlyStops
 from tests.judge.test_early_stop import plan as plan_with_early_stop
 from tests.passes import passes_of
@@ -139,6 +141,14 @@ def judged(events: list[AnyEvent]) -> list[Finding]:
 def played(script: Script) -> list[Finding]:
     """What is found in the records of a controller and its trainers."""
     return list(Live().play(script).run.report().findings)
+
+
+def joined(run: Ranks) -> list[Finding]:
+    """What is found in the gradients that the ranks of a run recorded."""
+    found = Reductions(run.ranks)
+    for parts in run.updates(2):
+        found.add(parts)
+    return found.findings
 
 
 # Plans
@@ -414,6 +424,10 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
             gradient_tensor_factor=10.0,
         )
     ),
+    "RLS811": lambda: joined(
+        Ranks(passes=3, local=lambda update, rank, one, number: 0.0 if (rank, one) == (1, 0) else number)
+    ),
+    "RLS812": lambda: joined(Ranks(sharded=True, limit=0.1, use=lambda update, rank, number, factor: number)),
     # The observation itself
     "RLS901": lambda: played([line for line in in_phases(world_size=2) if line[0] != "rank1"]),
     "RLS902": lambda: played(one_rank_skips()),

@@ -12,7 +12,7 @@ from rlstep_hooks.judge.rules.learning_rate import (
     SchedulerTicks,
     WarmupLength,
 )
-from rlstep_hooks.judge.rules.loss import backward, formula, gradient, optimizer
+from rlstep_hooks.judge.rules.loss import backward, formula, gradient, optimizer, reduced
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
@@ -117,12 +117,19 @@ RULES: tuple[type[Rule], ...] = (
     optimizer.NormNotClipped,
     gradient.GradientMissing,
     gradient.GradientAltered,
+    reduced.ReducedOtherwise,
+    reduced.ClippedOtherwise,
     observation.ProcessMissing,
     observation.RanksDisagree,
 )
 """Rules that judge a run."""
 
-RANK_RULES: tuple[type[Rule], ...] = (observation.ProcessMissing, observation.RanksDisagree)
+RANK_RULES: tuple[type[Rule], ...] = (
+    observation.ProcessMissing,
+    observation.RanksDisagree,
+    reduced.ReducedOtherwise,
+    reduced.ClippedOtherwise,
+)
 """Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
 
 BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in sorted({*RULES, *PLAN_RULES}, key=lambda rule: rule.code)}

@@ -49,5 +49,7 @@ class Reduction(NamedTuple):
     """The dtype in which ranks add up, as torch names it; empty where it is that of the gradients."""
     approximate: bool = False
     """Whether a user's own code adds up, or a known one that rounds more than any dtype does."""
+    now: Callable[[], tuple[str, bool]] | None = None
+    """Gives `reduced_in` and `approximate` at any later time; None where they stay."""
     hidden: str = ""
     """Why gradients cannot be followed; empty where they can."""

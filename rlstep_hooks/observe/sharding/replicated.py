@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.sharding.places import Place, Reduction
@@ -70,14 +71,16 @@ def replicated(named: Iterable[tuple[str, Any]], wrapped: Any = None) -> Reducti
         wrapped: What the trainer calls; DistributedDataParallel around the model where there are several ranks.
     """
     places = [WholeParameter(name, tensor) for name, tensor in named if tensor.requires_grad and tensor.is_leaf]
-    hooks = [hook for hook, _ in getattr(wrapped, "_comm_hooks", ())]
-    names = [_name_of(hook) for hook in hooks]
+    reduced_in, approximate = _adds_up(wrapped)
+    return Reduction(list(places), reduced_in, approximate, now=partial(_adds_up, wrapped))
+
+
+def _adds_up(wrapped: Any) -> tuple[str, bool]:
+    """`Reduction.reduced_in` and `Reduction.approximate` by the communication hooks of DistributedDataParallel
+    (torch/nn/parallel/distributed.py 2.13.0:1085, 2257)."""
+    names = [_name_of(hook) for hook, _ in getattr(wrapped, "_comm_hooks", ())]
     known = [name for name in names if name in ROUNDED_IN]
-    return Reduction(
-        list(places),
-        reduced_in=next((ROUNDED_IN[name] for name in known if ROUNDED_IN[name]), ""),
-        approximate=len(known) < len(names),
-    )
+    return next((ROUNDED_IN[name] for name in known if ROUNDED_IN[name]), ""), len(known) < len(names)
 
 
 def _name_of(hook: Any) -> str:

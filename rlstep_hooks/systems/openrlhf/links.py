@@ -69,6 +69,7 @@ LINKS: dict[LinkName, Link] = {
         "not where several processes train a role, nor with ZeRO-3, float16 or an offloaded optimizer",
         often="whole",
     ),
+    "reduction": no("what a rank gives to DeepSpeed and what it gets is not followed yet"),
     "gradient norm": yes(
         "of the gradients that DeepSpeed's optimizer steps with",
         "the part of one process",

@@ -58,6 +58,7 @@ SYSTEM = System(
             often="whole",
         ),
         "gradients on the way": no("a loop may scale or mask its gradients on purpose"),
+        "reduction": no("a loop says what it does, and not how its processes share it"),
         "gradient norm": yes(
             "of all gradients at the step, against audit(max_grad_norm=...)", "not without it", often="whole"
         ),

@@ -195,6 +195,7 @@ SYSTEM = System(
         "backward": yes("by the gradients at the loss, and, where the loss is compared, at logits and values"),
         "gradients cleared": yes("a probe after zero_grad"),
         "gradients on the way": yes("eight tensors", "not with grad_clip_by value or norm", often="whole"),
+        "reduction": no("what its learners reduce among themselves is not followed"),
         "gradient norm": yes("against grad_clip", "not with grad_clip_by value or norm", often="whole"),
         "optimizer step": yes("Adam of torch, replayed in float64", often="compared"),
         "optimizer moments": yes("between a replayed step and the next", often="compared"),

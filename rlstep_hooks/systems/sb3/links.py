@@ -52,6 +52,7 @@ LINKS: dict[LinkName, Link] = {
         "not what a hook of a tensor between two layers does",
         often="whole",
     ),
+    "reduction": none("one process computes all gradients"),
     "gradient norm": yes("of all gradients at the step, against max_grad_norm", often="whole"),
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, and RMSpropTFLike, replayed in float64",

@@ -104,6 +104,8 @@ _AS_TRL = (
     "RLS514",
     "RLS802",
     "RLS809",
+    "RLS811",
+    "RLS812",
 )
 """Rules that look at ms-swift's GRPOTrainer as at TRL's, whose hooks it has."""
 

@@ -23,6 +23,11 @@ OF_UPDATES: dict[LinkName, Link] = {
         "not among several processes, nor with a scaler, FSDP or DeepSpeed",
         often="whole",
     ),
+    "reduction": yes(
+        "of up to 32 tensors an update: what each rank gave, what it got, and what its optimizer uses, joined from all records",
+        "not with FSDP or DeepSpeed, nor what tensor, context or sequence parallelism adds",
+        often="whole",
+    ),
     "gradient norm": yes(
         "of all gradients at the step, against max_grad_norm",
         "with sharded parameters, only one process's part",
@@ -46,7 +51,7 @@ LINKS: dict[LinkName, Link] = {
     "gradients on the way": msgspec.structs.replace(OF_UPDATES["gradients on the way"], proved=("LoRA",)),
     **{
         name: msgspec.structs.replace(OF_UPDATES[name], proved=_USUAL)
-        for name in ("backward", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
+        for name in ("backward", "reduction", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
     },
     "settings in force": yes(
         "what trainer and optimizer compute with, when training begins and at each rollout",
@@ -161,6 +166,16 @@ RULES: dict[str, Link] = {
     ),
     "RLS802": yes("old log-probs, advantages and reference that its loss gets"),
     "RLS809": yes("the probed updates", _TOKENS, "probed"),
+    "RLS811": yes(
+        "what each rank's backward passes gave, and what it got of the reduction, joined from all records",
+        "not with FSDP or DeepSpeed, nor where tensor, context or sequence parallelism adds up too",
+        "whole",
+    ),
+    "RLS812": yes(
+        "what each optimizer uses, against what came of the reduction",
+        "not with FSDP, DeepSpeed or a gradient scaler",
+        "whole",
+    ),
     "RLS404": yes(
         "the policy's weights; torch's counters of writes, which also show what is written back again: at every update",
         "not the weights of DeepSpeed's engine",

@@ -212,6 +212,7 @@ SYSTEM = System(
         "backward": no("the loss is not followed into its backward"),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
         "gradients on the way": no("micro-batches and steps are not seen from the beginning of a window"),
+        "reduction": no("micro-batches and steps are not seen from the beginning of a window"),
         "gradient norm": no("no limit is read here"),
         "optimizer step": yes(
             "SGD, Adam, AdamW and RMSprop of torch, replayed in float64", "not other optimizers", often="compared"

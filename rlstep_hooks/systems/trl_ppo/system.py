@@ -372,6 +372,7 @@ SYSTEM: System = System(
             "not hooks of modules, nor of a tensor between two layers",
             often="whole",
         ),
+        "reduction": no("what a rank gives and what it gets is followed in the trainers of GRPO and RLOO alone"),
         "gradient norm": no("the trainer has max_grad_norm and clips nothing"),
         "optimizer step": yes(
             "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",

@@ -22,6 +22,7 @@ LINKS: dict[LinkName, Link] = {
     "backward": no("the loss stays inside step()"),
     "gradients cleared": no("step() clears them where nothing of this package stands"),
     "gradients on the way": no("step() backpropagates inside, where nothing of this package stands"),
+    "reduction": no("step() backpropagates inside, where nothing of this package stands"),
     "gradient norm": no("step() clips inside"),
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",

@@ -70,6 +70,7 @@ LINKS: dict[LinkName, Link] = {
         "not in between, where FSDP reduces gradients; not with a gradient scaler",
         proved=("FSDP2",),
     ),
+    "reduction": no("what a rank gives to FSDP and what it gets is not followed yet"),
     "gradient norm": yes(
         "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=("FSDP2",)
     ),

@@ -140,6 +140,7 @@ class UpdateObserver:
                 passes=self._trainer.args.gradient_accumulation_steps,
                 reduced_in=found.reduced_in,
                 approximate=found.approximate,
+                now=found.now,
             )
             self.steps.watch_reduction(watch)
             if self._own_scaler is not None:

@@ -1,0 +1,280 @@
+"""Ways to break how ranks share their gradients, in a real trainer: each does what a real mistake does, and raises nothing."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class _WhenWrapped(TrainerCallback):  # type: ignore[misc]
+    """Does something once the model is wrapped for its ranks."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._act()
+
+
+class _Micro:
+    """Counts the micro-batches of each update."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.number = -1
+        self._update = -1
+        train = trainer.training_step
+
+        def training_step(*args: Any, **kwargs: Any) -> Any:
+            if trainer.state.global_step != self._update:
+                self._update, self.number = trainer.state.global_step, -1
+            self.number += 1
+            return train(*args, **kwargs)
+
+        trainer.training_step = training_step
+
+
+def unwrapped(trainer: Any) -> Any:
+    return trainer.accelerator.unwrap_model(trainer.model_wrapped)
+
+
+def _on_gradients(trainer: Any, change: Callable[[str, torch.Tensor], torch.Tensor | None], rank: int = 1) -> None:
+    """Change each gradient of one rank as it arrives at its parameter, as a hook of a user does."""
+
+    def place() -> None:
+        model = unwrapped(trainer)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and rank == RANK:
+                parameter.register_hook(lambda gradient, name=name: change(name, gradient))
+
+    trainer.add_callback(_WhenWrapped(place))
+
+
+def zero_rank(trainer: Any) -> None:
+    """Rank 1 gives zeros."""
+    _on_gradients(trainer, lambda name, gradient: gradient * 0)
+
+
+def zero_layer(trainer: Any) -> None:
+    """Rank 1 gives zeros for one tensor, from the third update on."""
+    _on_gradients(
+        trainer,
+        lambda name, gradient: gradient * 0 if "layers.1.mlp.up" in name and trainer.state.global_step >= 2 else None,
+    )
+
+
+def scaled_rank(trainer: Any) -> None:
+    """Rank 1's gradients count three times."""
+    _on_gradients(trainer, lambda name, gradient: gradient * 3)
+
+
+def drop_first(trainer: Any) -> None:
+    """Rank 1 loses the first micro-batch of each update."""
+    micro = _Micro(trainer)
+    _on_gradients(trainer, lambda name, gradient: gradient * 0 if micro.number == 0 else None)
+
+
+def drop_last_everywhere(trainer: Any) -> None:
+    """All ranks lose the last micro-batch of each update."""
+    micro = _Micro(trainer)
+    last = trainer.args.gradient_accumulation_steps - 1
+    for rank in range(2):
+        _on_gradients(trainer, lambda name, gradient: gradient * 0 if micro.number == last else None, rank)
+
+
+def stale_rank(trainer: Any) -> None:
+    """Rank 1 gives in each update the gradients that it had in the one before."""
+    micro = _Micro(trainer)
+    kept: dict[tuple[str, int, int], torch.Tensor] = {}
+
+    def change(name: str, gradient: torch.Tensor) -> torch.Tensor | None:
+        update = trainer.state.global_step
+        kept[name, update, micro.number] = gradient.clone()
+        return kept.pop((name, update - 1, micro.number), None)
+
+    _on_gradients(trainer, change)
+
+
+def _training_step(trainer: Any, around: Callable[[int], Any]) -> None:
+    micro = _Micro(trainer)
+    train = trainer.training_step
+
+    def training_step(*args: Any, **kwargs: Any) -> Any:
+        with around(micro.number + 1 if trainer.state.global_step == micro._update else 0):
+            return train(*args, **kwargs)
+
+    trainer.training_step = training_step
+
+
+def no_sync_left_on(trainer: Any) -> None:
+    """Gradients are never synchronised."""
+
+    def around(number: int) -> Any:
+        wrapped = trainer.model_wrapped
+        if hasattr(wrapped, "no_sync"):
+            return wrapped.no_sync()
+        wrapped.set_requires_gradient_sync(False)
+        return nullcontext()
+
+    _training_step(trainer, around)
+
+
+def own_tokens(trainer: Any) -> None:
+    """Each rank weights its loss by a number of its own."""
+    backward = trainer.accelerator.backward
+    trainer.accelerator.backward = lambda loss, **kwargs: backward(loss * (0.5 + RANK), **kwargs)
+
+
+def gradients_kept(trainer: Any) -> None:
+    """Nothing clears gradients between updates."""
+
+    def keep() -> None:
+        trainer.model.zero_grad = lambda *args, **kwargs: None
+        trainer.model_wrapped.zero_grad = lambda *args, **kwargs: None
+        trainer.optimizer.zero_grad = lambda *args, **kwargs: None
+
+    trainer.add_callback(_WhenWrapped(keep))
+
+
+# DDP's own
+
+
+def _communicates(trainer: Any, divisor: float) -> None:
+    def hook(state: Any, bucket: Any) -> Any:
+        future = torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0] / divisor)
+
+    hook.__annotations__.clear()  # torch reads them, and refuses texts
+    trainer.add_callback(_WhenWrapped(lambda: trainer.model_wrapped.register_comm_hook(None, hook)))
+
+
+def summed(trainer: Any) -> None:
+    """A communication hook that forgets to divide."""
+    _communicates(trainer, 1.0)
+
+
+def divided_twice(trainer: Any) -> None:
+    """A communication hook that divides, behind a loss that does too."""
+    _communicates(trainer, 4.0)
+
+
+def fp16_hook(trainer: Any) -> None:
+    """No fault: torch's own hook that reduces in float16."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    group = torch.distributed.group.WORLD
+    trainer.add_callback(_WhenWrapped(lambda: trainer.model_wrapped.register_comm_hook(group, fp16_compress_hook)))
+
+
+def low_rank_hook(trainer: Any) -> None:
+    """No fault: torch's own hook that reduces in low rank."""
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+    def place() -> None:
+        state = PowerSGDState(torch.distributed.group.WORLD, start_powerSGD_iter=2, min_compression_rate=1)
+        trainer.model_wrapped.register_comm_hook(state, powerSGD_hook)
+
+    trainer.add_callback(_WhenWrapped(place))
+
+
+def outside_of_buckets(model: Any) -> None:
+    """DDP is told to leave out one tensor, and the optimizer trains it."""
+    name = next(name for name, _ in model.named_parameters() if "layers.1.self_attn.q_proj" in name)
+    model._ddp_params_and_buffers_to_ignore = [name]
+
+
+def not_the_mean(trainer: Any) -> None:
+    """Rank 1 goes on with gradients of its own once they are reduced: what it had before."""
+    own: dict[str, torch.Tensor] = {}
+
+    def change(name: str, gradient: torch.Tensor) -> None:
+        own[name] = own.get(name, 0) + gradient  # type: ignore[arg-type]
+
+    _on_gradients(trainer, change)
+    clip = trainer.accelerator.clip_grad_norm_
+
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+        for name, parameter in unwrapped(trainer).named_parameters():
+            if name in own:
+                parameter.grad.copy_(own.pop(name))
+        return clip(*args, **kwargs)
+
+    # Before the audit stands in front of it, so that it sees what the clip gets only from the optimizer.
+    trainer.accelerator.clip_grad_norm_ = clip_grad_norm_
+
+
+# The clip
+
+
+def _clips(trainer: Any, clip: Callable[[Any, float], None]) -> None:
+    def clip_grad_norm_(parameters: Any, limit: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+        clip(list(parameters), limit)
+        return torch.tensor(1.0)
+
+    trainer.accelerator.clip_grad_norm_ = clip_grad_norm_
+
+
+def _local(parameter: Any) -> torch.Tensor:
+    gradient = parameter.grad
+    local: torch.Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return local
+
+
+def clip_left_out(trainer: Any) -> None:
+    """Nothing clips."""
+    _clips(trainer, lambda parameters, limit: None)
+
+
+def clip_of_values(trainer: Any) -> None:
+    """Each value is clipped by itself."""
+
+    def clip(parameters: list[Any], limit: float) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                _local(parameter).clamp_(-1e-3, 1e-3)
+
+    _clips(trainer, clip)
+
+
+def clip_of_own_shard(trainer: Any) -> None:
+    """Each rank clips by the norm of what it holds."""
+
+    def clip(parameters: list[Any], limit: float) -> None:
+        gradients = [_local(parameter) for parameter in parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        for gradient in gradients:
+            gradient.mul_(torch.clamp(0.1 * limit / (norm + 1e-6), max=1.0))
+
+    _clips(trainer, clip)
+
+
+BEFORE_BUILT: dict[str, Callable[[Any], None]] = {"outside": outside_of_buckets}
+"""By the word of a case: what is done to the model before the trainer gets it."""
+AFTER_BUILT: dict[str, Callable[[Any], None]] = {
+    "zerorank": zero_rank,
+    "zerolayer": zero_layer,
+    "scaledrank": scaled_rank,
+    "dropfirst": drop_first,
+    "droplast": drop_last_everywhere,
+    "stalerank": stale_rank,
+    "nosync": no_sync_left_on,
+    "owntokens": own_tokens,
+    "kept": gradients_kept,
+    "summed": summed,
+    "twice": divided_twice,
+    "fp16hook": fp16_hook,
+    "lowrank": low_rank_hook,
+    "notmean": not_the_mean,
+    "noclip": clip_left_out,
+    "valueclip": clip_of_values,
+    "shardclip": clip_of_own_shard,
+}
+"""By the word of a case: what is done to the trainer before it trains."""

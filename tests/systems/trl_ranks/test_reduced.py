@@ -1,0 +1,126 @@
+"""TRL's GRPO on two ranks (gloo, CPU): healthy reductions are silent, and each way to share gradients otherwise is found.
+
+One launch for each deployment trains all of its cases, one after another in one process group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.reports import unproved
+
+if TYPE_CHECKING:
+    from rlstep_hooks.systems.engine.links import Deployment
+
+SCRIPT = Path(__file__).with_name("train_reduced.py")
+ROOT = Path(__file__).parents[3]
+LIMIT = 900
+"""Seconds for one launch."""
+
+EVERYWHERE = ", in all"
+OWN = "each rank's own gradient: nothing of another rank"
+
+HEALTHY: dict[str, tuple[str, ...]] = {
+    "ddp": (
+        *("gas1", "gas2", "gas3-bf16", "half", "lora", "checkpointing", "uneven", "unclipped", "loose"),
+        *("fp16hook", "lowrank"),
+    ),
+}
+"""By deployment, settings and hooks of torch's own that change how gradients are reduced, rightly."""
+
+FOUND: dict[str, dict[str, tuple[str, int | None, int, str]]] = {
+    "ddp": {
+        "zerorank": ("RLS811", 1, 0, "the gradient of rank 1 is missing, in all"),
+        "zerolayer": (
+            "RLS811",
+            1,
+            2,
+            "the gradient of rank 1 is missing, in 1 of 26 tensors: model.layers.1.mlp.up_proj.weight",
+        ),
+        "scaledrank": ("RLS811", 1, 0, "the gradient of rank 1 counts 3 times"),
+        "gas3-dropfirst": ("RLS811", 1, 0, "the gradient of micro-batch 0 of 3 of rank 1 is missing"),
+        "gas3-droplast": ("RLS811", None, 0, "the gradients of micro-batch 2 of 3 are missing, of all ranks"),
+        "stalerank": ("RLS811", 1, 1, "the gradient of rank 1 is the one that it had in the update before"),
+        "nosync": ("RLS811", None, 0, OWN + EVERYWHERE),
+        "owntokens": ("RLS811", None, 0, "the loss of micro-batch 0 is multiplied by 0.5 on rank 0, 1.5 on rank 1"),
+        "kept": ("RLS811", None, 1, "the gradient that the update before used, with this update's added to it"),
+        "summed": ("RLS811", None, 0, "the sum over the ranks: 2 times the mean"),
+        "twice": ("RLS811", None, 0, "the mean, divided once more by the 2 ranks"),
+        "outside": ("RLS811", None, 0, OWN + ", in 1 of 26 tensors: model.layers.1.self_attn.q_proj.weight"),
+        "notmean": ("RLS812", 1, 0, OWN + ", after the gradients had been reduced"),
+        "noclip": ("RLS812", None, 0, "a factor of 1 for a norm of "),
+        "valueclip": ("RLS812", 0, 0, "1 times the reduced gradient in model."),
+        "shardclip": ("RLS812", None, 0, "a factor of "),
+    },
+}
+"""By deployment and fault: the rule that finds it, the rank that it names, the first update, and the beginning of what it says."""
+
+DEPLOYMENTS: dict[str, Deployment] = {"ddp": "DDP"}
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Gives what rank 0 tells of all cases of a deployment; each deployment is launched once."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def of(deployment: str) -> dict[str, Any]:
+        if deployment not in known:
+            folder = tmp_path_factory.mktemp(deployment)
+            known[deployment] = launch(folder, deployment, *HEALTHY[deployment], *FOUND[deployment])
+        return known[deployment]
+
+    return of
+
+
+def launch(folder: Path, deployment: str, *cases: str, processes: int = 2) -> dict[str, Any]:
+    """Train these cases; what rank 0 tells of each."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(folder), deployment, *cases],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+    )
+    told = folder / "rank0.json"
+    assert told.is_file(), done.stdout[-3000:]
+    results: dict[str, Any] = json.loads(told.read_text())
+    return results
+
+
+@pytest.mark.parametrize(
+    ("deployment", "case"), [(deployment, case) for deployment, cases in HEALTHY.items() for case in cases]
+)
+def test_a_healthy_reduction_is_silent(launched: Any, deployment: str, case: str) -> None:
+    told = launched(deployment)[case]
+    assert "error" not in told, told["error"]
+    assert [finding for finding in told["findings"] if finding[1] != "info"] == []
+    assert told["verdict"] == "PASS"
+    passed = {code for code, (verdict, _, _) in told["rules"].items() if verdict == "PASS"}
+    assert passed >= {"RLS811", "RLS812"}
+    assert told["rules"]["RLS811"][1] > 100
+    if case != "unclipped":  # where no limit is configured, there is none to compare a norm with
+        assert unproved(passed, "trl", DEPLOYMENTS[deployment]) == set()
+
+
+@pytest.mark.parametrize(
+    ("deployment", "case"), [(deployment, case) for deployment, cases in FOUND.items() for case in cases]
+)
+def test_a_fault_is_found_with_its_rank_and_update(launched: Any, deployment: str, case: str) -> None:
+    told = launched(deployment)[case]
+    assert "error" not in told, told["error"]
+    code, rank, update, words = FOUND[deployment][case]
+    assert told["verdict"] == "FAIL"
+    errors = [finding for finding in told["findings"] if finding[1] == "error"]
+    [found] = [finding for finding in errors if finding[0] == code]
+    assert found[2:4] == [rank, update]
+    assert found[4].startswith(words)
