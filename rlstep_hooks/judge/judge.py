@@ -64,7 +64,7 @@ class Judge:
         self._deviations_of = deviations_of
         self._run: RunStarted | None = None
         self._rules: list[Rule] = []
-        self._handlers: dict[str, list[tuple[Rule, Callable[..., Finding | None]]]] = {name: [] for name in HANDLERS}
+        self._handlers: dict[str, list[tuple[Rule, Callable[..., None]]]] = {name: [] for name in HANDLERS}
         self._deviations: tuple[Deviation, ...] = ()
         self._conformance: Matcher = NOTHING_PLANNED
         self._progress: Progress | None = None
@@ -292,14 +292,21 @@ class Judge:
     ) -> list[Finding]:
         """Show an event with its differences from the plan, or a single difference, to the rules with this handler."""
         findings = self._claim(differences) if differences else []
+        if self._progress is not None:
+            self._progress.show(shown, self._progress.place)
         for rule, method in self._handlers[handler]:
             before = rule.checks
-            finding = method(shown)
+            method(shown)
             if rule.checks != before:
                 rule.look(rule.progress.rollouts)
-            if finding is not None:
-                findings.append(self._explain(rule, finding, shown if isinstance(shown, Difference) else None))
+            if rule.fresh:
+                findings += self._taken(rule, shown if isinstance(shown, Difference) else None)
         return findings
+
+    def _taken(self, rule: Rule, difference: Difference | None = None) -> list[Finding]:
+        """Take the new findings of a rule, each explained by a known deviation if there is one."""
+        fresh, rule.fresh = rule.fresh, []
+        return [self._explain(rule, finding, difference) for finding in fresh]
 
     def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
         explained = self._explained(rule, finding, difference)
@@ -371,12 +378,13 @@ class Judge:
         for rule, method in self._handlers[handler]:
             for values, event, where in arrived:
                 before = rule.checks
-                finding = method(values, event, where)
+                rule.progress.show(event, where)
+                method(values, event)
                 if rule.checks != before:
                     rule.look(where[0])
-                if finding is not None:
+                if rule.fresh:
                     place = arrived.index((values, event, where))
-                    found.append((place, self._explain(rule, finding, None)))
+                    found += ((place, finding) for finding in self._taken(rule))
         return [finding for _, finding in sorted(found, key=itemgetter(0))]
 
     def report(self) -> Report:

@@ -71,7 +71,9 @@ def names(pair: object) -> str:
 
 def claiming(difference: Difference) -> list[str]:
     rules = [rule(Progress(PLAN, started(PLAN))) for rule in RULES]
-    return [rule.code for rule in rules if rule.difference(difference) is not None]
+    for rule in rules:
+        rule.difference(difference)
+    return [rule.code for rule in rules if rule.fresh]
 
 
 def test_all_pairs_of_kinds_are_here() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.delivery import Delivery
-    from rlstep_hooks.judge.rules.progress import Place, Progress
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.record.events import (
         AdapterUsed,
         Carried,
@@ -115,6 +115,8 @@ class Rule:
         self._looked = self._looked_first = self._looked_at = 0
         """Rollouts in which it compared something: all, those among the first, and the latest one."""
         self._reported: dict[tuple[str, str, str, str], _Reported] = {}
+        self.fresh: list[Finding] = []
+        """Findings that the judge has not taken yet."""
 
     @classmethod
     def planned(cls, *, expected: str, observed: str, why: str, fix: str) -> Finding:
@@ -131,6 +133,11 @@ class Rule:
             planned=True,
         )
 
+    def holds(self, right: object) -> bool:
+        """Count a comparison, and say whether it came out right."""
+        self.checks += 1
+        return bool(right)
+
     def fail(
         self,
         *,
@@ -143,24 +150,22 @@ class Rule:
         variant: str = "",
         degree: str = "",
         produces: tuple[Effects, ...] | None = None,
-    ) -> Finding | None:
+    ) -> None:
         """Report a finding, or count it as a repetition of one.
 
         It is a repetition if the variant and the degree are the same and expected and observed differ in numbers only. Whatever
         else a variant shows in the same rollout counts as a repetition too, because one fault often shows in several ways.
-        `produces` says what its cause brings about, where that is not what the rule says of all its findings.
-
-        Returns:
-            The finding, if it is the first of its kind.
+        Its place is that of what the rule is shown, unless `where` names another. `produces` says what its cause brings about, where
+        that is not what the rule says of all its findings.
         """
-        where = where or self.progress.where()
+        where = where or self.progress.where_shown()
         kind = variant, degree, kind_of(expected), kind_of(observed)
         reported = self._reported.get(kind) or self._other_side(variant, where)
         if reported is not None:
             if len(self._reported) < 4 * KINDS:
                 self._reported[kind] = reported
             reported.count(where)
-            return None
+            return
         finding = Finding(
             code=self.code,
             severity=severity or self.severity,
@@ -175,7 +180,7 @@ class Rule:
         effects = self.produces if produces is None else produces
         reported = self._reported[kind] = _Reported(finding, self.progress.events, variant=variant, produces=effects)
         reported.count(where)
-        return finding
+        self.fresh.append(finding)
 
     def _other_side(self, variant: str, where: Where) -> _Reported | None:
         """The known finding that a finding of a new kind belongs to; None if it is a fault of its own."""
@@ -279,64 +284,64 @@ class Rule:
 
     # Handlers. The judge calls only those that a subclass overrides.
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """The run began; the plan is known."""
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """The order or a size of an event is not as planned."""
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """A generation phase ended."""
 
-    def rewarded(self, event: Rewarded) -> Finding | None:
+    def rewarded(self, event: Rewarded) -> None:
         """Rewards and advantages of a rollout were compared."""
 
-    def carried(self, event: Carried) -> Finding | None:
+    def carried(self, event: Carried) -> None:
         """Samples of a rollout were carried from one place to the next, and compared."""
 
-    def refresh(self, event: Refresh) -> Finding | None:
+    def refresh(self, event: Refresh) -> None:
         """Old log-probs were computed."""
 
-    def microbatch(self, event: MicroBatch) -> Finding | None:
+    def microbatch(self, event: MicroBatch) -> None:
         """A micro-batch was trained."""
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """An optimizer step was made or skipped."""
 
-    def critic_update(self, event: Update) -> Finding | None:
+    def critic_update(self, event: Update) -> None:
         """An optimizer step of the critic was made or skipped."""
 
-    def critic_microbatch(self, event: MicroBatch) -> Finding | None:
+    def critic_microbatch(self, event: MicroBatch) -> None:
         """A micro-batch of the critic was trained."""
 
-    def weight_sync(self, event: WeightSync) -> Finding | None:
+    def weight_sync(self, event: WeightSync) -> None:
         """Weights went to the rollout engine."""
 
-    def delivered(self, delivery: Delivery) -> Finding | None:
+    def delivered(self, delivery: Delivery) -> None:
         """Both sides of a weight sync are known."""
 
-    def adapter_used(self, event: AdapterUsed) -> Finding | None:
+    def adapter_used(self, event: AdapterUsed) -> None:
         """An engine that was given an adapter has run requests."""
 
-    def evaluated(self, event: Evaluated) -> Finding | None:
+    def evaluated(self, event: Evaluated) -> None:
         """An evaluation ended."""
 
-    def config_changed(self, event: ConfigChanged) -> Finding | None:
+    def config_changed(self, event: ConfigChanged) -> None:
         """A setting has another value than before."""
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Numbers of a rollout arrived."""
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Numbers of a micro-batch arrived."""
 
-    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Numbers of a micro-batch of the critic arrived."""
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Numbers of an update arrived."""
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Training returned or raised."""
 
 

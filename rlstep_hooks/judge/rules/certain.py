@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding, Severity
+    from rlstep_hooks.planning.finding import Severity
 
 BEYOND_ROUNDING = 100
 """Times the tolerance, after which no rounding explains a value."""
@@ -63,8 +63,8 @@ class ValueRule(Rule):
         degree: str = "",
         beyond: float | None = None,
         **fields: Any,
-    ) -> Finding | None:
-        """Report a value.
+    ) -> None:
+        """Report a value. What was a warning may become an error by it.
 
         Args:
             distance: From what was expected, in tolerances.
@@ -74,9 +74,6 @@ class ValueRule(Rule):
             degree: As in `fail`, of values that are not certain.
             beyond: In the place of the rule's own `beyond`, where it compares several kinds of values.
             fields: Those of `fail`.
-
-        Returns:
-            The finding, if it is the first of its kind, or if it was a warning and is an error now.
         """
         certain = distance > (self.beyond[self.progress.precision] if beyond is None else beyond)
         variant = fields.get("variant", "")
@@ -89,20 +86,20 @@ class ValueRule(Rule):
         named = bool(known) and self._named[known] >= SEVERAL
         doubtless = named or (certain and (beyond_doubt or (exact and bool(known))))
         severity: Severity = "error" if doubtless else "warning"
-        found = self.fail(severity=severity, degree=_CERTAIN if certain else degree, **fields)
+        self.fail(severity=severity, degree=_CERTAIN if certain else degree, **fields)
         if beyond_doubt:
-            found = self._raise(lambda of, how: how == _CERTAIN) or found
-        return (self._raise(lambda of, how: of == variant) or found) if named else found
+            self._raise(lambda of, how: how == _CERTAIN)
+        if named:
+            self._raise(lambda of, how: of == variant)
 
-    def _raise(self, concerns: Callable[[str, str], bool]) -> Finding | None:
+    def _raise(self, concerns: Callable[[str, str], bool]) -> None:
         """What was a warning, because one or two micro-batches showed it, is an error.
 
         Args:
             concerns: Whether a variant and a degree are those of such findings.
         """
-        raised = None
         for (variant, degree, *_), reported in self._reported.items():
             warned = reported.finding.severity == "warning" and not reported.finding.deviation
             if warned and concerns(variant, degree):
-                raised = reported.finding = msgspec.structs.replace(reported.finding, severity="error")
-        return raised
+                reported.finding = msgspec.structs.replace(reported.finding, severity="error")
+                self.fresh.append(reported.finding)

@@ -15,7 +15,6 @@ from rlstep_hooks.record.events import RATE_SCHEDULE
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import ConfigChanged, RunEnded, RunStarted, Update
 
 RELATIVE_ROUNDING = 1e-6
@@ -65,15 +64,14 @@ class ScheduleHorizon(Rule):
     nothing_seen = "the learning rate is constant, or the length of the run or of the schedule is not known"
     produces = (lasting("RLS602", "RLS603", "RLS605"),)
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare horizon and ticks."""
         horizon = event.facts.get("lr_horizon", self.schedule.lr_horizon)
         ticks = self.schedule.lr_ticks
         if horizon is None or ticks is None or event.facts.get("lr_constant"):
-            return None
-        self.checks += 1
-        if horizon == ticks:
-            return None
+            return
+        if self.holds(horizon == ticks):
+            return
         if horizon < ticks:
             share = round(100 * (ticks - horizon) / ticks)
             observed = f"horizon {horizon}: the last {ticks - horizon} ticks ({share} % of the run) are past its end"
@@ -81,10 +79,9 @@ class ScheduleHorizon(Rule):
             observed = f"horizon {horizon}: the run ends {horizon - ticks} ticks before it"
         # Horizons that round otherwise than the run, or leave its last rollout out, are a few ticks off: true, and no fault.
         near = abs(horizon - ticks) * 20 < ticks
-        return self.fail(
+        self.fail(
             expected=f"a horizon of {ticks} ticks, one for each {self.schedule.lr_clock}",
             observed=observed,
-            where=Where(),
             why="the schedule counts another unit than the run, or the run is shorter than planned",
             fix="nothing, for so few ticks" if near else f"build the scheduler for {ticks} ticks",
             severity="info" if near else None,
@@ -134,24 +131,22 @@ class SchedulerTicks(Rule):
         self._last: int | None = None
         self._rollout = 0
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """Compare the position with that of the update before."""
         if event.lr_tick is None or self.schedule.lr_clock not in ("update", "rollout"):
-            return None
+            return
         same_rollout, self._rollout = self._rollout == self.progress.rollouts, self.progress.rollouts
         last, self._last = self._last, event.lr_tick if event.applied else None
         if last is None or not event.applied:
-            return None
-        self.checks += 1
+            return
         ticks = event.lr_tick - last
         planned = 0 if same_rollout and self.schedule.lr_clock == "rollout" else 1
-        if ticks == planned:
-            return None
-        return self.fail(
+        if self.holds(ticks == planned):
+            return
+        self.fail(
             expected=f"{planned} scheduler tick{'s' if planned != 1 else ''} between two updates of "
             + ("one rollout" if same_rollout else "two rollouts"),
             observed=number(ticks, "ticks"),
-            where=self.progress.where(update=event.index),
             why="the learning rate follows another clock than the updates",
             fix="look for a second call of the scheduler, or for one that is missing",
         )
@@ -207,67 +202,65 @@ class RateNotScheduled(Rule):
         self._before: RateSchedule | None = None
         """The schedule until it was changed: the rate of the next update may have been set before that, or after."""
 
-    def config_changed(self, event: ConfigChanged) -> Finding | None:
+    def config_changed(self, event: ConfigChanged) -> None:
         """Report a schedule that was changed in mid-run: legal, and seldom done without a reason."""
         if event.name != RATE_SCHEDULE:
-            return None
+            return
         before, after = (read_schedule({"lr_schedule": of}) for of in (event.before, event.after))
         self._before = before
         what = _changed(before, after)
-        return self.fail(
+        self.fail(
             severity="warning",
             expected=f"{what[0]}, as when training began",
             observed=what[1],
-            where=self.progress.where(),
             why=f"{what[2]}, so the rates from here on follow it; they are compared with what it gives now",
             fix="nothing if a callback does this on purpose; otherwise look for code that changes the scheduler in mid-run",
             variant="schedule",
         )
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """Compare the rate with the schedule's."""
         facts = self.progress.started.facts
         if facts is not self._facts:  # a trainer's facts may come after those of the controller
             self._facts, self._schedule = facts, read_schedule(facts)
         schedule = self._schedule
         if not event.applied or event.learning_rate is None or (event.lr_tick is None and event.due_rate is None):
-            return None
+            return
         of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
         if event.role != "policy" or of_checkpoint:
-            return None
+            return
         if event.due_rate is not None:
-            return self._compare(event, event.due_rate, abs(event.due_rate), "a function of the run's own")
+            self._compare(event, event.due_rate, abs(event.due_rate), "a function of the run's own")
+            return
         before, self._before = self._before, None
         if schedule is None or event.lr_tick is None:
-            return None
+            return
         if (
             before is not None
             and abs(event.learning_rate - before.rate(event.lr_tick)) <= RELATIVE_ROUNDING * before.base
         ):
             schedule = before
-        return self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+        self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
 
-    def critic_update(self, event: Update) -> Finding | None:
+    def critic_update(self, event: Update) -> None:
         """Compare the rate of a critic that has a scheduler of its own."""
         schedule = read_schedule(self.progress.started.facts, "critic_lr_schedule")
         first_of_resumed = self.progress.resumed and not event.index
         if schedule is None or not event.applied or event.lr_tick is None or first_of_resumed:
-            return None
-        return self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+            return
+        self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
 
-    def _compare(self, event: Update, planned: float, base: float, kind: str) -> Finding | None:
+    def _compare(self, event: Update, planned: float, base: float, kind: str) -> None:
         if event.learning_rate is None:
-            return None
-        self.checks += 1
-        if abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * base:
-            return None
+            return
+        if self.holds(abs(event.learning_rate - planned) <= RELATIVE_ROUNDING * base):
+            return
         of_policy = event.role == "policy"
-        return self.fail(
+        self.fail(
             expected=f"a rate of {planned:.6g}"
             + (f" at tick {event.lr_tick}" if event.lr_tick is not None else "")
             + f" ({kind})",
             observed=f"{event.learning_rate:.6g}{'' if of_policy else ', of the critic'}",
-            where=self.progress.where(update=event.index if of_policy else None),
             why="something other than the configured schedule sets the rate",
             fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
             variant="" if of_policy else "critic",
@@ -332,10 +325,10 @@ class RateAtZero(Rule):
         self._positive = False
         self._first_zero = Where()
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """Count trailing zeros."""
         if event.role != "policy" or event.learning_rate is None or not event.applied:
-            return None
+            return
         self.checks += 1
         if event.learning_rate > 0:
             self._positive, self._zeros = True, 0
@@ -343,19 +336,18 @@ class RateAtZero(Rule):
             if not self._zeros:
                 self._first_zero = self.progress.where(update=event.index)
             self._zeros += 1
-        return None
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Judge the zeros at the end of the run, or a run of zeros throughout."""
         if not self._zeros:
-            return None
+            return
         whole = event.status == "completed" and not event.stopped
         if not self._positive and not whole:
-            return None  # it may have ended within a warm-up, whose first updates may be at 0
+            return  # it may have ended within a warm-up, whose first updates may be at 0
         last = self.progress.where().rollout
         by_design = self.schedule.lr_clock == "rollout" and self._positive and self._first_zero.rollout == last
         if by_design:
-            return self.fail(
+            self.fail(
                 severity="info",
                 expected="a learning rate above 0 while updates go on",
                 observed=f"exactly 0 in the {self._zeros} updates on the last rollout",
@@ -363,9 +355,10 @@ class RateAtZero(Rule):
                 why="the rate is set after a rollout is sampled, so one that falls to 0 is there before the last rollout is trained",
                 fix="nothing to fix in a long run; in a short one give the schedule a floor",
             )
+            return
         share = round(100 * self._zeros / max(self.checks, 1))
         throughout = not self._positive and not self.progress.resumed
-        return self.fail(
+        self.fail(
             severity="error" if throughout else "warning",
             expected="a learning rate above 0 while updates go on",
             observed=f"exactly 0 in the last {self._zeros} of {self.checks} updates ({share} % of the run)",
@@ -415,21 +408,18 @@ class WarmupLength(Rule):
     topics = ("learning_rate",)
     nothing_seen = "the schedule has no warm-up, or the length of the run is not known"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare warm-up and ticks."""
         warmup, ticks = event.facts.get("lr_warmup"), self.schedule.lr_ticks
         if not warmup or not ticks:
-            return None
-        self.checks += 1
-        if warmup < ticks:
-            return None
-        return self.fail(
-            expected=f"a warm-up shorter than the {ticks} updates of the run",
-            observed=f"a warm-up of {warmup} ticks",
-            where=Where(),
-            why="the learning rate never reaches its configured value",
-            fix="give the warm-up as a share of the run, or in updates",
-        )
+            return
+        if not self.holds(warmup < ticks):
+            self.fail(
+                expected=f"a warm-up shorter than the {ticks} updates of the run",
+                observed=f"a warm-up of {warmup} ticks",
+                why="the learning rate never reaches its configured value",
+                fix="give the warm-up as a share of the run, or in updates",
+            )
 
 
 class RateFollowsRollouts(Rule):
@@ -465,13 +455,12 @@ class RateFollowsRollouts(Rule):
     seen_in = "plan"
     report = "https://github.com/volcengine/verl/issues/399"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look at the clock of the schedule."""
         schedule = self.schedule
         if schedule.lr_clock == "update" or schedule.updates_per_rollout == 1 or event.facts.get("lr_constant", True):
-            return None
-        return self.fail(
-            where=Where(),
+            return
+        self.fail(
             expected="one tick for each update, as most schedules are meant",
             observed=f"one tick for each {schedule.lr_clock}, and {schedule.updates_per_rollout} updates for each rollout",
             why=f"the framework steps its scheduler once a {schedule.lr_clock}",

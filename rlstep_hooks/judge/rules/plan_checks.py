@@ -72,5 +72,9 @@ def check_plan(reading: Reading) -> list[Finding]:
     progress = Progress(schedule, started)
     # Of a plan without any rollout, only the rules that report this are asked.
     asked = [rule for rule in PLAN_RULES if schedule.rollouts != 0 or rule.seen_in == "plan"]
-    found = [finding for rule in asked if (finding := rule(progress).started(started)) is not None]
+    found: list[Finding] = []
+    for asking in asked:
+        rule = asking(progress)
+        rule.started(started)
+        found += rule.fresh
     return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from rlstep_hooks.judge.conformance import Difference
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.record.events import MicroBatch, Update
+from rlstep_hooks.record.events import Carried, MicroBatch, Refresh, Rewarded, RunStarted, Update
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         MicroBatchValues,
         Rollout,
         RolloutValues,
-        RunStarted,
         UpdateValues,
     )
 
@@ -59,6 +59,10 @@ class Progress:
         """The data epoch in which the run began."""
         self.place: Place = (0, self.update, 0)
         """The current place."""
+        self.shown: object = started
+        """What the rules are shown: an event, or a difference from the plan."""
+        self.place_shown = self.place
+        """The place of the event that they are shown."""
         self._before = 0
         """Rollouts before a resume."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
@@ -101,7 +105,27 @@ class Progress:
             resumed=self.resumed and microbatch is not None,
         )
 
-    def where_at(self, place: Place, event: Rollout | MicroBatch | Update) -> Where:
+    def show(self, shown: object, place: Place) -> None:
+        """Begin to show the rules an event of some place, or a difference."""
+        self.shown, self.place_shown = shown, place
+
+    @property
+    def rollout_shown(self) -> int:
+        """The training rollout of the event that is shown, counted from 0; -1 before the first."""
+        return self.place_shown[0] - 1
+
+    def where_shown(self) -> Where:
+        """The place of what the rules are shown, as a finding shows it."""
+        shown = self.shown
+        if isinstance(shown, RunStarted):
+            return Where()
+        if isinstance(shown, Difference):
+            return shown.where
+        if isinstance(shown, Refresh | Rewarded | Carried):
+            return self.where(rollout=self.rollout_number(shown.rollout))
+        return self.where_at(self.place_shown, shown)
+
+    def where_at(self, place: Place, event: object) -> Where:
         """The place of an event as a finding shows it."""
         rollouts, update, epoch = place
         of_policy = getattr(event, "role", "policy") == "policy"
@@ -209,11 +233,11 @@ class RolloutsWithSignal:
         self.any = False
         """Whether any rollout had one."""
 
-    def add(self, values: RolloutValues, event: Rollout, place: Place) -> None:
+    def add(self, values: RolloutValues, event: Rollout, number: int) -> None:
         """Look at the numbers of a rollout."""
         if event.purpose == "training" and values.max_abs_advantage:
             self.any = True
-            remember(self.numbers, place[0] - 1, None)
+            remember(self.numbers, number, None)
 
     def forget_to(self, number: int) -> None:
         """Forget this rollout and those before it."""

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.effects import RATE, lasting
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where, kind_of
+from rlstep_hooks.planning.finding import kind_of
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunEnded, RunStarted
 
 
@@ -64,65 +63,48 @@ class CheckpointNotRestored(Rule):
     nothing_seen = "the run did not resume from a checkpoint, or what it restored cannot be read"
     produces = (lasting("RLS807", "RLS205", "RLS206", "RLS509", *RATE),)
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare what was restored with what was saved, or with the plan."""
         rollouts = event.facts.get("position", {}).get("rollouts", 0)
         if not rollouts:
-            return None
-        found = [
-            *self._role(event.facts.get("restored_policy"), "", max(rollouts - self.schedule.frozen_rollouts, 0)),
-            *self._role(event.facts.get("restored_critic"), " of the critic", rollouts),
-            self._loader(event.facts.get("loader_position")),
-        ]
-        return next((finding for finding in found if finding is not None), None)
+            return
+        self._role(event.facts.get("restored_policy"), "", max(rollouts - self.schedule.frozen_rollouts, 0))
+        self._role(event.facts.get("restored_critic"), " of the critic", rollouts)
+        self._loader(event.facts.get("loader_position"))
 
-    def _role(self, restored: Any, of: str, rollouts: int) -> list[Finding | None]:
+    def _role(self, restored: Any, of: str, rollouts: int) -> None:
         if restored is None or not rollouts:
-            return []
-        found = []
+            return
         weights, step, tick = restored["weights"], restored["optimizer_step"], restored["lr_tick"]
         if weights == "as saved" or weights in _WEIGHTS:
             observed = _WEIGHTS.get(weights, weights)
-            found.append(self._compare(f"the weights{of} that the checkpoint holds", observed, weights == "as saved"))
+            self._compare(f"the weights{of} that the checkpoint holds", observed, weights == "as saved")
         if step is not None:
             saved = restored["saved_optimizer_step"]
             planned = "1 step or more" if saved is None else number(saved, "steps")
             right = step > 0 if saved is None else step == saved
-            found.append(
-                self._compare(
-                    f"an optimizer{of} after {planned}", f"an optimizer{of} after {number(step, 'steps')}", right
-                )
-            )
+            self._compare(f"an optimizer{of} after {planned}", f"an optimizer{of} after {number(step, 'steps')}", right)
         if tick is not None and self.schedule.lr_clock == "rollout":
             saved = restored["saved_lr_tick"]
             due = rollouts if saved is None else saved
-            found.append(
-                self._compare(
-                    f"the learning rate{of} at tick {due}", f"the learning rate{of} at tick {tick}", tick == due
-                )
+            expected, observed = (f"the learning rate{of} at tick {at}" for at in (due, tick))
+            self._compare(expected, observed, tick == due)
+
+    def _loader(self, position: Any) -> None:
+        if position is not None:
+            planned, observed = (f"the loader {number(batches, 'batches')} into its pass" for batches in position)
+            self._compare(planned, observed, position[0] == position[1])
+
+    def _compare(self, expected: str, observed: str, right: bool) -> None:
+        if not self.holds(right):
+            self.fail(
+                expected=expected,
+                observed=observed,
+                why="training goes on under the old step counter, and not from where the checkpoint was made",
+                fix="look at the path that is loaded, at which parts of it are loaded, and at what changes model or optimizer "
+                "afterwards",
+                variant=kind_of(expected),
             )
-        return found
-
-    def _loader(self, position: Any) -> Finding | None:
-        if position is None:
-            return None
-        planned, observed = (number(batches, "batches") for batches in position)
-        return self._compare(
-            f"the loader {planned} into its pass", f"the loader {observed} into its pass", position[0] == position[1]
-        )
-
-    def _compare(self, expected: str, observed: str, right: bool) -> Finding | None:
-        self.checks += 1
-        if right:
-            return None
-        return self.fail(
-            expected=expected,
-            observed=observed,
-            where=Where(),
-            why="training goes on under the old step counter, and not from where the checkpoint was made",
-            fix="look at the path that is loaded, at which parts of it are loaded, and at what changes model or optimizer afterwards",
-            variant=kind_of(expected),
-        )
 
 
 class ResumeFailed(Rule):
@@ -159,16 +141,15 @@ class ResumeFailed(Rule):
     nothing_seen = "the run did not resume from a checkpoint"
     produces = (lasting("RLS702", "RLS807", "RLS205", "RLS206", "RLS509", *RATE),)
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Count the check of a resumed run."""
         self.checks += event.start_updates > 0
-        return None
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Look at how a resumed run ended."""
         if not self.progress.resumed or event.status != "raised" or self.progress.trained:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected=f"training goes on from update {self.progress.started.start_updates}",
             observed=event.error,
             why="the run needs something that the checkpoint does not hold",

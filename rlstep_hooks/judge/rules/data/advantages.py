@@ -11,8 +11,7 @@ from rlstep_hooks.judge.rules.carried import carried
 from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place, Progress
-    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.record.events import (
         Carried,
         MicroBatch,
@@ -73,23 +72,20 @@ class PromptGroups(Rule):
         seen = "prompts were not seen, or advantages do not compare the samples of a prompt"
         return f"groups of samples may span processes, or {seen}" if self.schedule.world_size > 1 else seen
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at the groups of a training rollout."""
         if event.purpose != "training":
-            return None
+            return
         if event.groups_intact is None:
             self.missed += 1
-            return None
-        self.checks += 1
-        if event.groups_intact:
-            return None
-        return self.fail(
-            expected=f"each prompt {self.schedule.samples_per_prompt} times in a row",
-            observed="blocks that mix prompts",
-            where=self.progress.where(),
-            why="advantages compare rewards of different prompts",
-            fix="look for a replaced sampler or a loader that shuffles or dispatches rows",
-        )
+            return
+        if not self.holds(event.groups_intact):
+            self.fail(
+                expected=f"each prompt {self.schedule.samples_per_prompt} times in a row",
+                observed="blocks that mix prompts",
+                why="advantages compare rewards of different prompts",
+                fix="look for a replaced sampler or a loader that shuffles or dispatches rows",
+            )
 
 
 class NoSignal(Rule):
@@ -144,51 +140,49 @@ class NoSignal(Rule):
         self._learned: Counter[Learns] = Counter()
         """Micro-batches with an advantage other than 0, by whether one of its tokens has a gradient."""
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Count rollouts with and without signal."""
         if event.purpose != "training":
-            return None
+            return
         if values.max_abs_advantage is None:
             self.missed += 1
-            return None
+            return
         self.checks += 1
         self._with_signal += values.max_abs_advantage > 0
         if event.signal and not values.max_abs_advantage and self.schedule.world_size == 1:
-            return self.fail(
+            self.fail(
                 expected="advantages other than 0, as the rewards differ",
                 observed="all advantages 0",
-                where=self.progress.where_at(place, event),
                 why="between the rewards and the loss the advantages were lost, so this rollout teaches nothing",
                 fix="look for code that writes into advantages, masks or the samples of a rollout",
                 severity="error",
                 variant="lost",
             )
-        return None
+            return
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Remember what the loss leaves of the advantages."""
         if values.max_abs_advantage and values.max_lone_advantage != 0.0:
             self._learned[values.learns] += 1
-        return None
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Remember whether some gradient flowed."""
         self._gradient = self._gradient or (event.role == "policy" and values.with_gradient > 0)
-        return None
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Judge the run as a whole."""
         if not self.checks or event.status != "completed":
-            return None
+            return
         if self._with_signal:
-            return self._masked()
+            self._masked()
+            return
         own_loss = self.progress.started.facts.get("own_loss")
         if own_loss and self._gradient:
             disabled(
                 self, f"all advantages were 0, but gradients flowed: {own_loss} may learn from more than advantages"
             )
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected="advantages other than 0 in some rollout",
             observed=f"all advantages 0 in all {self.checks} rollouts"
             + (f" that showed theirs, of {self.checks + self.missed}" if self.missed else ""),
@@ -200,17 +194,17 @@ class NoSignal(Rule):
             fix="print the rewards of a few completions; look for a constant reward or an answer parser that never matches",
         )
 
-    def _masked(self) -> Finding | None:
+    def _masked(self) -> None:
         """There are advantages: report that the loss trained none of their tokens."""
         learned = self._learned
         if learned["yes"] or learned[""] or self.schedule.world_size > 1:
-            return None
+            return
         if learned["unknown"]:
             disabled(self, "advantages differ from 0, and which of their tokens the loss leaves out is not known")
-            return None
+            return
         if not learned["no"]:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected="some token with an advantage other than 0 that the loss trains",
             observed=f"none in all {learned['no']} micro-batches with such an advantage",
             where=Where(),
@@ -262,10 +256,9 @@ class AdvantagesOfOthers(Rule):
     topics = ("rewards",)
     nothing_seen = "the observer does not see rewards beside advantages"
 
-    def rewarded(self, event: Rewarded) -> Finding | None:
+    def rewarded(self, event: Rewarded) -> None:
         """Look at the groups of a rollout."""
         self.checks += event.groups
-        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
         wrong = {
             "mixed": (event.mixed, "one prompt in each group", "samples of several prompts in one group"),
             "order": (
@@ -275,19 +268,15 @@ class AdvantagesOfOthers(Rule):
             ),
             "sum": (event.off_centre, "advantages that sum to 0 in each group", "advantages with another sum"),
         }
-        found = [
-            self.fail(
-                expected=expected,
-                observed=f"{observed}, in {count} of {event.groups} groups",
-                where=where,
-                why="these advantages belong to other rewards, or the group is not the group of one prompt",
-                fix="look at which samples stand beside which rewards and names when advantages are computed",
-                variant=variant,
-            )
-            for variant, (count, expected, observed) in wrong.items()
-            if count
-        ]
-        return next((finding for finding in found if finding is not None), None)
+        for variant, (count, expected, observed) in wrong.items():
+            if count:
+                self.fail(
+                    expected=expected,
+                    observed=f"{observed}, in {count} of {event.groups} groups",
+                    why="these advantages belong to other rewards, or the group is not the group of one prompt",
+                    fix="look at which samples stand beside which rewards and names when advantages are computed",
+                    variant=variant,
+                )
 
 
 class RewardsMoved(Rule):
@@ -331,39 +320,30 @@ class RewardsMoved(Rule):
     optional = True
     produces = (of_rollout("RLS505", "RLS508", "RLS516"),)
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at the comparison."""
-        if event.rewards_intact is None:
-            return None
-        self.checks += 1
-        if event.rewards_intact:
-            return None
-        return self._report(self.progress.where())
+        self._look(event.rewards_intact)
 
-    def carried(self, event: Carried) -> Finding | None:
+    def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
-        return carried(self, event, "rewards") or carried(self, event, "labels")
+        carried(self, event, "rewards")
+        carried(self, event, "labels")
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison that a trainer made."""
-        if values.rewards_moved is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        return self._report(self.progress.where_at(place, event)) if values.rewards_moved else None
+        if values.rewards_moved is not None and event.purpose == "training":
+            self._look(not values.rewards_moved)
 
-    def rewarded(self, event: Rewarded) -> Finding | None:
+    def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison that a controller made once the rollout was trained."""
-        if event.rewards_moved is None:
-            return None
-        self.checks += 1
-        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
-        return self._report(where) if event.rewards_moved else None
+        if event.rewards_moved is not None:
+            self._look(not event.rewards_moved)
 
-    def _report(self, where: Where) -> Finding | None:
-        return self.fail(
-            expected="each sample with the reward that it was given",
-            observed="samples with other rewards",
-            where=where,
-            why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
-            fix="look for code that reorders or changes samples and their rewards separately",
-        )
+    def _look(self, intact: bool | None) -> None:
+        if intact is not None and not self.holds(intact):
+            self.fail(
+                expected="each sample with the reward that it was given",
+                observed="samples with other rewards",
+                why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
+                fix="look for code that reorders or changes samples and their rewards separately",
+            )

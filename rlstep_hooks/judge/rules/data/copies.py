@@ -9,8 +9,6 @@ from rlstep_hooks.judge.effects import OTHER_FORWARD, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 PROVED = 30.0
@@ -63,47 +61,35 @@ class CopiedCompletions(Rule):
     optional = True
     produces = (of_rollout("RLS505", *OTHER_FORWARD),)
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at the copies that a controller counted."""
-        if event.copied is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        copied, nats = event.copied
-        return self._report(copied, event.samples, nats, self.progress.where()) if copied else None
+        if event.copied is not None and event.purpose == "training":
+            copied, nats = event.copied
+            self._look(copied, event.samples, nats)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the copies of a micro-batch that the policy which sampled it trains on."""
-        return None if event.sampled_version != event.policy_version else self._look(values, event, place)
+        if (
+            event.sampled_version == event.policy_version
+            and values.copied is not None
+            and values.copied_nats is not None
+        ):
+            self._look(values.copied, event.samples, values.copied_nats)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the copies of a rollout that the policy which sampled it computes old log-probs of."""
         as_sampled = event.all_drawn and event.sampler_version == event.policy_version
-        return self._look(values, event, place) if as_sampled else None
+        if as_sampled and values.copied is not None and values.copied_nats is not None:
+            among = event.samples if event.own_samples is None else event.own_samples
+            self._look(values.copied, among, values.copied_nats)
 
-    def _look(
-        self, values: MicroBatchValues | RolloutValues, event: MicroBatch | Rollout, place: Place
-    ) -> Finding | None:
-        if values.copied is None or values.copied_nats is None:
-            return None
-        self.checks += 1
-        if not values.copied:
-            return None
-        return self._report(values.copied, _samples(event), values.copied_nats, self.progress.where_at(place, event))
-
-    def _report(self, copied: int, among: int, nats: float, where: Where) -> Finding | None:
+    def _look(self, copied: int, among: int, nats: float) -> None:
         samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
-        if nats <= PROVED + 2 * math.log(max(samples or 0, 2)):
-            return None
-        return self.fail(
+        if self.holds(not copied) or nats <= PROVED + 2 * math.log(max(samples or 0, 2)):
+            return
+        self.fail(
             expected="completions that were drawn one by one",
             observed=f"{copied} of {among} equal another of the rollout, token by token",
-            where=where,
             why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
         )
-
-
-def _samples(event: MicroBatch | Rollout) -> int:
-    """Samples among which copies were looked for."""
-    own = getattr(event, "own_samples", None)
-    return event.samples if own is None else int(own)

@@ -12,8 +12,6 @@ from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS, SHIFTED_DONES
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
 
 
@@ -85,42 +83,37 @@ class AdvantagesNotDocumented(ValueRule):
     several = 1
     produces = (of_rollout("RLS508"),)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
-        if values.advantages_off is None or event.purpose != "training":
-            return None
-        return self._compare(values.advantages_off, values.advantages_fit, self.progress.where_at(place, event))
+        if values.advantages_off is not None and event.purpose == "training":
+            self._compare(values.advantages_off, values.advantages_fit)
 
-    def rewarded(self, event: Rewarded) -> Finding | None:
+    def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout that a controller made."""
-        if event.advantages_off is None:
-            return None
-        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
-        return self._compare(event.advantages_off, event.advantages_fit, where)
+        if event.advantages_off is not None:
+            self._compare(event.advantages_off, event.advantages_fit)
 
-    def _compare(self, off: float, fit: str, where: Where) -> Finding | None:
-        self.checks += 1
-        if off <= 1:
-            return None
+    def _compare(self, off: float, fit: str) -> None:
+        if self.holds(off <= 1):
+            return
         if fit in _CONVENTIONS:
             # Either the loop or what it hands over takes other ends. Nobody can say which, so it is no error.
             why, fix = _CONVENTIONS[fit]
-            return self.fail(
+            self.fail(
                 severity="warning",
                 variant="dones",
                 expected="the advantages of episodes that end with the timesteps at which dones is not 0",
                 observed=fit,
-                where=where,
                 why=why,
                 fix=fix,
             )
-        return self.fail_by(
+            return
+        self.fail_by(
             off,
             degree=how_far(off, 1.0),
             known=fit,
             expected="the advantages of the documented formula for these rewards",
             observed=fit or f"others, up to {off:.3g} times as far from them as rounding explains",
-            where=where,
             why="the policy is moved along these advantages, whatever the rewards say",
             fix="look for code between the rewards and the loss that sorts, filters, scales or groups samples",
         )
@@ -167,57 +160,39 @@ class AdvantagesAltered(Rule):
     optional = True
     produces = (of_rollout("RLS508", *LOSS),)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""
-        found: Finding | None = None
-        for intact, what in ((values.advantages_intact, "advantages"), (values.targets_intact, "the critic's targets")):
-            if intact is None:
-                continue
-            self.checks += 1
-            if not intact:
-                found = self._altered(self.progress.where_at(place, event), what) or found
-        return found
+        self._look(values.advantages_intact)
+        self._look(values.targets_intact, "the critic's targets")
 
-    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of what the critic's loss got."""
-        found: Finding | None = None
-        for intact, what in (
-            (values.targets_intact, "the critic's targets"),
-            (values.values_intact, "the critic's old values"),
-        ):
-            if intact is None:
-                continue
-            self.checks += 1
-            if not intact:
-                found = self._altered(self.progress.where_at(place, event), what) or found
-        return found
+        self._look(values.targets_intact, "the critic's targets")
+        self._look(values.values_intact, "the critic's old values")
 
-    def rewarded(self, event: Rewarded) -> Finding | None:
+    def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout that a controller made, once it was trained."""
         if event.altered is None:
-            return None
-        self.checks += 1
-        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
-        found = self._altered(where) if event.altered else None
-        return (self._altered(where, "the critic's targets") or found) if event.targets_altered else found
+            return
+        self._look(not event.altered)
+        if event.targets_altered:
+            self._altered("the critic's targets")
 
-    def carried(self, event: Carried) -> Finding | None:
+    def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
-        found = None
-        for name, words in (
-            ("advantages", "advantages"),
-            ("targets", "critic's targets"),
-            ("old values", "critic's old values"),
-        ):
-            found = found or carried(self, event, name, words)
-        return found
+        carried(self, event, "advantages")
+        carried(self, event, "targets", "critic's targets")
+        carried(self, event, "old values", "critic's old values")
 
-    def _altered(self, where: Where, what: str = "advantages") -> Finding | None:
-        return self.fail(
+    def _look(self, intact: bool | None, what: str = "advantages") -> None:
+        if intact is not None and not self.holds(intact):
+            self._altered(what)
+
+    def _altered(self, what: str) -> None:
+        self.fail(
             expected=f"{'the ' if what == 'advantages' else ''}{what} of these samples, bit for bit as the rollout came with them",
             observed="other values",
             variant="" if what == "advantages" else what,
-            where=where,
             why="they were overwritten, replaced, or moved to another sample on the way to the loss",
             fix="look for code that writes into the samples of a rollout or reorders part of it",
         )
@@ -264,27 +239,21 @@ class MaskNotDocumented(Rule):
     optional = True
     produces = (of_rollout("RLS804", *OTHER_FORWARD, *LOSS),)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
-        if values.masks_wrong is None or event.purpose != "training":
-            return None
-        return self._compare(values.masks_wrong, event.samples, self.progress.where_at(place, event))
+        if values.masks_wrong is not None and event.purpose == "training":
+            self._compare(values.masks_wrong, event.samples)
 
-    def rewarded(self, event: Rewarded) -> Finding | None:
+    def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout that a controller made."""
-        if event.masks_wrong is None:
-            return None
-        where = self.progress.where(rollout=self.progress.rollout_number(event.rollout))
-        return self._compare(event.masks_wrong, event.samples, where)
+        if event.masks_wrong is not None:
+            self._compare(event.masks_wrong, event.samples)
 
-    def _compare(self, wrong: int, samples: int, where: Where) -> Finding | None:
-        self.checks += 1
-        if not wrong:
-            return None
-        return self.fail(
-            expected="masks that count each completion through its end, and truncated ones as configured",
-            observed=f"others in {wrong} of {samples} samples",
-            where=where,
-            why="the loss trains tokens that are not part of the answer, or leaves out tokens that are",
-            fix="look for code that computes or shifts the mask, and for an end token that the tokenizer does not have",
-        )
+    def _compare(self, wrong: int, samples: int) -> None:
+        if not self.holds(not wrong):
+            self.fail(
+                expected="masks that count each completion through its end, and truncated ones as configured",
+                observed=f"others in {wrong} of {samples} samples",
+                why="the loss trains tokens that are not part of the answer, or leaves out tokens that are",
+                fix="look for code that computes or shifts the mask, and for an end token that the tokenizer does not have",
+            )

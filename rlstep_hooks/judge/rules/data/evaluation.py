@@ -10,7 +10,6 @@ from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import (
         Evaluated,
         MicroBatch,
@@ -62,30 +61,26 @@ class EvaluationInTraining(Rule):
         super().__init__(progress)
         self._last_evaluation_rollouts: list[int] = []
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Remember recent evaluation rollouts."""
         if event.purpose == "evaluation":
             self._last_evaluation_rollouts = [*self._last_evaluation_rollouts[-63:], event.index]
-        return None
 
-    def microbatch(self, event: MicroBatch) -> Finding | None:
+    def microbatch(self, event: MicroBatch) -> None:
         """Look for samples of an evaluation rollout."""
         if event.trained is None:
             self.missed += 1
-            return None
+            return
         self.checks += 1
-        if not self._last_evaluation_rollouts:
-            return None
         for part in event.trained:
             if part.rollout in self._last_evaluation_rollouts:
-                return self.fail(
+                self.fail(
                     expected="samples of a training rollout",
                     observed=f"{number(len(part.rows), 'samples')} generated for evaluation",
-                    where=self.progress.where(microbatch=event.index),
                     why="the evaluation set leaks into training, and training prompts are skipped",
                     fix="do not evaluate while training is under way, or use a release that keeps the two apart",
                 )
-        return None
+                return
 
 
 class EvaluationWithoutRollouts(Rule):
@@ -123,10 +118,9 @@ class EvaluationWithoutRollouts(Rule):
     nothing_seen = "the run had no evaluation"
     cannot_see = "the batches of an evaluation were not observed, only its rollouts"
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Count rollouts of evaluations, also where nothing says to which evaluation they belong."""
         self._rollouts += event.purpose == "evaluation"
-        return None
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -136,14 +130,12 @@ class EvaluationWithoutRollouts(Rule):
         """Whether the run had no rollout of an evaluation."""
         return not self._rollouts
 
-    def evaluated(self, event: Evaluated) -> Finding | None:
+    def evaluated(self, event: Evaluated) -> None:
         """Compare batches with rollouts."""
-        self.checks += 1
-        if event.rollouts == event.batches:
-            return None
-        return self.fail(
-            expected=f"{number(event.batches, 'evaluation rollouts')}, one for each batch",
-            observed=number(event.rollouts, "evaluation rollouts"),
-            why="some evaluation batches were scored on completions of other prompts",
-            fix="let the trainer itself evaluate, at the times that its configuration names",
-        )
+        if not self.holds(event.rollouts == event.batches):
+            self.fail(
+                expected=f"{number(event.batches, 'evaluation rollouts')}, one for each batch",
+                observed=number(event.rollouts, "evaluation rollouts"),
+                why="some evaluation batches were scored on completions of other prompts",
+                fix="let the trainer itself evaluate, at the times that its configuration names",
+            )

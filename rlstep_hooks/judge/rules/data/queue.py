@@ -11,7 +11,6 @@ from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Queued, Rollout
 
 
@@ -59,20 +58,19 @@ class QueueConserved(Rule):
         super().__init__(progress)
         self._dropped: Counter[str] = Counter()
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at what became of the prompts since the rollout before."""
         queue = event.queue
         if queue is None or event.purpose != "training":
-            return None
+            return
         self.checks += 1
         self._dropped.update(dict(queue.dropped))
         observed = _observed(queue)
         if not observed:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected="each prompt taken once, dropped for a reason, or waiting",
             observed=observed,
-            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
             why="what was generated and what is trained are no longer the same samples, and no count shows it",
             fix="look at the code that takes samples out of the queue, evicts them, and restores the queue on resume",
         )

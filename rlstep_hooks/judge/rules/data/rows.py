@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.effects import LENGTHS, ORDER, RATE, Effects
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import (
         Rollout,
         RunStarted,
@@ -65,21 +63,20 @@ class RowsDropped(Rule):
 
     nothing_seen = "the number of rows is not known"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look at the rows that a pass drops."""
         dropped = self.schedule.rows_dropped_per_epoch
         if dropped is None:
-            return None
+            return
         self.checks += 1
         if (
             not dropped or dropped == self.schedule.rows
         ):  # with all of them dropped nothing is trained, which other rules say
-            return None
+            return
         reshuffled = self.schedule.rows_reshuffled
-        return self.fail(
+        self.fail(
             expected="all rows seen in each pass",
             observed=f"{dropped} of {self.schedule.rows} rows dropped in each pass",
-            where=Where(),
             why="they do not fill a rollout" + _WHICH[reshuffled],
             fix=f"choose prompts per rollout that divide {self.schedule.rows}" + ("" if reshuffled else ", or shuffle"),
             severity="warning" if reshuffled is False else "info",
@@ -124,20 +121,17 @@ class RowsServedAgain(Rule):
     topics = ("rows",)
     nothing_seen = "the observer does not know the rows of a rollout"
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at the rows of a rollout."""
         if event.repeated is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        if not event.repeated:
-            return None
-        return self.fail(
-            expected="rows that this pass of the loader has not given yet",
-            observed=f"{number(event.repeated, 'rows')} that it has given already",
-            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
-            why="the same prompts are trained again, and others of the set are left out",
-            fix="look for a cached batch, a loader that begins anew, or a sampler that draws with replacement",
-        )
+            return
+        if not self.holds(not event.repeated):
+            self.fail(
+                expected="rows that this pass of the loader has not given yet",
+                observed=f"{number(event.repeated, 'rows')} that it has given already",
+                why="the same prompts are trained again, and others of the set are left out",
+                fix="look for a cached batch, a loader that begins anew, or a sampler that draws with replacement",
+            )
 
 
 class TooFewRows(Rule):
@@ -178,17 +172,16 @@ class TooFewRows(Rule):
     report = "https://github.com/OpenRLHF/OpenRLHF/issues/1297"
     produces = (Effects((*ORDER, *LENGTHS, *RATE, "RLS511"), first=None),)
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare rows with the prompts of a rollout."""
         schedule = self.schedule
         # TRL 0.16 takes rows for all rollouts of a cycle at a time.
         needed = schedule.prompts_per_rollout * schedule.rollouts_per_cycle
         if schedule.rows is None or schedule.rows >= needed:
-            return None
+            return
         none = schedule.rollouts == 0
         several = f"{schedule.rollouts_per_cycle} rollouts" if schedule.rollouts_per_cycle > 1 else "one rollout"
-        return self.fail(
-            where=Where(),
+        self.fail(
             expected=f"at least {needed} rows, the prompts of {several}",
             observed=number(schedule.rows, "rows"),
             why="the loader drops what does not fill a rollout: there is none at all"
@@ -233,13 +226,12 @@ class NoUpdates(Rule):
     report = "https://github.com/OpenRLHF/OpenRLHF/issues/1297"
     produces = (Effects((*ORDER, *LENGTHS, *RATE), first=None),)
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look at the updates of the whole run."""
         schedule = self.schedule
         if schedule.updates != 0 or not schedule.rollouts:
-            return None
-        return self.fail(
-            where=Where(),
+            return
+        self.fail(
             expected="1 update or more",
             observed=f"0 updates in {schedule.rollouts} rollouts",
             why="the samples of the whole run do not fill one update"
@@ -285,17 +277,14 @@ class OtherRowsTrained(Rule):
     topics = ("rows",)
     nothing_seen = "the observer does not know the rows of a rollout"
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at the rows of a rollout."""
         if event.foreign is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        if not event.foreign:
-            return None
-        return self.fail(
-            expected="rows of the training set",
-            observed=f"{number(event.foreign, 'rows')} of the validation set",
-            where=self.progress.where(rollout=self.progress.rollout_number(event.index)),
-            why="the validation set leaks into training, and training rows are left out",
-            fix="look at which loader and which data set give the rows of training",
-        )
+            return
+        if not self.holds(not event.foreign):
+            self.fail(
+                expected="rows of the training set",
+                observed=f"{number(event.foreign, 'rows')} of the validation set",
+                why="the validation set leaks into training, and training rows are left out",
+                fix="look at which loader and which data set give the rows of training",
+            )

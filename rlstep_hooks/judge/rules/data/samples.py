@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import (
         MicroBatch,
         Rollout,
@@ -124,21 +122,19 @@ class SamplesConserved(Rule):
         self._most = schedule.reuse_epochs + (schedule.remainder == "wrap")
         """How often a sample may be trained in all passes: one more fills the last mini-batch up where mini-batches run on."""
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Check the rollouts that this one replaces, whose training is over."""
-        finding = None
         if event.purpose == "training":
             if len(self._rollouts) >= self.schedule.rollouts_per_cycle:
-                finding = self._settle()
+                self._settle()
             self._rollouts[event.index] = _Samples(event.samples if event.own_samples is None else event.own_samples)
-        return finding
 
-    def microbatch(self, event: MicroBatch) -> Finding | None:
+    def microbatch(self, event: MicroBatch) -> None:
         """Count each sample; report at once if one was trained too often."""
         if event.trained is None:
             self._identified = False
             self._unknown += event.samples
-            return None
+            return
         surplus: tuple[int, str] | None = None
         for part in event.trained:
             samples = self._rollouts.get(part.rollout)
@@ -149,10 +145,10 @@ class SamplesConserved(Rule):
             if most > passes and surplus is None:
                 surplus = part.rollout, f"a sample trained {most} times in {passes} pass{'es' if passes > 1 else ''}"
         # Report only after all parts are counted, because the parts after the one at fault were trained too.
-        return None if surplus is None else self._report(*surplus, microbatch=event.index)
+        if surplus is not None:
+            self._report(*surplus, microbatch=event.index)
 
-    def _settle(self) -> Finding | None:
-        finding = None
+    def _settle(self) -> None:
         unknown, self._unknown = self._unknown, 0
         for rollout, samples in self._rollouts.items():
             if not samples.trained:
@@ -167,15 +163,11 @@ class SamplesConserved(Rule):
             if 0 < lacking <= unknown:  # the samples that were not recognised may be these
                 self.missed += 1
                 continue
-            self.checks += 1
-            if lacking > 0:
+            if not self.holds(lacking <= 0):
                 never = size - len(times)
                 short = never + sum(1 for count in times if count < passes)
-                observed = f"{short} of {size} samples trained less often ({never} never)"
-                new = self._report(rollout, observed)
-                finding = finding or new
+                self._report(rollout, f"{short} of {size} samples trained less often ({never} never)")
         self._rollouts.clear()
-        return finding
 
     def _passes_begun(self, samples: _Samples) -> int:
         """How often a sample may have been trained by now. Where no pass reaches into the next one, it is the number of passes
@@ -201,9 +193,9 @@ class SamplesConserved(Rule):
         joined = schedule.frozen_samples_kept and self.progress.rollout_number(rollout) == schedule.frozen_rollouts
         return each - 1 if joined else size % each
 
-    def _report(self, rollout: int, observed: str, microbatch: int | None = None) -> Finding | None:
+    def _report(self, rollout: int, observed: str, microbatch: int | None = None) -> None:
         passes = self.schedule.reuse_epochs
-        return self.fail(
+        self.fail(
             expected=f"each sample trained {passes} time{'s' if passes > 1 else ''} on its process",
             observed=observed,
             where=self.progress.where(rollout=self.progress.rollout_number(rollout), microbatch=microbatch),
@@ -211,7 +203,7 @@ class SamplesConserved(Rule):
             fix="look for code that picks, filters or drops the samples of a rollout before they are trained",
         )
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Count the last cycle as checked if it is complete. The end of training may cut it, and surplus passes were reported."""
         if self._rollouts and all(
             times.get(row, 0) >= self.schedule.reuse_epochs
@@ -220,7 +212,6 @@ class SamplesConserved(Rule):
             for row in range(samples.size)
         ):
             self.checks += 1
-        return None
 
 
 class UnknownSamples(Rule):
@@ -261,20 +252,17 @@ class UnknownSamples(Rule):
     nothing_seen = "the framework gives its samples no names"
     produces = (here("RLS502"),)
 
-    def microbatch(self, event: MicroBatch) -> Finding | None:
+    def microbatch(self, event: MicroBatch) -> None:
         """Look at the samples that could not be recognised."""
         if event.trained is None and not event.unknown:
-            return None
-        self.checks += 1
-        if not event.unknown:
-            return None
-        return self.fail(
-            expected=f"{number(event.samples, 'samples')} of the latest rollouts",
-            observed=f"{number(event.unknown, 'samples')} under names that no rollout has",
-            where=self.progress.where(microbatch=event.index),
-            why="something put other samples in the place of those that were generated",
-            fix="look for code between rollout and loss that adds, renames or moves samples",
-        )
+            return
+        if not self.holds(not event.unknown):
+            self.fail(
+                expected=f"{number(event.samples, 'samples')} of the latest rollouts",
+                observed=f"{number(event.unknown, 'samples')} under names that no rollout has",
+                why="something put other samples in the place of those that were generated",
+                fix="look for code between rollout and loss that adds, renames or moves samples",
+            )
 
 
 class RolloutRepeated(Rule):
@@ -315,32 +303,29 @@ class RolloutRepeated(Rule):
     topics = ("samples",)
     nothing_seen = "no controller compared the samples of rollouts"
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at the comparison of checksums, and of random states."""
         if event.purpose != "training":
-            return None
+            return
         if event.repeats_random is not None:
             self.checks += 1
             if event.repeats_random >= 0:
-                return self._same_random(event.repeats_random)
+                self._same_random(event.repeats_random)
+                return
         if event.signal is None:
-            return None
-        self.checks += 1
-        if event.repeats is None:
-            return None
-        return self.fail(
-            expected="samples that no earlier rollout has",
-            observed=f"all {event.samples} samples of rollout {event.repeats}",
-            where=self.progress.where(),
-            why="sampling cannot give the same samples twice, so something kept them: old samples are trained as new ones",
-            fix="look for code that keeps rollouts, or sets seeds before each generation",
-        )
+            return
+        if not self.holds(event.repeats is None):
+            self.fail(
+                expected="samples that no earlier rollout has",
+                observed=f"all {event.samples} samples of rollout {event.repeats}",
+                why="sampling cannot give the same samples twice, so something kept them: old samples are trained as new ones",
+                fix="look for code that keeps rollouts, or sets seeds before each generation",
+            )
 
-    def _same_random(self, earlier: int) -> Finding | None:
-        return self.fail(
+    def _same_random(self, earlier: int) -> None:
+        self.fail(
             expected="random numbers that no earlier rollout was drawn with",
             observed=f"the random generator begins as at rollout {earlier}",
-            where=self.progress.where(),
             why="every rollout is drawn with the same random numbers, so that samples of different rollouts are not independent",
             fix="look for a seed that is set before each generation, in reward functions and callbacks too",
             variant="random numbers",
@@ -381,14 +366,13 @@ class SamplesNeverTrained(Rule):
     seen_in = "plan"
     report = "https://github.com/OpenRLHF/OpenRLHF/issues/1296"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look at the plan's remainder."""
         schedule = self.schedule
         if not schedule.samples_dropped_per_rollout or event.facts.get("samples_selected"):
-            return None
+            return
         share = 100 * schedule.samples_dropped_per_rollout / schedule.samples_per_rollout
-        return self.fail(
-            where=Where(),
+        self.fail(
             expected=f"all {schedule.samples_per_rollout} samples of a rollout trained in each pass",
             observed=f"{number(schedule.samples_dropped_per_rollout, 'samples')} left out ({share:.2g} %)",
             why="they do not fill a mini-batch",

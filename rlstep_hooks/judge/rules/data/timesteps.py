@@ -8,8 +8,6 @@ from rlstep_hooks.judge.effects import LOSS, here
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 
@@ -56,37 +54,31 @@ class TimestepsAltered(Rule):
     optional = True
     produces = (here("RLS301", "RLS516", "RLS517", "RLS521", *LOSS),)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of the complete buffer."""
         if values.timesteps_moved is None:
-            return None
-        self.checks += 1
-        if not values.timesteps_moved:
-            return None
-        return self.fail(
-            expected="a buffer of the timesteps that policy and environment gave",
-            observed=f"other {values.timesteps_part} in {values.timesteps_moved} of {event.samples} timesteps",
-            where=self.progress.where_at(place, event),
-            why=_WHY,
-            fix="look for code that wraps the buffer, and for arrays that an environment uses again",
-            variant=values.timesteps_part,
-        )
+            return
+        if not self.holds(not values.timesteps_moved):
+            self.fail(
+                expected="a buffer of the timesteps that policy and environment gave",
+                observed=f"other {values.timesteps_part} in {values.timesteps_moved} of {event.samples} timesteps",
+                why=_WHY,
+                fix="look for code that wraps the buffer, and for arrays that an environment uses again",
+                variant=values.timesteps_part,
+            )
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of a mini-batch."""
         if values.timesteps_intact is None:
-            return None
-        self.checks += 1
-        if values.timesteps_intact:
-            return None
-        return self.fail(
-            expected="the loss of the observations and actions of its samples",
-            observed="other observations or actions",
-            where=self.progress.where_at(place, event),
-            why=_WHY,
-            fix="look for code that writes into the buffer, wraps its `get` or the policy, or reorders part of a mini-batch",
-            variant="in the loss",
-        )
+            return
+        if not self.holds(values.timesteps_intact):
+            self.fail(
+                expected="the loss of the observations and actions of its samples",
+                observed="other observations or actions",
+                why=_WHY,
+                fix="look for code that writes into the buffer, wraps its `get` or the policy, or reorders part of a mini-batch",
+                variant="in the loss",
+            )
 
 
 _WHY = "advantages, rewards and log-probs belong to other timesteps than those that are trained"

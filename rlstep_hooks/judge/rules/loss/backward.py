@@ -8,8 +8,6 @@ from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE, ROUNDINGS, loss_distance
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
 
@@ -68,22 +66,17 @@ class BackwardScale(ValueRule):
     nothing_seen = "no loss was followed into its backward pass"
     optional = True
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the factor with 1, and the gradients of single tokens with those of the formula."""
-        if values.gradient_gap is not None:
-            self.checks += 1
-        if values.head_gap is not None:
-            self.checks += 1
-        if values.backward_ratio is None:
-            return self._compare_gradient(values, event, place)
-        self.checks += 1
-        if abs(values.backward_ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]:
-            return self._compare_gradient(values, event, place)
-        return self.fail(
+        self.checks += (values.gradient_gap is not None) + (values.head_gap is not None)
+        ratio = values.backward_ratio
+        if ratio is None or self.holds(abs(ratio - 1) <= RELATIVE_TOLERANCE[self.progress.precision]):
+            self._compare_gradient(values, event)
+            return
+        self.fail(
             expected="the loss as the trainer computed it, over the divisor that the framework documents",
-            observed=(f"{values.backward_ratio:.4g} times that" if values.backward_ratio else "no gradient of it")
+            observed=(f"{ratio:.4g} times that" if ratio else "no gradient of it")
             + ("" if event.role == "policy" else ", for the critic"),
-            where=self.progress.where_at(place, event),
             why="every gradient of this micro-batch is scaled by this factor, and no metric shows it",
             fix="look for a second division by the accumulation, or for code between the loss and its backward",
             variant="" if event.role == "policy" else "critic",
@@ -91,16 +84,16 @@ class BackwardScale(ValueRule):
 
     critic_microbatch_values = microbatch_values
 
-    def _compare_gradient(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def _compare_gradient(self, values: MicroBatchValues, event: MicroBatch) -> None:
         gap = values.gradient_gap
         if gap is None or gap <= ROUNDINGS:
-            return self._compare_below(values, event, place)
+            self._compare_below(values)
+            return
         of = "log-probs or values" if event.role == "policy" else "values of the critic"
-        return self.fail_by(
+        self.fail_by(
             gap / ROUNDINGS,
             expected=f"the gradient of the documented loss at the {of}",
             observed=f"another at some token, {gap / ROUNDINGS:.3g} times as far as rounding explains",
-            where=self.progress.where_at(place, event),
             why=self._why(values),
             fix=f"look for detach(), torch.no_grad() and hooks between the {of} and the loss",
             variant=f"gradient {event.role}",
@@ -115,17 +108,15 @@ class BackwardScale(ValueRule):
             return "the loss itself is not that of its formula (RLS801), and its gradient is that of another loss too"
         return "the loss has its value, and what it teaches is that of another loss"
 
-    def _compare_below(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
-        gap = values.head_gap
-        if gap is None or gap <= BELOW_LOG_PROBS[self.progress.precision]:
-            return None
-        tolerance = BELOW_LOG_PROBS[self.progress.precision]
-        return self.fail_by(
+    def _compare_below(self, values: MicroBatchValues) -> None:
+        gap, tolerance = values.head_gap, BELOW_LOG_PROBS[self.progress.precision]
+        if gap is None or gap <= tolerance:
+            return
+        self.fail_by(
             gap / tolerance,
             beyond=CERTAIN_BELOW / tolerance,
             expected="the gradient of the log-probs at the output of the model's layers",
             observed=f"another for some token, {gap:.2g} of its size away",
-            where=self.progress.where_at(place, event),
             why="the log-probs are right, and what they teach the model is not their gradient",
             fix="look for detach() in the method that computes log-probs, for hooks on logits, and for a fused kernel's backward",
             variant="below the log-probs",

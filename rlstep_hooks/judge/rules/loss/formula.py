@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlstep_hooks.judge.rules.precision import Precision
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Carried, Constant, MicroBatch, MicroBatchValues, Update, UpdateValues
 
 RELATIVE_TOLERANCE = {"float32": 1e-3, "reduced": 5e-2}
@@ -77,22 +75,20 @@ class LossScale(ValueRule):
     # Terms that cancel to a hundredth of their sizes make a relative distance of 0.4 of the rounding of bf16; ten tolerances are 0.5.
     beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": 10}
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the loss with its formula."""
         distance = loss_distance(values, self.progress.precision)
         if distance is None:
-            return None
-        self.checks += 1
-        if distance <= 1:
-            return None
+            return
+        if self.holds(distance <= 1):
+            return
         ratio = values.loss_ratio
         like = values.loss_like or (_whole_factor(ratio, self._tolerance) if ratio is not None else "")
         whose = "the critic's loss" if event.role == "critic" else "the loss"
-        return self.fail_by(
+        self.fail_by(
             distance,
             expected=f"{whose} of the documented formula",
             observed=f"{ratio:.4g} times that" if ratio is not None else "another",
-            where=self.progress.where_at(place, event),
             why=f"{whose} is {like}"
             if like
             else f"it is {distance:.3g} times as far as rounding explains, and no known mistake gives it",
@@ -169,25 +165,22 @@ class MaskAltered(Rule):
     nothing_seen = "the observer does not see masks both with old log-probs and in training"
     produces = (here("RLS313", *LOSS),)
 
-    def carried(self, event: Carried) -> Finding | None:
+    def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
-        return carried(self, event, "mask", "masks")
+        carried(self, event, "mask", "masks")
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison."""
         if values.mask_intact is None or self.progress.started.facts.get("masks_change"):
-            return None
-        self.checks += 1
-        if values.mask_intact:
-            return None
-        return self.fail(
-            expected="the tokens that counted before",
-            observed="others" if event.role == "policy" else "others in the critic's loss",
-            where=self.progress.where_at(place, event),
-            why="the loss trains other tokens than the rollout gave it: masks were changed on the way",
-            fix="look for code between the rollout and the loss that writes to the mask",
-            variant="" if event.role == "policy" else "critic",
-        )
+            return
+        if not self.holds(values.mask_intact):
+            self.fail(
+                expected="the tokens that counted before",
+                observed="others" if event.role == "policy" else "others in the critic's loss",
+                why="the loss trains other tokens than the rollout gave it: masks were changed on the way",
+                fix="look for code between the rollout and the loss that writes to the mask",
+                variant="" if event.role == "policy" else "critic",
+            )
 
     critic_microbatch_values = microbatch_values
 
@@ -243,26 +236,20 @@ class ConstantWithGradient(Rule):
     nothing_seen = "no micro-batch showed its old log-probs, advantages or targets"
     produces = (here(*LOSS),)
 
-    def microbatch(self, event: MicroBatch) -> Finding | None:
+    def microbatch(self, event: MicroBatch) -> None:
         """Look at the constants of the loss, the policy's or the critic's."""
         self.checks += len(event.constants)
-        if not event.with_gradient:
-            return None
-        found = [self._report(event, constant) for constant in event.with_gradient]
-        return next((finding for finding in found if finding is not None), None)
+        for constant in event.with_gradient:
+            name, why = _CONSTANTS[constant]
+            self.fail(
+                expected=f"{name} without a gradient",
+                observed=f"{name} that require a gradient",
+                why=why,
+                fix=f"compute the {name} under torch.no_grad(), or detach() them before the loss",
+                variant=constant,
+            )
 
     critic_microbatch = microbatch
-
-    def _report(self, event: MicroBatch, constant: Constant) -> Finding | None:
-        name, why = _CONSTANTS[constant]
-        return self.fail(
-            expected=f"{name} without a gradient",
-            observed=f"{name} that require a gradient",
-            where=self.progress.where(microbatch=event.index),
-            why=why,
-            fix=f"compute the {name} under torch.no_grad(), or detach() them before the loss",
-            variant=constant,
-        )
 
 
 class GradientsNotCleared(Rule):
@@ -301,17 +288,14 @@ class GradientsNotCleared(Rule):
     nothing_seen = "the observer does not see when gradients are cleared"
     produces = (here("RLS808", "RLS810"),)
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the gradients before the first backward."""
         if values.left_over is None:
-            return None
-        self.checks += 1
-        if not values.left_over:
-            return None
-        return self.fail(
-            expected="no gradient before the first backward of an update",
-            observed=f"a gradient in {values.left_over} of {values.probed} probed weights",
-            where=self.progress.where_at(place, event),
-            why="the update steps along its own gradient and those of updates before it",
-            fix="clear the gradients before each update (optimizer.zero_grad), before its first backward",
-        )
+            return
+        if not self.holds(not values.left_over):
+            self.fail(
+                expected="no gradient before the first backward of an update",
+                observed=f"a gradient in {values.left_over} of {values.probed} probed weights",
+                why="the update steps along its own gradient and those of updates before it",
+                fix="clear the gradients before each update (optimizer.zero_grad), before its first backward",
+            )

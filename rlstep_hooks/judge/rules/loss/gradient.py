@@ -16,7 +16,6 @@ from rlstep_hooks.record.events import Update, UpdateValues
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
 KEPT = RECENT_UPDATES
@@ -87,47 +86,46 @@ class GradientMissing(Rule):
         self._alive = False
         """Whether some update before had a gradient."""
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Keep the numbers of an update, and judge it if its micro-batches are known."""
         if event.role != "policy" or not event.applied or not event.learning_rate or not values.probed:
-            return None
+            return
         window = self._window(event.index)
-        window.update, window.alive = (values, event, place), self._alive
+        window.update, window.alive = (values, event, self.progress.place_shown), self._alive
         self._alive = self._alive or values.with_gradient > 0
-        return self._judge(event.index)
+        self._judge(event.index)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Keep whether a micro-batch has something to learn, and judge its update if that is known."""
         if values.max_abs_advantage is None:
-            return None
-        window = self._window(place[1])
+            return
+        index = self.progress.place_shown[1]
+        window = self._window(index)
         window.microbatches += 1
         window.signal = window.signal or (teaches(values) is True and _flows(values))
-        return self._judge(place[1])
+        self._judge(index)
 
     def _window(self, index: int) -> _Window:
         if index not in self._windows and len(self._windows) >= KEPT:
             del self._windows[next(iter(self._windows))]
         return self._windows.setdefault(index, _Window())
 
-    def _judge(self, index: int) -> Finding | None:
+    def _judge(self, index: int) -> None:
         window = self._windows[index]
         if window.update is None or window.microbatches < window.update[1].microbatches:
-            return None
+            return
         values, event, place = window.update
         del self._windows[index]
         if not (window.signal and window.alive):
-            return None
-        self.checks += 1
-        if values.with_gradient or values.gradient_norm:
-            return None
-        return self.fail(
-            expected="a gradient in some probed weight, since advantages differ from 0",
-            observed=f"none in {values.probed} probed weights",
-            where=self.progress.where_at(place, event),
-            why="the step uses a gradient of 0: only momentum and decay move the weights",
-            fix="look for code that zeroes gradients before the step, or detaches the loss",
-        )
+            return
+        if not self.holds(values.with_gradient or values.gradient_norm):
+            self.fail(
+                expected="a gradient in some probed weight, since advantages differ from 0",
+                observed=f"none in {values.probed} probed weights",
+                where=self.progress.where_at(place, event),
+                why="the step uses a gradient of 0: only momentum and decay move the weights",
+                fix="look for code that zeroes gradients before the step, or detaches the loss",
+            )
 
 
 def _flows(values: MicroBatchValues) -> bool:
@@ -190,65 +188,62 @@ class GradientAltered(ValueRule):
     several = 1
     produces = (here("RLS408", "RLS808", "RLS810", *STANDING_STILL),)
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Compare the gradients of an update with those of its micro-batches."""
         off, factor = values.gradient_off, values.gradient_factor
         if off is None or factor is None:
-            return None
+            return
         self.checks += 1
         of = "the gradients of its micro-batch"
         if event.microbatches > 1:
             of = f"the sum of the gradients of {event.microbatches} micro-batches"
         expected = f"{of}, times one factor of the clip"
         if off > 1:
-            return self.fail_by(
+            self.fail_by(
                 off,
                 degree=how_far(off, 1.0),
                 expected=expected,
                 observed=_in_one_tensor(values, off, factor),
-                where=self.progress.where_at(place, event),
                 why="something between the backward passes and the step changed gradients",
                 fix=_LOOK,
             )
+            return
         passes = values.gradient_passes
         if passes is not None and passes > event.microbatches:
-            return self.fail(
+            self.fail(
                 severity="error",
                 expected=f"{_passes(event.microbatches)}, one for each micro-batch",
                 observed=f"{passes}",
-                where=self.progress.where_at(place, event),
                 why="gradients of a further backward pass are added to those of the loss",
                 fix=_LOOK,
                 variant="passes",
             )
+            return
         excess = self._excess(values, factor)
         if excess <= 1:
-            return None
-        return self.fail_by(
+            return
+        self.fail_by(
             excess,
             degree=how_far(excess, 1.0),
             expected=expected,
             observed=f"{factor:.4g} times that in all followed tensors",
-            where=self.progress.where_at(place, event),
             why="all gradients of the update were scaled, and the clip does not explain it",
             fix=_LOOK,
             variant="all",
         )
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at what backward hooks of modules returned."""
-        if not values.gradients_replaced:
-            return None
-        self.checks += 1
-        return self.fail(
-            severity="error",
-            expected="gradients as autograd computes them",
-            observed=f"others, returned by a backward hook of {values.replacing_module or 'the whole model'}",
-            where=self.progress.where_at(place, event),
-            why="all parameters before this module get the gradients of another loss",
-            fix="look for register_full_backward_hook and its kin, and for what the hook returns",
-            variant="module",
-        )
+        if values.gradients_replaced:
+            self.checks += 1
+            self.fail(
+                severity="error",
+                expected="gradients as autograd computes them",
+                observed=f"others, returned by a backward hook of {values.replacing_module or 'the whole model'}",
+                why="all parameters before this module get the gradients of another loss",
+                fix="look for register_full_backward_hook and its kin, and for what the hook returns",
+                variant="module",
+            )
 
     def _excess(self, values: UpdateValues, factor: float) -> float:
         """How far the common factor is from one that the clip may give, in tolerances."""

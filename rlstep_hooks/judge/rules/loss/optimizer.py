@@ -10,8 +10,6 @@ from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Update, UpdateValues
 
 NORM_TOLERANCE = {"float32": 1e-3, "reduced": 2e-2}
@@ -60,21 +58,19 @@ class StepNotDocumented(ValueRule):
     optional = True
     several = 1
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the distance of a replayed step."""
         if values.optimizer_off is None:
-            return None
-        self.checks += 1
-        if values.optimizer_off <= 1:
-            return None
+            return
+        if self.holds(values.optimizer_off <= 1):
+            return
         share = values.optimizer_share
         times = "" if share is None else f"; on average {share:.4g} times the step was made"
-        return self.fail_by(
+        self.fail_by(
             values.optimizer_off,
             degree=how_far(values.optimizer_off, 1.0),
             expected="weights where the optimizer's formula puts them",
             observed=f"up to {values.optimizer_off:.3g} times as far from there as rounding explains{times}",
-            where=self.progress.where_at(place, event),
             why="something other than the optimizer's formula moved the weights in this step",
             fix="look for code that wraps optimizer.step, or writes into weights, gradients or moments during it",
         )
@@ -121,39 +117,38 @@ class MomentsLost(ValueRule):
     optional = True
     produces = (here("RLS806"),)
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the moments before and after a step."""
         if values.moments_off is not None and values.moments_off > 1:
             self.checks += 1
-            return self.fail_by(
+            self.fail_by(
                 values.moments_off,
                 expected="after the step the moments of the optimizer's formula",
                 observed=f"others, up to {values.moments_off:.3g} times as far from them as rounding explains",
-                where=self.progress.where_at(place, event),
                 why="the step itself was right, and the next ones begin with other moments",
                 fix="look for hooks of the optimizer's step, and for code that writes into its state",
                 variant="formula",
             )
+            return
         if values.moments_lost is None:
-            return None
+            return
         self.checks += 1
         if values.steps_lost and not values.moments_lost:
-            return self.fail(
+            self.fail(
                 expected="the number of steps that the last step left",
                 observed=f"another one in {values.steps_lost} of the probed tensors",
-                where=self.progress.where_at(place, event),
                 why="Adam divides its moments by 1 - beta**steps: with another number its steps have another size",
                 fix="look for state that is loaded or reset between updates",
                 variant="steps",
             )
+            return
         if not values.moments_lost:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected="the moments that the last step left",
             observed=f"{values.moments_lost} others among those of "
             # The weights themselves are read around fewer updates than the moments.
             + (f"{values.probed} probed weights" if values.probed else "the probed weights"),
-            where=self.progress.where_at(place, event),
             why="the optimizer does not go on from where it was, so its steps have another size and direction",
             fix="look for an optimizer that is made anew, and for state that is loaded, reset or offloaded between updates",
         )
@@ -197,17 +192,16 @@ class NormNotClipped(Rule):
     nothing_seen = "no limit is configured, or the norm was not computed"
     optional = True
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Compare the norm with its limit."""
         if values.gradient_norm is None or values.gradient_limit is None:
-            return None
-        self.checks += 1
-        if values.gradient_norm <= values.gradient_limit * (1 + NORM_TOLERANCE[self.progress.precision]):
-            return None
-        return self.fail(
-            expected=f"a gradient norm of at most {values.gradient_limit:g}, the configured limit",
-            observed=f"{values.gradient_norm:.4g}",
-            where=self.progress.where_at(place, event),
-            why="the clip is configured and was not applied, or gradients were changed after it",
-            fix="look for a loop or wrapper that leaves out the clip, or clips other parameters",
-        )
+            return
+        if not self.holds(
+            values.gradient_norm <= values.gradient_limit * (1 + NORM_TOLERANCE[self.progress.precision])
+        ):
+            self.fail(
+                expected=f"a gradient norm of at most {values.gradient_limit:g}, the configured limit",
+                observed=f"{values.gradient_norm:.4g}",
+                why="the clip is configured and was not applied, or gradients were changed after it",
+                fix="look for a loop or wrapper that leaves out the clip, or clips other parameters",
+            )

@@ -27,7 +27,6 @@ from rlstep_hooks.record.events import (
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
-    from rlstep_hooks.planning.finding import Finding
 
 
 class EpochLength(Rule):
@@ -73,7 +72,7 @@ class EpochLength(Rule):
     compares = (EpochEnd,)
     produces = (lasting("RLS206", "RLS509", "RLS601", "RLS603"),)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim an epoch that ends in the plan or in the run, but not in both."""
         ended = isinstance(difference.observed, EpochEnd)
         due = isinstance(difference.expected, ExpectedEpochEnd) and isinstance(
@@ -81,21 +80,20 @@ class EpochLength(Rule):
         )
         others = ExpectedRefresh | ExpectedUpdate | ExpectedEnd | ExpectedSync
         if not (ended or due) or isinstance(difference.expected, others):
-            return None
+            return
         if isinstance(difference.expected, ExpectedMicroBatch) and ends_rollout(
             difference.observed, self.schedule.loop
         ):
-            return None
+            return
         self.checks += 1
         length = (
             f"{self.schedule.rollouts_per_epoch} rollouts"
             if self.schedule.loop == "phases"
             else f"{self.schedule.microbatches_per_epoch} micro-batches of each process"
         )
-        return self.fail(
+        self.fail(
             expected=name_of(difference.expected),
             observed=name_of(difference.observed),
-            where=difference.where,
             why=f"the plan has {length} in a pass over {self.schedule.rows} rows" + self._after_resume(),
             fix="compare the rows in the plan with the trainer's data set, and look for a replaced sampler or loader"
             + (", and for a loader whose position was not restored" if self._in_resumed_pass() else ""),
@@ -153,7 +151,7 @@ class RunLength(Rule):
     compares = (RunEnded,)
     produces = (lasting("RLS206 announced", "RLS601", "RLS603"),)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim training that ends in the plan or in the run, but not in both."""
         early = isinstance(difference.observed, RunEnded) and not isinstance(
             difference.expected, ExpectedRefresh | ExpectedUpdate | ExpectedSync
@@ -162,16 +160,15 @@ class RunLength(Rule):
             difference.observed, Refresh | WeightSync
         )
         if not (early or late):
-            return None
+            return
         self.checks += 1
         if self.schedule.rollouts == 0 and not (self.progress.rollouts or self.progress.updates):
-            return None  # a plan of nothing, and a run that made nothing: that is RLS209's to say
+            return  # a plan of nothing, and a run that made nothing: that is RLS209's to say
         untrained = early and self.schedule.loop == "phases" and isinstance(difference.expected, ExpectedMicroBatch)
-        return self.fail(
+        self.fail(
             expected=name_of(difference.expected)
             + (f", {self.schedule.updates} updates in all" if self.schedule.updates is not None else ""),
             observed=f"{name_of(difference.observed)} after {self.progress.updates + self.progress.started.start_updates} updates",
-            where=difference.where,
             why=(
                 "the loop ended before the samples of this rollout were trained"
                 if untrained
@@ -182,16 +179,15 @@ class RunLength(Rule):
             fix=(LAST_ROWS if untrained else "compare the updates in the plan with the rows and the configured length"),
         )
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Compare the updates with the number that the trainer announced."""
         announced = self.progress.started.facts.get("max_steps")
         if not isinstance(announced, int) or event.status != "completed" or event.stopped:
-            return None
-        self.checks += 1
+            return
         nothing_made = not event.updates and not self.progress.updates  # that is RLS209's to say
-        if event.updates == announced or nothing_made:
-            return None
-        return self.fail(
+        if self.holds(event.updates == announced or nothing_made):
+            return
+        self.fail(
             expected=f"{announced} updates, as the trainer announced (max_steps)",
             observed=f"{event.updates} updates",
             why=(

@@ -19,7 +19,6 @@ from rlstep_hooks.record.events import (
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
-    from rlstep_hooks.planning.finding import Finding
 
 
 class UnexpectedRollout(Rule):
@@ -67,17 +66,16 @@ class UnexpectedRollout(Rule):
         *UPDATES_SHIFTED,
     )
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a rollout that came instead of something else."""
         if not isinstance(difference.observed, Rollout) or difference.aspect != "kind":
-            return None
+            return
         if not isinstance(difference.expected, ExpectedMicroBatch):
-            return None
+            return
         self.checks += 1
-        return self.fail(
+        self.fail(
             expected=name_of(difference.expected),
             observed="a rollout",
-            where=difference.where,
             why=f"a rollout is planned {self._period()}; this one discards samples that were still to be trained",
             fix="look for code that drops samples before they are trained, or changes the generation period between micro-batches",
         )
@@ -126,16 +124,15 @@ class MissingRollout(Rule):
     compares = (Rollout,)
     produces = (here("RLS203", "RLS204", *LAG, *SAMPLES), *UPDATES_SHIFTED)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a micro-batch where a rollout, or the sync of weights before it, was due."""
         due = isinstance(difference.expected, ExpectedRollout | ExpectedSync)
         if not due or not isinstance(difference.observed, MicroBatch) or difference.aspect == "left_out":
-            return None
+            return
         self.checks += 1
-        return self.fail(
+        self.fail(
             expected=name_of(difference.expected),
             observed="a micro-batch of samples that were to be replaced",
-            where=difference.where,
             why="the planned passes over these samples are done; training on them again makes them staler than planned",
             fix=(
                 "look for a micro-step counter that was moved or not reset, and for a changed number of passes"
@@ -184,23 +181,22 @@ class EventSize(Rule):
     compares = (Rollout, MicroBatch)
     produces = (here(*ORDER, *LAG, *SAMPLES, *LOSS, "RLS501"), lasting(*LENGTHS))
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a difference in samples."""
         if difference.aspect != "samples":
-            return None
+            return
         expected, observed = difference.expected, difference.observed
         if not isinstance(expected, ExpectedRollout | ExpectedMicroBatch):
-            return None
+            return
         if not isinstance(observed, Rollout | MicroBatch):
-            return None
+            return
         self.checks += 1
         left = getattr(expected, "at_most", None)
         due = getattr(observed, "due", None)
         size = due if due is not None else f"at most {left}" if expected.samples is None else expected.samples
-        return self.fail(
+        self.fail(
             expected=f"{name_of(expected)} of {size} samples on each process",
             observed=f"{observed.samples} samples",
-            where=difference.where,
             why="samples were dropped, added or split differently between the configuration and the loss",
             fix="look for code that filters samples, and for wrappers that change batch sizes",
             variant=name_of(expected),

@@ -16,8 +16,7 @@ from rlstep_hooks.record.events import (
 )
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place, Progress
-    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
 ROUNDING = 1e-6
@@ -61,23 +60,23 @@ class NoUpdate(Rule):
     topics = ("order",)
     produces = (Effects((*ORDER, *RATE, "RLS205", "RLS206", "RLS406"), first=None),)
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Look at the updates of a completed run. One that was asked to stop before its first update did what it was asked."""
         stopped = event.stopped and not self.progress.applied
         if event.status != "completed" or stopped or self.progress.started.facts.get("evaluation_only"):
-            return None
-        self.checks += 1
-        if self.progress.applied:
-            return None
+            return
+        if self.holds(self.progress.applied):
+            return
         done = self.progress.started.start_updates
         if self.progress.resumed and self.schedule.updates == done:
-            return self.fail(
+            self.fail(
                 severity="warning",
                 expected="updates left to make",
                 observed=f"a resume after update {done} of {done}, and none made",
                 why="the checkpoint is at the end of the plan, so the run ended normally and trained nothing",
                 fix="raise the epochs or the number of steps, or start from an earlier checkpoint",
             )
+            return
         rows, needed = self.schedule.rows, self.schedule.prompts_per_rollout * self.schedule.rollouts_per_cycle
         why, fix = (
             "",
@@ -92,7 +91,7 @@ class NoUpdate(Rule):
                 "the settings ask for no update: ",
                 "look at the number of passes over the rows and at the number of steps",
             )
-        return self.fail(
+        self.fail(
             expected=self._expected(),
             observed="no update",
             why=why + "the run ended normally and saved weights that were never trained",
@@ -148,24 +147,16 @@ class SkippedUpdate(Rule):
         *UPDATES_SHIFTED,
     )
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """Look at whether the step was made."""
-        self.checks += 1
-        return None if event.applied else self._report(event, self.progress.where(update=event.index))
-
-    def critic_update(self, event: Update) -> Finding | None:
-        """Look at the critic's step. The critic's updates are counted apart from the policy's."""
-        self.checks += 1
-        return None if event.applied else self._report(event, self.progress.where())
-
-    def _report(self, event: Update, where: Where) -> Finding | None:
+        if self.holds(event.applied):
+            return
         of = " of the critic" if event.role == "critic" else ""
         scaler = event.skip_reason == "gradient scaler"
         not_finite = event.skip_reason == NOT_FINITE
-        return self.fail(
+        self.fail(
             expected=f"the optimizer{of} steps",
             observed=f"the loop went on without a step{of}" + (f" ({event.skip_reason})" if event.skip_reason else ""),
-            where=where,
             why=(
                 "the gradient scaler found a gradient that is not finite"
                 if scaler
@@ -181,6 +172,8 @@ class SkippedUpdate(Rule):
             severity="info" if scaler else "warning" if not_finite else "error",
             variant=of + event.skip_reason,
         )
+
+    critic_update = update
 
 
 class UpdatesSaved(Rule):
@@ -226,24 +219,22 @@ class UpdatesSaved(Rule):
         self._rollouts = 0
         self._settled = 0
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Count the updates that were saved on the rollout before this one."""
         if event.purpose == "training":
             self._settle()
-        return None
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """Count the updates on this rollout."""
         self._on_rollout += 1
-        return None
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Report the sum."""
         self._settle()
         if not self._saved:
-            return None
+            return
         rate = self.schedule.updates_per_rollout
-        return self.fail(
+        self.fail(
             expected=f"at most {rate} updates on each rollout",
             observed=f"{self._saved} updates not made, on {self._rollouts} of {self.progress.rollouts} rollouts",
             where=Where(),
@@ -300,18 +291,15 @@ class TrainedBeyondLimit(Rule):
     nothing_seen = "no limit of the divergence is configured, or the divergence is not seen"
     optional = True
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the divergence of a trained mini-batch with the limit."""
         limit = self.progress.started.facts.get("kl_limit")
         if values.divergence is None or limit is None:
-            return None
-        self.checks += 1
-        if values.divergence <= limit * (1 + ROUNDING) + ROUNDING:
-            return None
-        return self.fail(
-            expected=f"no update on a mini-batch whose divergence is above {limit:.4g}",
-            observed=f"one at {values.divergence:.4g}",
-            where=self.progress.where_at(place, event),
-            why="the configured limit does not end the passes over this rollout",
-            fix="look for code that writes to target_kl while the run goes on",
-        )
+            return
+        if not self.holds(values.divergence <= limit * (1 + ROUNDING) + ROUNDING):
+            self.fail(
+                expected=f"no update on a mini-batch whose divergence is above {limit:.4g}",
+                observed=f"one at {values.divergence:.4g}",
+                why="the configured limit does not end the passes over this rollout",
+                fix="look for code that writes to target_kl while the run goes on",
+            )

@@ -24,7 +24,6 @@ from rlstep_hooks.record.events import (
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
-    from rlstep_hooks.planning.finding import Finding
 
 
 class EarlyUpdate(Rule):
@@ -66,21 +65,20 @@ class EarlyUpdate(Rule):
     compares = (Update,)
     produces = (here("RLS204", "RLS208", "RLS401", "RLS803", *LAG, *SAMPLES, *LOSS), *UPDATES_SHIFTED)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim an update that came instead of something else."""
         if not isinstance(difference.observed, Update) or difference.aspect != "kind":
-            return None
+            return
         if isinstance(difference.expected, ExpectedRefresh | ExpectedEnd | ExpectedUpdate):
-            return None
+            return
         self.checks += 1
         plan = self.schedule.critic if difference.observed.role == "critic" else self.schedule
         size, made = plan.microbatches_per_update if plan is not None else None, difference.observed.microbatches
         early = size is None or made < size
-        return self.fail(
+        self.fail(
             expected=name_of(difference.expected)
             + (f" ({number(size, 'micro-batches')} to an update)" if size else ""),
             observed=f"{name_of(difference.observed)} after {number(made, 'micro-batches')}",
-            where=difference.where,
             why=(
                 "the optimizer stepped when its accumulation window was not full"
                 if early
@@ -132,18 +130,17 @@ class MissingUpdate(Rule):
     compares = (Update,)
     produces = (here("RLS203", "RLS208", "RLS803", *LAG, *SAMPLES, *LOSS), *UPDATES_SHIFTED)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim an event that came where an update was due, or that ended a rollout before all of its updates were made."""
         expected = difference.expected
         if difference.aspect != "kind" or isinstance(difference.observed, Refresh):
-            return None
+            return
         if isinstance(expected, ExpectedMicroBatch) and ends_rollout(difference.observed, self.schedule.loop):
             self.checks += 1
             passed = isinstance(difference.observed, EpochEnd)
-            return self.fail(
+            self.fail(
                 expected=f"{name_of(expected)}: {self._planned(expected.role)}",
                 observed=name_of(difference.observed),
-                where=difference.where,
                 why=f"the updates of the {expected.role} on this rollout were not all made",
                 fix=(
                     LAST_ROWS
@@ -152,15 +149,15 @@ class MissingUpdate(Rule):
                 ),
                 variant="rollout" if passed else "mini-batch",
             )
+            return
         if not isinstance(expected, ExpectedUpdate) or isinstance(difference.observed, Update):
-            return None
+            return
         self.checks += 1
         count = expected.microbatches
         after = f" after {number(count, 'micro-batches')}" if count else ""
-        return self.fail(
+        self.fail(
             expected=name_of(expected) + after,
             observed=name_of(difference.observed),
-            where=difference.where,
             why="gradients of a window that should have ended here are dropped or mixed into a later update",
             fix=(
                 "look for an accumulation setting changed in mid-run; fill whole windows in each data epoch"
@@ -211,17 +208,16 @@ class WindowSize(Rule):
     compares = (Update,)
     produces = (here("RLS203", "RLS204", "RLS803", *LOSS),)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a difference in micro-batches."""
         if difference.aspect != "microbatches" or not isinstance(difference.expected, ExpectedUpdate):
-            return None
+            return
         self.checks += 1
         made = difference.observed.microbatches if isinstance(difference.observed, Update) else 0
         more = made > (difference.expected.microbatches or 0)
-        return self.fail(
+        self.fail(
             expected=number(difference.expected.microbatches or 0, "micro-batches"),
             observed=number(made, "micro-batches"),
-            where=difference.where,
             why=(
                 "gradients of another window flowed into this update"
                 if more
@@ -273,24 +269,23 @@ class RoleOutOfTurn(Rule):
     compares = (Update,)
     produces = (here("RLS203", "RLS204", "RLS207", "RLS208", *SAMPLES), lasting("RLS206", "RLS209"))
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim an event of the right kind and the wrong role."""
         expected, observed = difference.expected, difference.observed
         both = (isinstance(expected, ExpectedMicroBatch) and isinstance(observed, MicroBatch)) or (
             isinstance(expected, ExpectedUpdate) and isinstance(observed, Update)
         )
         if not both or difference.aspect != "kind":
-            return None
+            return
         self.checks += 1
         # One role is trained first. If it comes where the other one is due, it has surplus updates. If the other one comes where it is
         # due, it lacks updates.
         first = "critic" if self.schedule.critic_order == "before" else "policy"
         surplus = getattr(observed, "role", "policy") == first
         plan = self.schedule.critic if first == "critic" and self.schedule.critic is not None else self.schedule
-        return self.fail(
+        self.fail(
             expected=name_of(expected),
             observed=name_of(observed),
-            where=difference.where,
             why=f"the {first}, which is trained first, is to make {number(plan.updates_per_rollout, 'updates')} on each rollout; "
             + ("it goes on after those" if surplus else "it ended before those"),
             fix=f"compare passes and mini-batch size of the {first} in the live configuration with what you set",

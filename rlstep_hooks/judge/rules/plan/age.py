@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import RunStarted
 
@@ -65,22 +63,20 @@ class OldAndNotCorrected(Rule):
     seen_in = "plan"
     report = "https://github.com/radixark/miles/pull/1829"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look at the age, where old log-probs come from, and what corrects."""
         schedule = self.schedule
         if schedule.max_age == 0 or schedule.old_logprob_source not in _SOURCES or not schedule.correction:
-            return None
-        self.checks += 1
-        if schedule.correction != "none" and not schedule.correction_inert:
-            return None
+            return
+        if self.holds(schedule.correction != "none" and not schedule.correction_inert):
+            return
         inert = schedule.correction_inert
-        return self.fail(
+        self.fail(
             expected="a correction for the age of the samples: an importance weight, or the engine's log-probs as old ones",
             observed=f"samples {_age(schedule)}, "
             + (f"{schedule.correction}, which cannot act: {inert}" if inert else "no correction"),
             why=f"{_SOURCES[schedule.old_logprob_source]}: the ratio does not see their age, and clipping does not bound it",
             fix=f"{event.facts.get('correct_by') or 'an importance correction'}, or synchronous training",
-            where=Where(),
         )
 
 

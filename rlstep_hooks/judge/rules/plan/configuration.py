@@ -18,12 +18,10 @@ from rlstep_hooks.judge.effects import (
     lasting,
 )
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import RATE_SCHEDULE
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import ConfigChanged, RunStarted
 
 
@@ -152,19 +150,18 @@ class SettingsWithoutEffect(Rule):
     seen_in = "plan"
     report = "https://github.com/verl-project/verl/pull/7331"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look at what the system says of settings that nothing reads."""
         unread = event.facts.get("unread")
         if not unread:
-            return None
+            return
         self.checks += 1
         framework = self.schedule.framework
-        return self.fail(
+        self.fail(
             expected=f"settings that {framework} reads",
             observed=unread,
             why=f"{framework} takes them without an error and reads nothing of them: the run goes on as if they were not there",
             fix="write them under the names that are read",
-            where=Where(),
         )
 
 
@@ -233,18 +230,17 @@ class ConfigRewritten(Rule):
         self._changed: dict[str, tuple[int, int]] = {}
         """Whole numbers that changed, by setting: before and after."""
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Count the check, if the observer compares settings: a change arrives as an event of its own."""
         self.checks += bool(event.facts.get("compares_settings"))
-        return None
 
-    def config_changed(self, event: ConfigChanged) -> Finding | None:
+    def config_changed(self, event: ConfigChanged) -> None:
         """Report the changed setting. The schedule of the learning rate is another rule's."""
         if event.name == RATE_SCHEDULE or self._follows(event):
-            return None
+            return
         produces = self._effects(event)
         if event.since == "configuration":
-            return self.fail(
+            self.fail(
                 severity="error",
                 expected=f"{event.name} = {event.before}, as configured",
                 observed=f"{event.name} = {event.after}",
@@ -253,9 +249,10 @@ class ConfigRewritten(Rule):
                 variant=event.name,
                 produces=produces,
             )
+            return
         since = "the trainer was built" if event.since == "construction" else "training began"
         if event.by_design:
-            return self.fail(
+            self.fail(
                 severity="info",
                 expected=f"{event.name} = {event.before}, as when {since}",
                 observed=f"{event.name} = {event.after}",
@@ -264,7 +261,8 @@ class ConfigRewritten(Rule):
                 variant=event.name,
                 produces=produces,
             )
-        return self.fail(
+            return
+        self.fail(
             expected=f"{event.name} = {event.before}, as when {since}",
             observed=f"{event.name} = {event.after}",
             why="something other than the configuration you wrote sets this value; the plan above has "

@@ -6,11 +6,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunStarted
 
 
@@ -57,20 +55,19 @@ class ClipNeverActs(Rule):
     title = "Ratio is 1 by construction"
     severity = "info"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look at the lags of the plan."""
         self.checks += 1
         if self.schedule.lags != (0,) or self.schedule.old_logprob_source in ("engine", "none"):
-            return None
+            return
         if self.schedule.max_age != 0:  # the weights that compute old log-probs are not those that sampled
-            return None
+            return
         more = event.facts.get("more_updates")
-        return self.fail(
+        self.fail(
             expected="nothing else: every micro-batch trains on samples of the current weights",
             observed=f"lag 0 only, {number(self.schedule.updates_per_rollout, 'updates')} for each rollout",
             why="the ratio is 1 on every token, so clipping never acts and a loss near 0 in the logs is cosmetic",
             fix=f"nothing to fix; {more or 'more reuse epochs or a rollout larger than an update'} would make clipping act",
-            where=Where(),
         )
 
 
@@ -109,11 +106,11 @@ class IntervalMeetsCycle(Rule):
     seen_in = "plan"
     report = "https://github.com/huggingface/trl/pull/3148"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare the intervals with the updates of a rollout."""
         schedule = self.schedule
         if schedule.step_unit != "update" or not schedule.updates_per_rollout:
-            return None
+            return
         for name, what in (("save_every", "checkpoint"), ("eval_every", "evaluation")):
             every = event.facts.get(name)
             if not every or every < 1 or (schedule.updates is not None and every >= schedule.updates):
@@ -122,12 +119,11 @@ class IntervalMeetsCycle(Rule):
             if rollouts.denominator != 1:
                 multiple = schedule.updates_per_rollout.numerator
                 below, above = every // multiple * multiple, -(-every // multiple) * multiple
-                return self.fail(
-                    where=Where(),
+                self.fail(
                     expected=f"a {what} after whole rollouts",
                     observed=f"one every {every} updates, which are {rollouts} rollouts of {schedule.updates_per_rollout} updates",
                     why=f"the {what} falls into the middle of a rollout's updates"
                     + ("; a resumed run generates that rollout anew" if what == "checkpoint" else ""),
                     fix=f"an interval of {' or '.join(str(v) for v in (below, above) if v)} updates",
                 )
-        return None
+                return

@@ -6,11 +6,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunStarted
 
 
@@ -46,13 +44,12 @@ class SeveralRolloutsForOneUpdate(Rule):
     seen_in = "plan"
     report = "https://github.com/huggingface/trl/issues/3662"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare updates per rollout with 1."""
         schedule = self.schedule
         if schedule.updates_per_rollout >= 1 or not schedule.updates_per_rollout:
-            return None
-        return self.fail(
-            where=Where(),
+            return
+        self.fail(
             expected="1 update or more for each rollout",
             observed=f"{number(schedule.updates_per_rollout, 'updates')} for each rollout of {schedule.samples_per_rollout} samples",
             why=f"an update takes {schedule.samples_per_update} samples, more than a rollout has",
@@ -97,19 +94,18 @@ class MinibatchNotBelowRollout(Rule):
     seen_in = "plan"
     report = "https://github.com/volcengine/verl/issues/1524"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare the first mini-batch with the rollout."""
         schedule = self.schedule
         if schedule.loop != "phases" or not schedule.minibatches or not schedule.samples_per_rollout:
-            return None
+            return
         largest = max(schedule.minibatches)
         if largest < schedule.samples_per_rollout or (
             largest == schedule.samples_per_rollout and schedule.reuse_epochs == 1
         ):
-            return None
+            return
         larger = largest > schedule.samples_per_rollout
-        return self.fail(
-            where=Where(),
+        self.fail(
             expected=f"a mini-batch below the {schedule.samples_per_rollout} samples of a rollout",
             observed=f"{largest} samples",
             why=(
@@ -171,25 +167,24 @@ class UpdatesNotAsTheSizesSay(Rule):
     severity = "warning"
     nothing_seen = "the configuration names no number of updates that the plan does not keep to"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare with the nominal number that the system gives."""
         stated = event.facts.get("nominal_updates_per_rollout")
         if stated is None:
-            return None
+            return
         nominal, made = Fraction(str(stated)), self.schedule.updates_per_rollout
         if nominal <= 0:
-            return None
+            return
         self.checks += 1
         last = self.schedule.updates_of_flushed_rollout
         if Fraction(2, 3) < made / nominal < Fraction(3, 2) and last is None:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected=f"{number(nominal, 'updates')} for each rollout, as the sizes say",
             observed=number(made, "updates")
             + (f", and {last} in the last rollout of a data epoch" if last is not None else ""),
             why="the framework divides the sizes among processes or accumulation windows before it counts",
             fix="choose sizes that divide evenly at each of these divisions; --explain shows them",
-            where=Where(),
         )
 
 
@@ -228,15 +223,14 @@ class PromptsForSamples(Rule):
     seen_in = "plan"
     report = "https://github.com/hiyouga/EasyR1/issues/6"
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Compare the mini-batch with the prompts of a rollout."""
         schedule = self.schedule
         if event.facts.get("minibatch_unit") != "samples" or schedule.samples_per_prompt == 1:
-            return None
+            return
         if schedule.samples_per_update != schedule.prompts_per_rollout:
-            return None
-        return self.fail(
-            where=Where(),
+            return
+        self.fail(
             expected="a mini-batch in samples",
             observed=f"{schedule.samples_per_update}, which is also the number of prompts of a rollout",
             why=f"it counts samples, so each rollout makes {schedule.updates_per_rollout} updates",

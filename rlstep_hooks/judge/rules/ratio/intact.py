@@ -9,23 +9,18 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 
-def _in_the_loss(rule: Rule, intact: bool, name: str, where: Where) -> Finding | None:
-    """The finding of a rule, if what a loss takes of its samples is not what was computed; each look counts as a check."""
-    rule.checks += 1
-    if intact:
-        return None
-    return rule.fail(
-        expected=f"the {name} of these samples, bit for bit as computed",
-        observed=f"other {name}",
-        where=where,
-        why="they were overwritten, replaced, or moved to another sample on the way to the loss",
-        fix="look for code that writes into the samples of a rollout or reorders part of it",
-    )
+def _in_the_loss(rule: Rule, intact: bool, name: str) -> None:
+    """Let a rule look whether what a loss takes of its samples is what was computed, and report it if it is not."""
+    if not rule.holds(intact):
+        rule.fail(
+            expected=f"the {name} of these samples, bit for bit as computed",
+            observed=f"other {name}",
+            why="they were overwritten, replaced, or moved to another sample on the way to the loss",
+            fix="look for code that writes into the samples of a rollout or reorders part of it",
+        )
 
 
 class OldLogProbsAltered(Rule):
@@ -65,16 +60,17 @@ class OldLogProbsAltered(Rule):
     optional = True
     produces = (here("RLS312", *OTHER_FORWARD, *LOSS),)
 
-    def carried(self, event: Carried) -> Finding | None:
+    def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
-        return carried(self, event, "old log-probs") or carried(self, event, "engine log-probs")
+        carried(self, event, "old log-probs")
+        carried(self, event, "engine log-probs")
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""
         if values.old_intact is None:
             self.missed += event.old_source in ("at_rollout", "recompute") and not values.left_out
-            return None
-        return _in_the_loss(self, values.old_intact, "old log-probs", self.progress.where_at(place, event))
+            return
+        _in_the_loss(self, values.old_intact, "old log-probs")
 
 
 class TokensAltered(Rule):
@@ -121,51 +117,45 @@ class TokensAltered(Rule):
     cannot_see = "the tokens of the micro-batches were not compared with those generated"
     produces = (of_rollout("RLS413", "RLS515", "RLS518"), here("RLS305", "RLS311", "RLS804", *OTHER_FORWARD, *LOSS))
 
-    def carried(self, event: Carried) -> Finding | None:
+    def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
-        return carried(self, event, "tokens")
+        carried(self, event, "tokens")
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""
         if values.prompts_intact is False:
             self.checks += 1
-            return self.fail(
+            self.fail(
                 expected="the prompts of these samples, as in their rollout",
                 observed="other tokens in their prompts",
-                where=self.progress.where_at(place, event),
                 why="the loss takes the probability of an answer to another prompt than it was given to",
                 fix="look for code that writes into the prompts of a rollout, truncates or reorders them",
                 variant="prompts",
             )
+            return
         if values.tokens_intact is None:
             self.missed += event.old_source in ("at_rollout", "recompute") and not values.left_out
-            return None
-        self.checks += 1
-        if values.tokens_intact:
-            return None
-        return self.fail(
-            expected="the completion tokens of these samples, as generated",
-            observed="other tokens",
-            where=self.progress.where_at(place, event),
-            why="log-probs, rewards and advantages belong to the generated tokens",
-            fix="look for code that tokenises again, truncates or reorders completions after the rollout",
-        )
+            return
+        if not self.holds(values.tokens_intact):
+            self.fail(
+                expected="the completion tokens of these samples, as generated",
+                observed="other tokens",
+                why="log-probs, rewards and advantages belong to the generated tokens",
+                fix="look for code that tokenises again, truncates or reorders completions after the rollout",
+            )
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison with what was generated."""
         if values.tokens_moved is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        if not values.tokens_moved:
-            return None
-        return self.fail(
-            expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
-            observed=f"other tokens in {values.tokens_moved} of {event.samples} samples",
-            where=self.progress.where_at(place, event),
-            why="they were replaced, cut or moved to another sample between the generation and the scoring",
-            fix="look for code that wraps the generation, and for buffers that several samples share",
-            variant="on the way into the rollout",
-        )
+            return
+        if not self.holds(not values.tokens_moved):
+            self.fail(
+                expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
+                observed=f"other tokens in {values.tokens_moved} of {event.samples} samples",
+                why="they were replaced, cut or moved to another sample between the generation and the scoring",
+                fix="look for code that wraps the generation, and for buffers that several samples share",
+                variant="on the way into the rollout",
+            )
 
 
 class ReferenceLogProbsAltered(Rule):
@@ -208,28 +198,24 @@ class ReferenceLogProbsAltered(Rule):
     optional = True
     produces = (here(*LOSS),)
 
-    def carried(self, event: Carried) -> Finding | None:
+    def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
-        return carried(self, event, "reference log-probs")
+        carried(self, event, "reference log-probs")
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""
-        if values.reference_intact is None:
-            return None
-        return _in_the_loss(self, values.reference_intact, "reference log-probs", self.progress.where_at(place, event))
+        if values.reference_intact is not None:
+            _in_the_loss(self, values.reference_intact, "reference log-probs")
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison with what a forward gave."""
         if values.reference_moved is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        if not values.reference_moved:
-            return None
-        return self.fail(
-            expected="a rollout with the log-probs that the reference gave",
-            observed=f"{values.reference_moved} others",
-            where=self.progress.where_at(place, event),
-            why="they were scaled, replaced or moved while the rollout was put together",
-            fix="look for code that wraps the scoring of rollouts",
-            variant="on the way into the rollout",
-        )
+            return
+        if not self.holds(not values.reference_moved):
+            self.fail(
+                expected="a rollout with the log-probs that the reference gave",
+                observed=f"{values.reference_moved} others",
+                why="they were scaled, replaced or moved while the rollout was put together",
+                fix="look for code that wraps the scoring of rollouts",
+                variant="on the way into the rollout",
+            )

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from rlstep_hooks.judge.conformance import Difference
-    from rlstep_hooks.planning.finding import Finding
 
 
 class RefreshNotAsPlanned(Rule):
@@ -55,49 +54,47 @@ class RefreshNotAsPlanned(Rule):
     compares = (Rollout, Refresh)
     produces = (here("RLS302", "RLS304", "RLS305", "RLS307", "RLS310", "RLS312", *OTHER_FORWARD, *SAMPLES, *LOSS),)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a refresh that is missing or surplus, or of another version."""
         if isinstance(difference.expected, ExpectedRefresh) and difference.aspect == "kind":
             self.checks += 1
-            return self.fail(
+            self.fail(
                 expected="old log-probs computed with the rollout",
                 observed="no old log-probs",
-                where=difference.where,
                 why="samples that will be older than the weights are trained as if they were fresh",
                 fix="look for code that removes or replaces the old log-probs of the rollout",
                 variant="missing",
             )
+            return
         if difference.aspect == "version" and isinstance(difference.observed, Refresh):
             self.checks += 1
-            return self.fail(
+            self.fail(
                 expected=f"old log-probs of policy version {getattr(difference.expected, 'version', '?')}",
                 observed=f"old log-probs of policy version {getattr(difference.observed, 'policy_version', '?')}",
-                where=difference.where,
                 why="the ratio compares the current policy with another version than the one that sampled",
                 fix="look for code that computes old log-probs later, or with other weights",
                 variant="version",
             )
+            return
         if isinstance(difference.observed, Refresh) and difference.aspect == "kind":
             self.checks += 1
             place = "inside the training loss" if difference.observed.in_loss else "outside its place"
-            return self.fail(
+            self.fail(
                 expected="no computation of old log-probs here",
                 observed=f"old log-probs computed again, {place}",
-                where=difference.where,
                 why="a denominator recomputed with newer weights pulls the ratio towards 1 and hides the lag",
                 fix="compute old log-probs once, with the rollout",
                 variant="surplus",
             )
-        return None
+            return
 
-    def refresh(self, event: Refresh) -> Finding | None:
+    def refresh(self, event: Refresh) -> None:
         """Report old log-probs that no forward of the policy produced."""
         if event.policy_version is not None:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected="old log-probs from a forward of the policy",
             observed="old log-probs that no observed forward of the policy produced",
-            where=self.progress.where(rollout=self.progress.rollout_number(event.rollout)),
             why="they come from other weights or another computation, so the ratio is not that of this policy",
             fix="look for code that replaces the old log-probs of the rollout",
             variant="origin",
@@ -147,21 +144,19 @@ class StaleWithoutOldLogProbs(Rule):
     cannot_see = "which version sampled them was not observed"
     produces = (here("RLS302", "RLS310", *LOSS),)
 
-    def microbatch(self, event: MicroBatch) -> Finding | None:
+    def microbatch(self, event: MicroBatch) -> None:
         """Compare the samples' version with the policy's."""
         if event.old_source != "detach":
-            return None
+            return
         if event.sampled_version is None:
             self.missed += 1
-            return None
-        self.checks += 1
+            return
         age = event.policy_version - event.sampled_version
-        if age == 0:
-            return None
-        return self.fail(
+        if self.holds(age == 0):
+            return
+        self.fail(
             expected="old log-probs of the version that sampled, or samples of the current weights",
             observed=f"samples that are {number(age, 'updates')} old, with a ratio of 1 by construction",
-            where=self.progress.where(microbatch=event.index),
             why="off-policy samples are trained without a correction, and the logged ratio cannot show it",
             fix="make the generation period and the accumulation multiples of each other",
         )
@@ -209,24 +204,22 @@ class LagNotAsPlanned(Rule):
     cannot_see = "which version the old log-probs or the samples of a micro-batch come from was not observed"
     produces = (here("RLS304", *SAMPLES, *LOSS),)
 
-    def microbatch(self, event: MicroBatch) -> Finding | None:
+    def microbatch(self, event: MicroBatch) -> None:
         """Count micro-batches whose lag is not known, because these match any plan."""
         self.missed += observed_lag(event) is None
-        return None
 
     def checked(self, matched: Counter[type]) -> int:
         """The number of micro-batches whose lag was compared."""
         return max(super().checked(matched) - self.missed, 0)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a difference in lag."""
         if difference.aspect != "lag" or not isinstance(difference.observed, MicroBatch):
-            return None
+            return
         self.checks += 1
-        return self.fail(
+        self.fail(
             expected=f"lag {getattr(difference.expected, 'lag', '?')}",
             observed=f"lag {observed_lag(difference.observed)}",
-            where=difference.where,
             why="these samples are older or newer, counted in updates, than the configuration says",
             fix="look for code that picks micro-batches from the samples of a rollout, or refreshes old log-probs",
         )
@@ -285,16 +278,15 @@ class ReferenceLogProbs(Rule):
         """What the observer says of reference log-probs: "seen", "unseen" where a run may have some, or "none"."""
         return str(self.progress.started.facts.get("reference_log_probs", "seen"))
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a difference in the reference pass."""
         if difference.aspect != "reference":
-            return None
+            return
         self.checks += 1
         planned = bool(getattr(difference.expected, "reference", False))
-        return self.fail(
+        self.fail(
             expected="reference log-probs with the rollout" if planned else "no reference log-probs",
             observed="no reference log-probs" if planned else "reference log-probs",
-            where=difference.where,
             why="the KL term does not follow the configured coefficient",
             fix="compare the KL coefficient of the live configuration with what you set",
         )

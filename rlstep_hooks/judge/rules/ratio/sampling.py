@@ -10,8 +10,6 @@ from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
 
 
@@ -62,20 +60,18 @@ class LossAsSampled(ValueRule):
     optional = True
     produces = (here("RLS408"),)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the mean distance with the tolerance."""
         if values.sampling_gap is None:
-            return None
-        self.checks += 1
+            return
         tolerance = MEAN_TOLERANCE[self.progress.precision]
-        if values.sampling_gap <= tolerance:
-            return None
-        return self.fail_by(
+        if self.holds(values.sampling_gap <= tolerance):
+            return
+        self.fail_by(
             values.sampling_gap / tolerance,
             expected=f"log-probs as they were when the tokens were drawn, within {tolerance:g} on average in "
             f"{self.progress.compute_dtype}",
             observed=f"{values.sampling_gap:.2g} away on average, {values.max_sampling_gap or 0.0:.2g} at most",
-            where=self.progress.where_at(place, event),
             degree=how_far(values.sampling_gap, tolerance),
             why="the same weights give the drawn tokens other probabilities in the training forward than in generation",
             fix="compare precision, autocast, attention mask, positions, adapters and hooks of the model in training with those in "

@@ -25,7 +25,6 @@ from rlstep_hooks.planning.words import number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues, RunEnded, Update
 
 
@@ -115,32 +114,30 @@ class RatioAtLagZero(ValueRule):
     # A mean of 0.125 makes the average token 13 % more or less probable, in two forwards of one program with the same weights.
     beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": 2.5}
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the mean |log ratio| of a lag-0 micro-batch with the tolerance."""
         if event.old_source in ("detach", "engine"):
-            return None
+            return
         lag, mean = observed_lag(event), values.mean_abs_log_ratio
         if lag is None or (lag == 0 and mean is None):
             self.missed += 1
-            return None
+            return
         if lag or mean is None:
-            return None
-        self.checks += 1
+            return
         tolerance = MEAN_TOLERANCE[self.progress.precision]
-        if mean <= tolerance:
-            return None
+        if self.holds(mean <= tolerance):
+            return
         noise = noise_of(self.progress.started.facts)
         cause = (
             noise.cause
             if noise is not None
             else "the forward that computed the old log-probs differs from the training forward in more than its weights"
         )
-        return self.fail_by(
+        self.fail_by(
             mean / tolerance if noise is None else 1.0,  # noise is no fault of the formulas, however far it goes
             tokens=values.tokens or 0,
             expected=f"mean |log ratio| at most {tolerance:g} in {self.progress.compute_dtype}",
             observed=f"mean {mean:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
-            where=self.progress.where_at(place, event),
             degree=how_far(mean, tolerance),
             why=cause + "; every later ratio is off by as much",
             fix=(
@@ -209,31 +206,30 @@ class RatioStuckAtOne(ValueRule):
         self._moved = 0
         """Micro-batches whose ratio showed such a change."""
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look for an exact 0 on every token."""
         taught = values.log_prob_gradient != 0.0
         remember(self._taught, event.policy_version, self._taught.get(event.policy_version, False) or taught)
         if event.old_source == "detach" or not values.tokens:
-            return None
+            return
         if event.sampled_version is None or values.max_abs_log_ratio is None:
             self.missed += 1
-            return None
+            return
         if event.sampled_version >= event.policy_version:
-            return None
+            return
         if event.old_version is not None and event.old_version >= event.policy_version:
-            return None
+            return
         visible = VISIBLE_CHANGE[self.progress.precision]
         change = self._change(event.sampled_version, event.policy_version)
         few = max(1.0, MANY_TOKENS / values.tokens)
         if values.tokens < FEWEST_TOKENS or is_certain(values) or change < few * visible:
-            return None
-        self.checks += 1
-        if values.max_abs_log_ratio != 0.0:
+            return
+        if self.holds(values.max_abs_log_ratio != 0.0):
             self._moved += 1
-            return None
+            return
         exact = self.progress.precision == "float32"
         shows = exact or self._moved >= SEVERAL or change >= FAR_MORE * visible
-        return self.fail_by(
+        self.fail_by(
             math.inf if shows else 1.0,
             known="the current log-probs" if exact else "",
             exact=exact,
@@ -243,7 +239,6 @@ class RatioStuckAtOne(ValueRule):
                 f"{number(event.policy_version - event.sampled_version, 'updates')} after they were sampled"
             ),
             observed="exactly 1 on every token",
-            where=self.progress.where_at(place, event),
             why="the old log-probs are those of the current weights: recomputed, or the same tensor",
             fix="find the code that computes old log-probs again, or passes the current ones in their place",
         )
@@ -321,21 +316,20 @@ class RatioNeverMoves(Rule):
         self._learned_from = -1
         """The latest rollout of which some trained token has, or may have, an advantage other than 0."""
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """Remember the rate of an update."""
         if event.applied and event.learning_rate is not None:
             remember(self._rates, event.version, event.learning_rate)
-        return None
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Remember whether there is something to learn from a rollout."""
-        self._signal.add(values, event, place)
-        return None
+        self._signal.add(values, event, self.progress.rollout_shown)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at a micro-batch that is trained after an update."""
+        rollout = self.progress.rollout_shown
         if may_teach(values):
-            self._learned_from = place[0] - 1
+            self._learned_from = rollout
         lag = observed_lag(event)
         if (
             event.old_source not in ("at_rollout", "recompute", "engine")
@@ -343,13 +337,12 @@ class RatioNeverMoves(Rule):
             or not values.tokens
             or is_certain(values)
         ):
-            return None
+            return
         if lag is None or lag < 1:
-            return None
-        finding = None
-        if self._open is None or self._open.rollout != place[0] - 1:
-            finding = self._settle()
-            self._open = _AtLag(place[0] - 1, event, place)
+            return
+        if self._open is None or self._open.rollout != rollout:
+            self._settle()
+            self._open = _AtLag(rollout, event, self.progress.place_shown)
         self._open.microbatches += 1
         self._open.learned = self._open.learned or self._learned_from == self._open.rollout
         self._open.moved = self._open.moved or values.max_abs_log_ratio != 0.0
@@ -357,16 +350,15 @@ class RatioNeverMoves(Rule):
             max(event.policy_version - lag, event.policy_version - RECENT_UPDATES) + 1, event.policy_version + 1
         )
         self._open.rate = max([self._open.rate, *(self._rates.get(version, 0.0) for version in between)])
-        return finding
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Judge the last rollout."""
-        return self._settle()
+        self._settle()
 
-    def _settle(self) -> Finding | None:
+    def _settle(self) -> None:
         seen, self._open = self._open, None
         if seen is None or seen.rollout not in self._signal.numbers or not seen.rate or not seen.learned:
-            return None
+            return
         self._signal.forget_to(seen.rollout)
         self.checks += 1
         self._unmoved = 0 if seen.moved else self._unmoved + 1
@@ -374,8 +366,8 @@ class RatioNeverMoves(Rule):
         # In reduced precision a small update is below the resolution of the log-probs, however often it is made.
         often = self._unmoved >= UNMOVED_ROLLOUTS and self.progress.precision == "float32"
         if seen.moved or not (visible or often):
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected="a ratio other than 1 on some token of the rollout, once the policy was updated on it",
             observed=f"exactly 1 on every token of {number(seen.microbatches, 'micro-batches')} at a lag above 0",
             where=self.progress.where_at(seen.place, seen.first),
@@ -443,18 +435,16 @@ class LoggedRatio(Rule):
     topics = ("log_ratio",)
     nothing_seen = "the framework logs no mean ratio"
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Compare the two means."""
         if values.logged_ratio is None or not values.mean_ratio:
-            return None
-        self.checks += 1
+            return
         factor = values.logged_ratio / values.mean_ratio
-        if abs(factor - 1) <= LOGGED_TOLERANCE:
-            return None
-        return self.fail(
+        if self.holds(abs(factor - 1) <= LOGGED_TOLERANCE):
+            return
+        self.fail(
             expected=f"the mean ratio of the updates on this rollout, {values.mean_ratio:.4g}",
             observed=f"{values.logged_ratio:.4g} in the logs, {factor:.3g} times that",
-            where=self.progress.where_at(place, event),
             why="the logs average over more than the micro-batches that were trained, or over others",
             fix=f"divide this and other averages of the loop by {factor:.3g}",
         )

@@ -10,7 +10,6 @@ from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import Rewarded
 
 
@@ -61,23 +60,22 @@ class WeightsNotDocumented(ValueRule):
         """Sum of the fractions of tokens outside of the bounds."""
         self._counted = 0
 
-    def rewarded(self, event: Rewarded) -> Finding | None:
+    def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout."""
         if event.weights_off is None:
-            return None
+            return
         self.checks += 1
         if event.weights_cut is not None:
             self._cut, self._counted = self._cut + event.weights_cut, self._counted + 1
         off = event.weights_off
         if off <= 1:
-            return None
-        return self.fail_by(
+            return
+        self.fail_by(
             off,
             degree=how_far(off, 1.0),
             known=event.weights_like,
             expected="the weights of the documented formula for these log-probs",
             observed=event.weights_like or f"others, up to {off:.3g} times as far from them as rounding explains",
-            where=self.progress.where(rollout=self.progress.rollout_number(event.rollout)),
             why="nothing else corrects for the age of the samples and for the engine's arithmetic",
             fix="look at what is handed to the correction, and at what takes its weights on to the loss",
         )

@@ -11,7 +11,6 @@ from rlstep_hooks.planning.words import number
 if TYPE_CHECKING:
     from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import AdapterUsed
 
 NO_ENGINE = "no engine told what it holds after a sync"
@@ -82,27 +81,27 @@ class NotHeld(Rule):
         found = len(self._compared)
         return f"{found} of {number(self._due, 'tensors')} compared" if found < self._due else ""
 
-    def delivered(self, delivery: Delivery) -> Finding | None:
+    def delivered(self, delivery: Delivery) -> None:
         """Compare what the engine holds with what the policy has."""
         if not delivery.compared:
             self.missed += 1
-            return None
+            return
         self.checks += 1
         sent, held = delivery.sent, delivery.held
         self._compared.update(delivery.names)
         self._due = max(self._due, sent.tensors or sent.sent)
         if not delivery.wrong:
             self._right[held.engine] = sent.policy_version
-            return None
+            return
         if delivery.through:
-            return None  # RLS417
+            return  # RLS417
         which, variant = self._what_it_holds(delivery)
         first = ", ".join(delivery.wrong[:3])
         fix = {
             "sent": "look at what is handed over: is it read from the policy after its last update?",
             "woken": "sync the weights after the engine was woken up, or keep them while it sleeps",
         }.get(variant, "look at the names that the engine loads, and at errors that its loader swallows")
-        return self.fail(
+        self.fail(
             expected=f"the weights of version {sent.policy_version} in {held.engine} after sync {held.number}",
             observed=f"{which}: {len(delivery.wrong)} of {delivery.compared} tensors looked at ({first})",
             why="the engine samples from other weights than those that are trained, and neither a label nor the ratio shows it",
@@ -167,22 +166,22 @@ class PartArrived(Rule):
     cannot_see = "the tensors that were handed over have other names than the policy's"
     produces = (Effects(("RLS402", "RLS403", "RLS413", "RLS415", *OTHER_FORWARD), last=1),)
 
-    def delivered(self, delivery: Delivery) -> Finding | None:
+    def delivered(self, delivery: Delivery) -> None:
         """Compare the numbers of tensors."""
         sent, held = delivery.sent, delivery.held
         if held.woken:
-            return None
+            return
         if not sent.sent and (held.arrived or sent.tensors is None):
             self.missed += 1
-            return None
+            return
         self.checks += 1
         if sent.tensors is not None and sent.sent < sent.tensors:
             observed, due = f"{sent.sent} of {sent.tensors} were handed over", sent.tensors
         elif held.arrived < sent.sent:
             observed, due = f"only {held.arrived} of {sent.sent} arrived in {held.engine}", sent.sent
         else:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected=f"{number(due, 'tensors')} in sync {held.number}",
             observed=observed,
             why="the engine then samples from a mixture of old and new weights",
@@ -228,19 +227,17 @@ class OtherDtype(Rule):
     nothing_seen = NO_ENGINE
     produces = (Effects(("RLS403", "RLS415", *OTHER_FORWARD), last=1),)
 
-    def delivered(self, delivery: Delivery) -> Finding | None:
+    def delivered(self, delivery: Delivery) -> None:
         """Look for a dtype that explains the values."""
         if not delivery.compared:
-            return None
-        self.checks += 1
-        if not delivery.through:
-            return None
-        return self.fail(
-            expected=f"the policy's weights as {delivery.dtype}, which {delivery.held.engine} computes with",
-            observed=f"{number(len(delivery.wrong), 'tensors')} with values that were rounded to {delivery.through} first",
-            why="the engine computes with coarser weights than the trainer, and its log-probs differ at every token",
-            fix=f"look for a cast to {delivery.through} where weights are handed over",
-        )
+            return
+        if not self.holds(not delivery.through):
+            self.fail(
+                expected=f"the policy's weights as {delivery.dtype}, which {delivery.held.engine} computes with",
+                observed=f"{number(len(delivery.wrong), 'tensors')} with values that were rounded to {delivery.through} first",
+                why="the engine computes with coarser weights than the trainer, and its log-probs differ at every token",
+                fix=f"look for a cast to {delivery.through} where weights are handed over",
+            )
 
 
 class AdapterNotBound(Rule):
@@ -285,30 +282,32 @@ class AdapterNotBound(Rule):
     optional = True
     produces = (Effects(("RLS402", "RLS403", "RLS413", "RLS415", *OTHER_FORWARD), last=1),)
 
-    def adapter_used(self, event: AdapterUsed) -> Finding | None:
+    def adapter_used(self, event: AdapterUsed) -> None:
         """Look whether any request was bound to the adapter, and whether the layers have it."""
         if not event.requests:
-            return None
+            return
         self.checks += 1
         if event.parts is not None and not event.matched:
-            return self.fail(
+            self.fail(
                 expected=f"layers of {event.engine} that the adapter changes",
                 observed=f"an adapter with parts for {number(event.parts, 'layers')}, of which the engine has none",
                 why="the names in the adapter fit no layer of the engine: it samples from the base model",
                 fix="compare the names of the adapter's tensors with those of the engine's layers",
                 variant="names",
             )
+            return
         if event.empty:
-            return self.fail(
+            self.fail(
                 expected=f"layers of {event.engine} that hold the adapter",
                 observed=f"zeros in {event.empty} of {number(event.matched, 'layers')} that the adapter changes",
                 why="these layers compute as the base model does",
                 fix="deliver the adapter again after the engine was woken up",
                 variant="zeros",
             )
+            return
         if event.bound:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected=f"requests of {event.engine} that run with the adapter",
             observed=f"{number(event.requests, 'requests')}, none with an adapter",
             why="the engine samples from the base model, without what was learned",

@@ -13,8 +13,7 @@ from rlstep_hooks.judge.rules.precision import how_far, precision_class
 if TYPE_CHECKING:
     from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.precision import Precision
-    from rlstep_hooks.judge.rules.progress import Place, Progress
-    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 SAMPLER_GAP_TOLERANCE = {"float32": 1e-3, "reduced": 0.05}
@@ -159,37 +158,34 @@ class SamplerGap(ValueRule):
         self._delivered: bool | None = None
         """Whether the engine holds the weights of the policy, as far as they were compared; None if they were not."""
 
-    def delivered(self, delivery: Delivery) -> Finding | None:
+    def delivered(self, delivery: Delivery) -> None:
         """Remember whether the engine's own tensors were those of the policy."""
         if delivery.compared:
             self._delivered = not delivery.wrong
-        return None
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the engine's log-probs where they are the old ones, and all samples are of the weights that train on them."""
         gap = values.mean_abs_log_ratio
         asked = self.progress.started.facts.get("engine_log_probs_are_old")
         if not asked or event.old_source != "engine" or event.old_version != event.policy_version or gap is None:
-            return None
+            return
         if self._precision() == "reduced" and (values.tokens or 0) < ENOUGH_TOKENS:
-            return None
-        self.checks += 1
+            return
         tolerance = self._tolerance()
-        if gap <= tolerance:
-            return None
+        if self.holds(gap <= tolerance):
+            return
         cause = self._rest()
-        return self.fail_by(
+        self.fail_by(
             gap / tolerance,
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=f"mean {gap:.3g}, max {values.max_abs_log_ratio or 0.0:.3g}",
-            where=self.progress.where_at(place, event),
             degree=how_far(gap, tolerance),
             why=cause.why,
             fix=cause.fix,
             variant="old log-probs",
         )
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Compare the mean gap with the bound."""
         lags = event.sampler_version is not None and event.sampler_version != event.policy_version
         # Samples with a stamp of no sync, where stamps are of single samples.
@@ -201,23 +197,22 @@ class SamplerGap(ValueRule):
         if gap is None:
             in_loss = self.progress.started.facts.get("engine_log_probs_are_old")
             self.missed += event.purpose == "training" and not lags and not in_loss
-            return None
+            return
         self.checks += 1
         tolerance, usual = self._tolerance(), self._usual()
         if gap <= min(tolerance, usual * SUDDEN if usual is not None else tolerance):
             self._measured, self._largest = self._measured + 1, max(self._largest, gap)
-            return None
+            return
         observed = f"mean {gap:.3g}, max {values.sampler_gap_max or 0.0:.3g}"
-        where = self.progress.where_at(place, event)
         if gap <= tolerance:
-            return self.fail(
+            self.fail(
                 expected=f"mean |log-prob difference| near the {self._largest:.3g} of the rollouts before",
                 observed=observed,
-                where=where,
                 why="at the same policy version the engine suddenly computes something else: with other weights, or other settings",
                 fix="look at the sync of weights before this rollout: are all tensors sent and loaded?",
                 variant="sudden",
             )
+            return
         top_p = self.progress.started.facts.get("configured_sampling", {}).get("top_p", 1.0)
         if values.sampler_gap_fit:
             cause = _cause_of(values.sampler_gap_fit)
@@ -225,11 +220,10 @@ class SamplerGap(ValueRule):
             cause = msgspec.structs.replace(_cause_of(f"top_p {top_p:g}"), shows=f"which is -ln {top_p:g}")
         else:
             cause = self._rest()
-        return self.fail_by(
+        self.fail_by(
             1.0 if cause.variant in EXPLAINED else gap / tolerance,
             expected=f"mean |log-prob difference| at most {tolerance:g}",
             observed=f"{observed}; {cause.shows}" if cause.shows else observed,
-            where=where,
             degree="" if cause.shows else how_far(gap, tolerance),
             why=cause.why,
             fix=cause.fix,

@@ -8,8 +8,6 @@ from rlstep_hooks.judge.effects import OTHER_FORWARD, here, of_rollout
 from rlstep_hooks.judge.rules.base import Rule
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import Rollout, RolloutValues, Update, UpdateValues
 
 
@@ -53,57 +51,42 @@ class WeightsMovedBetweenUpdates(Rule):
     nothing_seen = "fewer than two updates were probed"
     produces = (here("RLS302", "RLS310", "RLS402", "RLS403", "RLS411", "RLS412", *OTHER_FORWARD),)
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the movement since the last update."""
         if event.role == "critic" or not values.probed:
-            return None
+            return
         if event.index == 0 or self.progress.updates < 2:
-            return None
-        self.checks += 1
-        if not values.moved_before and values.tensors_moved:
-            return self.fail(
+            return
+        if not self.holds(not values.moved_before and not values.tensors_moved):
+            moved = f"{values.moved_before} of {values.probed} probed weights"
+            self.fail(
                 expected="the weights that the last update left",
-                observed=f"{values.tensors_moved} tensors have other values",
-                where=self.progress.where_at(place, event),
+                observed=f"{moved if values.moved_before else f'{values.tensors_moved} tensors'} have other values",
                 why="something other than the optimizer wrote into the policy",
                 fix="look for callbacks and engines that write into the model's parameters",
             )
-        if not values.moved_before:
-            return self._written(event, self.progress.where_at(place, event)) if event.written else None
-        return self.fail(
-            expected="the weights that the last update left",
-            observed=f"{values.moved_before} of {values.probed} probed weights have other values",
-            where=self.progress.where_at(place, event),
-            why="something other than the optimizer wrote into the policy",
-            fix="look for callbacks and engines that write into the model's parameters",
-        )
+        elif event.written:
+            self.fail(
+                expected="no write to the policy's weights but the optimizer's",
+                observed=f"{event.written} of the probed tensors were written to, and have their values again",
+                why="something swapped the weights between two updates; what ran in between ran with other weights",
+                fix="look for averages that are swapped in for an evaluation, and for engines that share the tensors",
+                severity="warning",
+                variant="put back",
+            )
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the model, where the optimizer steps on weights of its own."""
         if values.model_moved is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        if not values.model_moved:
-            return None
-        return self.fail(
-            expected="the weights that the last update left in the model",
-            observed=f"{values.model_moved} probed weights have other values when log-probs are computed, trained or synced",
-            where=self.progress.where_at(place, event),
-            why="something other than an update wrote into the policy; the optimizer's own weights do not have it",
-            fix="look for callbacks and engines that write into the model's parameters",
-            variant="model",
-        )
-
-    def _written(self, event: Update, where: Where) -> Finding | None:
-        return self.fail(
-            expected="no write to the policy's weights but the optimizer's",
-            observed=f"{event.written} of the probed tensors were written to, and have their values again",
-            where=where,
-            why="something swapped the weights between two updates; what ran in between ran with other weights",
-            fix="look for averages that are swapped in for an evaluation, and for engines that share the tensors",
-            severity="warning",
-            variant="put back",
-        )
+            return
+        if not self.holds(not values.model_moved):
+            self.fail(
+                expected="the weights that the last update left in the model",
+                observed=f"{values.model_moved} probed weights have other values when log-probs are computed, trained or synced",
+                why="something other than an update wrote into the policy; the optimizer's own weights do not have it",
+                fix="look for callbacks and engines that write into the model's parameters",
+                variant="model",
+            )
 
 
 class GeneratedWithOthers(Rule):
@@ -144,17 +127,14 @@ class GeneratedWithOthers(Rule):
     optional = True
     produces = (of_rollout("RLS403", "RLS413", *OTHER_FORWARD),)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
         if values.weights_differ is None or event.purpose != "training":
-            return None
-        self.checks += 1
-        if not values.weights_differ:
-            return None
-        return self.fail(
-            expected="the weights that the last update left",
-            observed=f"{values.weights_differ} probed weights have other values at the first forward of the generation",
-            where=self.progress.where_at(place, event),
-            why="the rollout is not of the policy that is trained on it",
-            fix="look for callbacks and wrappers that write into the model around its generation",
-        )
+            return
+        if not self.holds(not values.weights_differ):
+            self.fail(
+                expected="the weights that the last update left",
+                observed=f"{values.weights_differ} probed weights have other values at the first forward of the generation",
+                why="the rollout is not of the policy that is trained on it",
+                fix="look for callbacks and wrappers that write into the model around its generation",
+            )

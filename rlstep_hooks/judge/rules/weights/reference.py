@@ -11,8 +11,6 @@ from rlstep_hooks.judge.rules.noise import noise_of
 from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place
-    from rlstep_hooks.planning.finding import Finding, Where
     from rlstep_hooks.record.events import (
         MicroBatch,
         MicroBatchValues,
@@ -69,71 +67,60 @@ class ReferenceMoved(Rule):
     nothing_seen = "there is no reference model of its own"
     produces = (here("RLS308", "RLS311"),)
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Look at the comparison of checksums."""
-        if event.reference_intact is None:
-            return None
-        return self._compare(event.reference_intact, self.progress.where())
+        if event.reference_intact is not None:
+            self._compare(event.reference_intact)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of probed weights."""
         if values.reference_changed is None:
-            return None
-        where = self.progress.where_at(place, event)
+            return
         if values.reference_shared:
             self.checks += 1
-            return self.fail(
+            self.fail(
                 expected="a reference with weights of its own",
                 observed="the policy's own tensors",
-                where=where,
                 why="the KL term compares the policy with itself, and holds nothing back",
                 fix="give the trainer a copy of the policy as its reference, or none so that it makes one",
                 variant="shared",
             )
-        if values.reference_written and not values.reference_changed:
+        elif values.reference_written and not values.reference_changed:
             self.checks += 1
-            return self._put_back(values.reference_written, where)
-        return self._compare(not values.reference_changed, where)
+            self.fail(
+                expected="no write to the reference's weights",
+                observed=f"{values.reference_written} of its probed tensors were written to, and have their values again",
+                why="something swapped the weights of the reference; what ran in between ran with another one",
+                fix="look for code that loads or swaps weights into the reference",
+                severity="warning",
+                variant="put back",
+            )
+        else:
+            self._compare(not values.reference_changed)
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the sync that follows an update."""
         if values.reference_off is None:
-            return None
-        self.checks += 1
-        if not values.reference_off:
-            return None
+            return
+        if self.holds(not values.reference_off):
+            return
         like = f": it {values.reference_like}" if values.reference_like else ""
-        return self.fail(
+        self.fail(
             expected="after this update a reference that is mixed with the policy, as configured",
             observed=f"{values.reference_off} of its probed weights have other values{like}",
-            where=self.progress.where_at(place, event),
             why="the KL term holds the policy near another model than configured",
             fix="look for the callback that syncs the reference: is it there once, and has it this reference and this share?",
             variant="not as configured",
         )
 
-    def _put_back(self, written: int, where: Where) -> Finding | None:
-        return self.fail(
-            expected="no write to the reference's weights",
-            observed=f"{written} of its probed tensors were written to, and have their values again",
-            where=where,
-            why="something swapped the weights of the reference; what ran in between ran with another one",
-            fix="look for code that loads or swaps weights into the reference",
-            severity="warning",
-            variant="put back",
-        )
-
-    def _compare(self, intact: bool, where: Where) -> Finding | None:
-        self.checks += 1
-        if intact:
-            return None
-        return self.fail(
-            expected="the weights that the reference began with",
-            observed="other weights",
-            where=where,
-            why="the KL term compares the policy with something that follows it, or with another model than configured",
-            fix="look for code that loads or copies weights into the reference",
-        )
+    def _compare(self, intact: bool) -> None:
+        if not self.holds(intact):
+            self.fail(
+                expected="the weights that the reference began with",
+                observed="other weights",
+                why="the KL term compares the policy with something that follows it, or with another model than configured",
+                fix="look for code that loads or copies weights into the reference",
+            )
 
 
 class ReferenceNotThePolicy(ValueRule):
@@ -179,31 +166,27 @@ class ReferenceNotThePolicy(ValueRule):
     optional = True
     several = 1
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the distance in a loss."""
-        if values.reference_gap is None:
-            return None
-        return self._compare(values.reference_gap, self.progress.where_at(place, event))
+        if values.reference_gap is not None:
+            self._compare(values.reference_gap)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the distance in a rollout whose rewards take it, or whose reference a controller asked for."""
-        if values.reference_gap is None or event.policy_version:
-            return None
-        return self._compare(values.reference_gap, self.progress.where_at(place, event))
+        if values.reference_gap is not None and not event.policy_version:
+            self._compare(values.reference_gap)
 
-    def _compare(self, gap: float, where: Where) -> Finding | None:
+    def _compare(self, gap: float) -> None:
         facts = self.progress.started.facts
         if noise_of(facts) is not None or facts.get("trained_before"):
-            return None
-        self.checks += 1
+            return
         tolerance = REFERENCE_GAP[self.progress.precision]
-        if gap <= tolerance:
-            return None
-        return self.fail_by(
+        if self.holds(gap <= tolerance):
+            return
+        self.fail_by(
             gap / tolerance,
             expected=f"mean |policy - reference| of the log-probs at most {tolerance:g} before the first update",
             observed=f"mean {gap:.3g}",
-            where=where,
             degree=how_far(gap, tolerance),
             why="the reference has other weights than the policy began with, or computes its log-probs in another way",
             fix="compare the paths and the precision of both models, and what changed the policy after it was loaded",

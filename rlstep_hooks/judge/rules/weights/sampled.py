@@ -9,8 +9,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.sampled import SampledTest, Surprisal
 
 if TYPE_CHECKING:
-    from rlstep_hooks.judge.rules.progress import Place, Progress
-    from rlstep_hooks.planning.finding import Finding
+    from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 MARGIN = {"float32": 0.005, "reduced": 0.02}
@@ -78,36 +77,31 @@ class NotDrawnFromPolicy(Rule):
         self._seen: set[tuple[int, int]] = set()
         """Samples that were counted at this policy version; a second pass shows the same tokens again."""
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Add the tokens of a micro-batch that the policy which sampled them trains on for the first time."""
-        if values.surprise is None or event.sampled_version != event.policy_version or not self._are_new(event):
-            return None
-        return self._add(values, values.tokens, event, place)
+        if values.surprise is not None and event.sampled_version == event.policy_version and self._are_new(event):
+            self._add(values, values.tokens)
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Add the tokens of a rollout whose entropies came with its old log-probs, at the version that sampled it."""
-        if not values.drawn_tokens or not event.all_drawn or event.sampler_version != event.policy_version:
-            return None
-        return self._add(values, values.drawn_tokens, event, place)
+        if values.drawn_tokens and event.all_drawn and event.sampler_version == event.policy_version:
+            self._add(values, values.drawn_tokens)
 
-    def _add(
-        self, values: MicroBatchValues | RolloutValues, tokens: int, event: MicroBatch | Rollout, place: Place
-    ) -> Finding | None:
+    def _add(self, values: MicroBatchValues | RolloutValues, tokens: int) -> None:
         facts = self.progress.started.facts
         if values.surprise is None or values.surprise_squares is None or "surprise_cap" not in facts:
-            return None
+            return
         if self._test is None:
             margin = MARGIN["reduced" if facts.get("sampled_by_engine") else self.progress.precision]
             self._test = SampledTest(cap=facts["surprise_cap"], vocabulary=facts["vocabulary"], margin=margin)
         self.checks += 1
         surprisal = Surprisal(tokens, values.surprise, values.surprise_squares, values.surprise_largest or 0.0)
-        proved = self._test.add(place[0], surprisal)
+        proved = self._test.add(self.progress.place_shown[0], surprisal)
         if proved is None:
-            return None
-        return self.fail(
+            return
+        self.fail(
             expected="tokens as surprising as the policy's entropy says",
             observed=_observed(proved),
-            where=self.progress.where_at(place, event),
             why=_why(proved),
             fix="compare the sampler's temperature, top-p, top-k, min-p and penalties with the trainer's, then template and weights",
         )

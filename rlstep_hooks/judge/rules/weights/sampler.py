@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.planning.finding import Finding
 
 
 class SamplerVersion(Rule):
@@ -75,27 +74,29 @@ class SamplerVersion(Rule):
         before = (max(begun - math.ceil(age * self.schedule.updates_per_rollout), 0) for age in range(ages, 0, -1))
         self._versions: deque[int] = deque(before if begun else (), maxlen=ages + 1)
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Compare the sampler's version with the oldest that the plan allows."""
         if event.purpose != "training":
-            return None
+            return
         self._versions.append(event.policy_version)
         if event.queue is not None:
             self.checks += 1
             if event.queue.behind:
-                return self._not_taken(event.queue.behind)
+                self._not_taken(event.queue.behind)
+                return
             if event.queue.ahead:
-                return self._stamped(event.queue.ahead)
+                self._stamped(event.queue.ahead)
+                return
             if event.queue.waited:
-                return self._waited(dict(event.queue.waited))
+                self._waited(dict(event.queue.waited))
+                return
         if self.schedule.max_age is None:
-            return None
+            return
         if event.sampler_version is None:
             self.missed += 1
-            return None
-        self.checks += 1
-        if self._versions[0] <= event.sampler_version <= event.policy_version:
-            return None
+            return
+        if self.holds(self._versions[0] <= event.sampler_version <= event.policy_version):
+            return
         if event.sampler_version == UNSENT:
             observed = (
                 "an engine whose weights are those of no sync: some were not sent, not loaded, or changed afterwards"
@@ -108,60 +109,54 @@ class SamplerVersion(Rule):
             behind = event.policy_version - event.sampler_version
             observed = f"a sampler with version {event.sampler_version}, {number(behind, 'updates')} behind"
             fix = "look at the sync of weights to the engine: it must come after the last update and before the rollout"
-        return self.fail(
+        self.fail(
             expected=f"a sampler with the weights of version {event.policy_version}{self._older()}",
             observed=observed,
-            where=self.progress.where(),
             why="the samples come from other weights than those that train on them, and the ratio does not show it",
             fix=fix,
             variant="unsent" if event.sampler_version == UNSENT else "",
         )
 
-    def _not_taken(self, samples: int) -> Finding | None:
-        return self.fail(
+    def _not_taken(self, samples: int) -> None:
+        self.fail(
             expected="samples of the weights that were synced before their prompt was submitted, or of later ones",
             observed=f"{number(samples, 'samples')} of older weights",
-            where=self.progress.where(),
             why="an engine did not take the weights of a sync; within the bound on the age no other number shows it",
             fix="look at the engine's side of the sync: does it load the weights, and take their number?",
             variant="not taken",
         )
 
-    def _stamped(self, samples: int) -> Finding | None:
-        return self.fail(
+    def _stamped(self, samples: int) -> None:
+        self.fail(
             expected="samples that say of which weights they are: of a sync that was made before they were finished",
             observed=f"{number(samples, 'samples')} stamped with weights that no engine had by then",
-            where=self.progress.where(),
             why="whatever counts the age of samples, or drops those that are too old, reads these stamps",
             fix="look at what writes the version into a sample: the engine's own, and no counter of steps or of samples",
             variant="stamped",
         )
 
-    def _waited(self, prompts: dict[int, int]) -> Finding | None:
+    def _waited(self, prompts: dict[int, int]) -> None:
         """How long prompts were in the queue: where completions go on with newer weights, their first tokens have no bound."""
         bound = self.schedule.max_age
         late = sum(count for syncs, count in prompts.items() if bound is not None and syncs > bound)
         if not late:
-            return None
+            return
         longest = max(prompts)
-        return self.fail(
+        self.fail(
             expected=f"prompts that are in the queue for {number(bound or 0, 'syncs')} at most",
             observed=f"{number(late, 'prompts')} that were in it for up to {longest}, so {longest} rollouts behind",
-            where=self.progress.where(),
             why="generation ran further ahead than its limit allows, and the samples come from older weights than the plan has",
             fix="look at what pauses generation: it must count what is under way and what is in the queue",
             variant="waited",
         )
 
-    def weight_sync(self, event: WeightSync) -> Finding | None:
+    def weight_sync(self, event: WeightSync) -> None:
         """Remember that there is an engine."""
         self._engine = True
-        return None
 
-    def delivered(self, delivery: Delivery) -> Finding | None:
+    def delivered(self, delivery: Delivery) -> None:
         """Remember that the engine's own tensors are compared (RLS415)."""
         self._compared = self._compared or bool(delivery.compared)
-        return None
 
     def note(self) -> str:
         """Where an engine's version is what it was told, whether it holds these weights is not proved."""
@@ -210,23 +205,22 @@ class SampledOtherwise(Rule):
     nothing_seen = "the engine does not tell with which settings it samples"
     produces = (of_rollout("RLS403", "RLS413", "RLS519", *OTHER_FORWARD),)
 
-    def rollout(self, event: Rollout) -> Finding | None:
+    def rollout(self, event: Rollout) -> None:
         """Compare the settings of a training rollout."""
         planned: dict[str, float] = self.progress.started.facts.get("configured_sampling", {})
         if event.purpose != "training" or not event.sampling or not planned:
-            return None
+            return
         self.checks += 1
         for used in event.sampling:
             others = {name: value for name, value in used.items() if planned.get(name, value) != value}
             if others:
-                return self.fail(
+                self.fail(
                     expected=", ".join(f"{name} {planned[name]:g}" for name in others),
                     observed=", ".join(f"{name} {value:g}" for name, value in others.items()),
-                    where=self.progress.where(),
                     why="the samples come from another distribution than the policy that is trained on them",
                     fix="look for code that changes the sampling parameters on their way to the engine",
                 )
-        return None
+                return
 
 
 class SyncNotAsPlanned(Rule):
@@ -271,7 +265,7 @@ class SyncNotAsPlanned(Rule):
     nothing_seen = "weight syncs are not part of this plan"
     produces = (Effects(("RLS307", "RLS402", "RLS403", "RLS412", "RLS413", "RLS415", *OTHER_FORWARD), last=1),)
 
-    def difference(self, difference: Difference) -> Finding | None:
+    def difference(self, difference: Difference) -> None:
         """Claim a sync that is missing, surplus, early, or of another version."""
         expected, observed = difference.expected, difference.observed
         missing = isinstance(expected, ExpectedSync) and isinstance(observed, Rollout | EpochEnd | RunEnded)
@@ -281,16 +275,15 @@ class SyncNotAsPlanned(Rule):
         surplus = isinstance(observed, WeightSync) and not isinstance(expected, others | ExpectedSync)
         version = isinstance(observed, WeightSync) and difference.aspect == "version"
         if not (missing or early or surplus or version):
-            return None
+            return
         self.checks += 1
         planned = f"a sync of version {expected.version}" if isinstance(expected, ExpectedSync) else "no sync here"
         made = f"a sync of version {observed.policy_version}" if isinstance(observed, WeightSync) else "no sync"
         if early:
             planned, made = "a sync after the updates of the rollout", f"{made}, before updates of the same rollout"
-        return self.fail(
+        self.fail(
             expected=planned,
             observed=made,
-            where=difference.where,
             why="the engine then samples with other weights than the plan says, and the ratio does not show it",
             fix="look at the call that syncs weights to the engine: it must follow the updates of every rollout",
             variant="missing" if missing else "early" if early else "surplus" if surplus else "version",

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.effects import STANDING_STILL, here, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.progress import RolloutsWithSignal, may_teach, remember
-from rlstep_hooks.planning.finding import Where
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Place, Progress
-    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import (
         MicroBatch,
         MicroBatchValues,
@@ -65,20 +63,18 @@ class WeightsUnchanged(Rule):
     nothing_seen = "no update had a gradient and a learning rate large enough to show in the probed weights"
     produces = (here("RLS302", "RLS310"), lasting("RLS406"))
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the probe of an update that was made."""
         if not event.applied or not values.visible or not event.learning_rate:
-            return None
-        self.checks += 1
-        if values.changed:
-            return None
-        return self.fail(
-            expected=f"some of {values.with_gradient} probed weights with a gradient change (learning rate {event.learning_rate:g})",
-            observed=f"none of {values.probed} probed weights changed",
-            where=self.progress.where_at(place, event),
-            why="the optimizer stepped without effect on the model that is trained",
-            fix="compare the optimizer's parameters with the model's, check requires_grad and the dtype of the weights",
-        )
+            return
+        if not self.holds(values.changed):
+            self.fail(
+                expected=f"some of {values.with_gradient} probed weights with a gradient change "
+                f"(learning rate {event.learning_rate:g})",
+                observed=f"none of {values.probed} probed weights changed",
+                why="the optimizer stepped without effect on the model that is trained",
+                fix="compare the optimizer's parameters with the model's, check requires_grad and the dtype of the weights",
+            )
 
 
 DEAD_ROLLOUTS = 3
@@ -144,23 +140,21 @@ class NothingLearned(Rule):
         self._changed = False
         self._first: tuple[Update, Place] | None = None
 
-    def rollout_values(self, values: RolloutValues, event: Rollout, place: Place) -> Finding | None:
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Remember whether there is something to learn from a rollout."""
-        self._signal.add(values, event, place)
-        return None
+        self._signal.add(values, event, self.progress.rollout_shown)
 
-    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch, place: Place) -> Finding | None:
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Remember whether the gradients of a rollout can cancel."""
-        taught = may_teach(values)
+        taught, rollout = may_teach(values), self.progress.rollout_shown
         self._taught = self._taught or taught
-        remember(self._teaching, place[0] - 1, self._teaching.get(place[0] - 1, False) or taught)
-        return None
+        remember(self._teaching, rollout, self._teaching.get(rollout, False) or taught)
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look for a gradient, and for a change."""
         if event.role != "policy" or not event.applied or not event.learning_rate or not values.probed:
-            return None
-        rollout = place[0] - 1
+            return
+        rollout, place = self.progress.rollout_shown, self.progress.place_shown
         self._updates += 1
         self._first = self._first or (event, place)
         self._changed = self._changed or values.changed > 0 or values.moved_before > 0
@@ -169,21 +163,23 @@ class NothingLearned(Rule):
             self._latest_alive = rollout
             self._dead.clear()
             self._signal.forget_to(rollout)
-            return None
+            return
         if rollout > self._latest_alive:
             self._dead.setdefault(rollout, (event, place))
         whole = [number for number in self._without_gradient() if number < rollout]
-        return self._report_no_gradient(whole) if len(whole) >= DEAD_ROLLOUTS else None
+        if len(whole) >= DEAD_ROLLOUTS:
+            self._report_no_gradient(whole)
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Judge the run as a whole."""
         dead = self._without_gradient()
         if len(dead) > 1:
-            return self._report_no_gradient(dead)
+            self._report_no_gradient(dead)
+            return
         if self._changed or self._updates < 2 or not self._signal.any or self._first is None or self._taught is False:
-            return None
+            return
         self.checks += 1
-        return self.fail(
+        self.fail(
             expected=f"some probed weight changes in {self._updates} updates with a learning rate above 0",
             observed="none changed in the whole run",
             where=self.progress.where_at(self._first[1], self._first[0]),
@@ -195,12 +191,12 @@ class NothingLearned(Rule):
     def _without_gradient(self) -> list[int]:
         return [number for number in self._signal.numbers if number in self._dead and self._teaching.get(number, True)]
 
-    def _report_no_gradient(self, rollouts: list[int]) -> Finding | None:
+    def _report_no_gradient(self, rollouts: list[int]) -> None:
         self.checks += 1
         event, place = self._dead[rollouts[0]]
         self._dead.clear()
         self._signal.forget_to(rollouts[-1])
-        return self.fail(
+        self.fail(
             expected="a gradient in some probed weight at an update on a rollout whose advantages differ from 0",
             observed=f"none at any update on {len(rollouts)} such rollouts in a row",
             where=self.progress.where_at(place, event),
@@ -255,34 +251,31 @@ class OptimizerHoldsOthers(Rule):
         super().__init__(progress)
         self._compared: dict[str, int] | None = None
 
-    def update(self, event: Update) -> Finding | None:
+    def update(self, event: Update) -> None:
         """Compare again where the tensors have changed since."""
         tensors = self.progress.started.facts.get("optimizer_tensors")
         if event.role != "policy" or not event.applied or tensors is None or tensors == self._compared:
-            return None
+            return
         before, self._compared = self._compared, tensors
         if before is None or not tensors["held"] or tensors["held"] == tensors["trainable"]:
-            return None  # the first update is judged with what it changed
+            return  # the first update is judged with what it changed
         self.checks += 1
-        return self._not_held(tensors, self.progress.where(update=event.index))
+        self._not_held(tensors)
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the optimizer's parameters at the first update, which shows whether the weights change."""
         tensors = self.progress.started.facts.get("optimizer_tensors")
         if self.checks or tensors is None or event.role != "policy" or not event.applied or not event.learning_rate:
-            return None
-        self.checks += 1
+            return
         held = tensors["held"]
-        if held == tensors["trainable"] or (not held and values.changed):
-            return None
-        return self._not_held(tensors, self.progress.where_at(place, event))
+        if not self.holds(held == tensors["trainable"] or (not held and values.changed)):
+            self._not_held(tensors)
 
-    def _not_held(self, tensors: dict[str, int], where: Where) -> Finding | None:
+    def _not_held(self, tensors: dict[str, int]) -> None:
         trainable, held, others = tensors["trainable"], tensors["held"], tensors["others"]
-        return self.fail(
+        self.fail(
             expected=f"the model's {trainable} trainable tensors in the optimizer",
             observed=f"{held} of them, and {others} other tensors",
-            where=where,
             why=(
                 "these tensors get gradients, and no update ever changes them"
                 if held
@@ -339,63 +332,57 @@ class PartNotTrained(Rule):
         super().__init__(progress)
         self._updates = self._ungraded = 0
 
-    def started(self, event: RunStarted) -> Finding | None:
+    def started(self, event: RunStarted) -> None:
         """Look for layers that are frozen from the start."""
         matrices = event.facts.get("frozen_matrices")
         if matrices is None or not matrices["all"]:
-            return None
-        self.checks += 1
-        if not matrices["frozen"]:
-            return None
-        return self.fail(
-            expected=f"all {matrices['all']} matrices of the layers trained, as no setting freezes any",
-            observed=f"{matrices['frozen']} of them frozen, the first is {matrices['first']}",
-            why="these layers keep their first weights for the whole run",
-            fix="look for code that sets requires_grad to False, or name the part to train in the configuration",
-            where=Where(),
-            variant="frozen",
-        )
+            return
+        if not self.holds(not matrices["frozen"]):
+            self.fail(
+                expected=f"all {matrices['all']} matrices of the layers trained, as no setting freezes any",
+                observed=f"{matrices['frozen']} of them frozen, the first is {matrices['first']}",
+                why="these layers keep their first weights for the whole run",
+                fix="look for code that sets requires_grad to False, or name the part to train in the configuration",
+                variant="frozen",
+            )
 
-    def update_values(self, values: UpdateValues, event: Update, place: Place) -> Finding | None:
+    def update_values(self, values: UpdateValues, event: Update) -> None:
         """Follow how many tensors had no gradient so far, and look for those that were frozen since the beginning."""
         if event.role == "policy" and event.applied and values.ungraded is not None:
             self._updates += 1
             self._ungraded = values.ungraded
         if values.frozen is None and values.gradient_lost is None:
-            return None
+            return
         self.checks += 1
         if values.frozen:
-            return self.fail(
+            self.fail(
                 expected="all tensors trained that were trained at first",
                 observed=f"{values.frozen} of them require no gradient any more",
-                where=self.progress.where_at(place, event),
                 why="these tensors keep their weights from here on",
                 fix="look for code that sets requires_grad to False in mid-run, and for one that should set it back",
                 variant="frozen in mid-run",
             )
+            return
         if values.gradient_lost:
-            return self.fail(
+            self.fail(
                 expected="a gradient in every matrix of the layers that had one at first",
                 observed=f"none in {values.gradient_lost} of them",
-                where=self.progress.where_at(place, event),
                 why="these matrices learn nothing from this rollout",
                 fix="look for detach() and torch.no_grad() in the forward of a layer, and for hooks that replace its output",
                 variant="gradient lost in mid-run",
             )
-        return None
+            return
 
-    def ended(self, event: RunEnded) -> Finding | None:
+    def ended(self, event: RunEnded) -> None:
         """Judge the run as a whole."""
         if self._updates < 2:
-            return None
-        self.checks += 1
-        if not self._ungraded:
-            return None
-        return self.fail(
-            expected="a gradient in every trainable tensor, at some update",
-            observed=f"none in {self._ungraded} tensors at any of {self._updates} updates",
-            why="no loss depends on these tensors, or a part of the forward runs without gradient",
-            fix="look for requires_grad, torch.no_grad() or detach() in the forward, and for inputs that never come",
-            severity="warning",
-            variant="without gradient",
-        )
+            return
+        if not self.holds(not self._ungraded):
+            self.fail(
+                expected="a gradient in every trainable tensor, at some update",
+                observed=f"none in {self._ungraded} tensors at any of {self._updates} updates",
+                why="no loss depends on these tensors, or a part of the forward runs without gradient",
+                fix="look for requires_grad, torch.no_grad() or detach() in the forward, and for inputs that never come",
+                severity="warning",
+                variant="without gradient",
+            )
