@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.version import Version
@@ -10,6 +11,10 @@ from packaging.version import Version
 from rlstep_hooks.judge.conformance import Difference
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.planning.finding import Finding, Severity
+from rlstep_hooks.planning.formula import FUNCTIONS, evaluate
+
+if TYPE_CHECKING:
+    from rlstep_hooks.planning.schedule import Schedule
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -27,7 +32,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     since: str
     """First release that has it."""
-    fixed_in: str | None
+    fixed_in: str | None = None
     """First release without it; None if all later ones have it."""
     document: str
     """What the documents or the configuration say."""
@@ -40,13 +45,40 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     """How severe the findings are that it explains; less where the framework does so in every healthy run and little is lost."""
     codes: frozenset[str]
     """Codes of the rules whose findings it can explain."""
-    applies: Callable[[Evidence], bool]
-    """Whether it explains this finding in this run."""
+    when: str = ""
+    """The runs that have it: an expression (`rlstep_hooks.planning.formula`) of settings and fields of their Schedule; empty for
+    all runs."""
+    applies: Callable[[Evidence], bool] = lambda evidence: True
+    """Whether it explains this finding in such a run."""
 
     def concerns(self, version: str) -> bool:
         """Whether a release has it."""
         release = Version(version)
         return Version(self.since) <= release and (self.fixed_in is None or release < Version(self.fixed_in))
+
+    def explains(self, evidence: Evidence) -> bool:
+        """Whether it explains a finding."""
+        if evidence.finding.code not in self.codes:
+            return False
+        there = not self.when or bool(evaluate(self.when, OfSchedule(evidence.progress.schedule)))
+        return there and self.applies(evidence)
+
+
+class OfSchedule:
+    """The values of a Schedule by name: its settings, else its fields; None for a setting that it does not have."""
+
+    functions = FUNCTIONS
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __getitem__(self, name: str) -> Any:
+        settings = self._schedule.settings
+        return settings[name] if name in settings else getattr(self._schedule, name, None)
+
+    def given(self, name: str) -> bool:
+        """Whether the Schedule has the setting."""
+        return name in self._schedule.settings
 
 
 DeviationsOf = Callable[[str, str], tuple[Deviation, ...]]

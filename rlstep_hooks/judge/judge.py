@@ -321,7 +321,7 @@ class Judge:
         assert self._progress is not None  # there are no rules without a plan
         evidence = Evidence(finding, self._progress, difference)
         for deviation in self._deviations:
-            if finding.code in deviation.codes and deviation.applies(evidence):
+            if deviation.explains(evidence):
                 explained = explain(finding, deviation)
                 rule.replace(finding, explained)
                 return explained

@@ -6,69 +6,9 @@ the loss themselves (a learning-rate schedule of another length).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from rlstep_hooks.judge.deviations import Deviation
 
-if TYPE_CHECKING:
-    from rlstep_hooks.judge.deviations import Evidence
-    from rlstep_hooks.planning.schedule import Schedule
-
 _ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208"})
-
-
-def _schedule(evidence: Evidence) -> Schedule:
-    return evidence.progress.schedule
-
-
-def _setting(evidence: Evidence, name: str, default: Any) -> Any:
-    return _schedule(evidence).settings.get(name, default)
-
-
-def _freezes_as_written(evidence: Evidence) -> bool:
-    steps = _setting(evidence, "critic.freezing_steps", -1)
-    return bool(steps >= 0 and _schedule(evidence).frozen_rollouts == steps)
-
-
-def _forgets_frozen_samples(evidence: Evidence) -> bool:
-    schedule = _schedule(evidence)
-    return schedule.frozen_rollouts > 0 and not schedule.frozen_samples_kept
-
-
-def _counts_each_rollout_alone(evidence: Evidence) -> bool:
-    schedule = _schedule(evidence)
-    return schedule.remainder != "carry" and not _setting(evidence, "train.dynamic_batch_enable", False)
-
-
-def _rounds_its_horizon(evidence: Evidence) -> bool:
-    schedule = _schedule(evidence)
-    if schedule.lr_horizon is None or schedule.lr_ticks is None:
-        return False
-    passes = _setting(evidence, "train.num_episodes", 1) * _setting(evidence, "train.max_epochs", 1)
-    return bool(abs(schedule.lr_horizon - schedule.lr_ticks) <= max(passes - 1, 1))
-
-
-def _another_number_of_updates(evidence: Evidence) -> bool:
-    schedule = _schedule(evidence)
-    return schedule.lr_horizon is not None and schedule.lr_ticks != schedule.lr_horizon
-
-
-def _rolls_out_whole_batches(evidence: Evidence) -> bool:
-    generated = _setting(evidence, "rollout.vllm_generate_batch_size", None)
-    prompts = _setting(evidence, "rollout.batch_size", 0)
-    return bool(generated) and generated < prompts == _schedule(evidence).prompts_per_rollout
-
-
-def _drops_rows(evidence: Evidence) -> bool:
-    return bool(_schedule(evidence).rows_dropped_per_epoch)
-
-
-def _oversamples(evidence: Evidence) -> bool:
-    return bool(_setting(evidence, "rollout.vllm_generate_batch_size", 0) > _setting(evidence, "rollout.batch_size", 0))
-
-
-def _trains_dynamic_batches_after_freezing(evidence: Evidence) -> bool:
-    return bool(_setting(evidence, "train.dynamic_batch_enable", False)) and _schedule(evidence).frozen_rollouts > 0
 
 
 DEVIATIONS: tuple[Deviation, ...] = (
@@ -76,19 +16,17 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="openrlhf-freezes-one-more",
         title="freezing_steps N freezes N + 1 rollouts",
         since="0.9.1",
-        fixed_in=None,
         document='critic.freezing_steps: "Freeze the actor for the first N steps to let the critic warm up"',
         code="the policy is trained if step > N, and steps are counted from 0: N + 1 rollouts are frozen, with N = 0 still one",
         evidence="trainer/ppo_trainer.py:272; measured: N = 1 gives 0, 0, 6, 2 updates. 0.9.0 and before count from 1",
         workaround="set critic.freezing_steps to one less than the rollouts that you mean",
         codes=_ORDER,
-        applies=_freezes_as_written,
+        when="critic.freezing_steps is not None and critic.freezing_steps >= 0 and frozen_rollouts == critic.freezing_steps",
     ),
     Deviation(
         name="openrlhf-frozen-samples-kept",
         title="the first update phase trains all frozen rollouts at once",
         since="0.7",
-        fixed_in=None,
         document="frozen rollouts train the critic only",
         code=(
             "their samples are also put into the policy's buffer, which only its own training clears: the first rollout that is "
@@ -98,13 +36,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "two frozen rollouts",
         workaround="keep freezing_steps small, or warm the critic up in a run of its own",
         codes=_ORDER | {"RLS304"},
-        applies=_forgets_frozen_samples,
+        when="frozen_rollouts > 0 and not frozen_samples_kept",
     ),
     Deviation(
         name="openrlhf-accumulation-carried",
         title="gradients that do not fill an update are carried into the next rollout",
         since="0.5",
-        fixed_in=None,
         document="a rollout makes rollout.batch_size * n_samples_per_prompt * max_epochs / train.batch_size updates",
         code=(
             "DeepSpeed counts micro-batches through passes and rollouts: where the division has a remainder, gradients of old weights "
@@ -115,13 +52,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         workaround="choose train.batch_size as a divisor of rollout.batch_size * n_samples_per_prompt, and rows as a multiple of "
         "rollout.batch_size",
         codes=_ORDER,
-        applies=_counts_each_rollout_alone,
+        when="remainder != 'carry' and not train.dynamic_batch_enable",
     ),
     Deviation(
         name="openrlhf-horizon-rounded",
         title="the learning-rate schedule is rounded to whole updates in each pass",
         since="0.5",
-        fixed_in=None,
         document="max_steps is the number of updates",
         code=(
             "max_steps = rows * n_samples_per_prompt // train.batch_size * num_episodes * max_epochs: the remainder of a pass counts "
@@ -131,13 +67,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         workaround="nothing to mend; both are equal if the sizes divide each other",
         severity="info",
         codes=frozenset({"RLS601"}),
-        applies=_rounds_its_horizon,
+        when="lr_horizon is not None and lr_ticks is not None and max(lr_horizon - lr_ticks, lr_ticks - lr_horizon) "
+        "<= max((train.num_episodes or 1) * (train.max_epochs or 1) - 1, 1)",
     ),
     Deviation(
         name="openrlhf-horizon-of-nominal-updates",
         title="the learning-rate schedule counts updates that are not made",
         since="0.5",
-        fixed_in=None,
         document="max_steps is the number of updates",
         code=(
             "max_steps = rows * n_samples_per_prompt // train.batch_size * num_episodes * max_epochs, whatever freezing, filtering, "
@@ -147,19 +83,19 @@ DEVIATIONS: tuple[Deviation, ...] = (
         workaround="choose sizes that divide each other, or a constant learning rate",
         severity="warning",
         codes=frozenset({"RLS601"}),
-        applies=_another_number_of_updates,
+        when="lr_horizon is not None and lr_ticks != lr_horizon",
     ),
     Deviation(
         name="openrlhf-small-generate-batch",
         title="a generate batch below the rollout batch shrinks every rollout",
         since="0.10",
-        fixed_in=None,
         document="rollout.vllm_generate_batch_size is the batch size of generation, rollout.batch_size that of a rollout",
         code="only one generate batch is made for a rollout, which then has that many prompts",
         evidence="trainer/ppo_utils/samples_generator.py:96-131; measured: 4 of 8 prompts, twice the rollouts",
         workaround="leave vllm_generate_batch_size out",
         codes=_ORDER,
-        applies=_rolls_out_whole_batches,
+        when="rollout.vllm_generate_batch_size and rollout.vllm_generate_batch_size < (rollout.batch_size or 0) "
+        "and rollout.batch_size == prompts_per_rollout",
     ),
     Deviation(
         name="openrlhf-last-rollout-wasted",
@@ -174,7 +110,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         evidence="trainer/ppo_utils/samples_generator.py 0.9.9:129, trainer/ppo_trainer.py 0.10.4:322-323",
         workaround="choose rows as a multiple of rollout.batch_size (data.max_samples), or use 0.11 or later",
         codes=_ORDER | {"RLS501"},
-        applies=_drops_rows,
+        when="rows_dropped_per_epoch",
     ),
     Deviation(
         name="openrlhf-oversampling-never-ends",
@@ -189,13 +125,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         evidence="trainer/ppo_utils/samples_generator.py 0.11.0:96, corrected in 0.11.1",
         workaround="leave vllm_generate_batch_size out, or use 0.11.1 or later",
         codes=_ORDER | {"RLS503"},
-        applies=_oversamples,
+        when="(rollout.vllm_generate_batch_size or 0) > (rollout.batch_size or 0)",
     ),
     Deviation(
         name="openrlhf-dynamic-batch-trains-frozen-samples-only",
         title="with dynamic batches the first update phase trains the oldest samples only",
         since="0.8.6",
-        fixed_in=None,
         document="the first rollout that is not frozen is trained",
         code=(
             "the buffer still holds the frozen rollouts, in front, and dynamic batches make no more updates than one rollout has: the "
@@ -204,6 +139,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         evidence="trainer/ppo_utils/replay_buffer.py:100-108",
         workaround="leave critic.freezing_steps out with dynamic batches",
         codes=_ORDER | {"RLS304"},
-        applies=_trains_dynamic_batches_after_freezing,
+        when="train.dynamic_batch_enable and frozen_rollouts > 0",
     ),
 )

@@ -26,7 +26,6 @@ _OF_THE_MODEL = Deviation(
     name="swift-top-k-of-the-model",
     title="--top_k -1 does not turn top_k off",
     since="4.4",
-    fixed_in=None,
     document="top_k -1, the default, takes all tokens",
     code=(
         "without vLLM a top_k of 0 or less is handed to transformers as None, and None is filled from the model's generation_config, "

@@ -27,31 +27,9 @@ def _trained_before(evidence: Evidence) -> bool:
     return bool(facts.get("trained_before")) and facts.get("micro_steps_at_begin", 0) > 0
 
 
-def _window_never_ends(evidence: Evidence) -> bool:
+def _ends_a_window(evidence: Evidence) -> bool:
     difference = evidence.difference
-    schedule = evidence.progress.schedule
-    return (
-        (difference is None or isinstance(difference.observed, EpochEnd | Update))
-        and bool(schedule.rows_dropped_per_epoch)
-        and bool(schedule.microbatches_per_epoch)
-        and (schedule.microbatches_per_epoch or 0) % schedule.window != 0
-    )
-
-
-def _horizon_counts_dropped_rows(evidence: Evidence) -> bool:
-    schedule = evidence.progress.schedule
-    return bool(schedule.rows_dropped_per_epoch) and (schedule.lr_horizon or 0) > (schedule.lr_ticks or 0)
-
-
-def _stale_without_refresh(evidence: Evidence) -> bool:
-    schedule = evidence.progress.schedule
-    return schedule.old_logprob_source == "detach" and schedule.lags != (0,)
-
-
-def _dapo_with_unequal_periods(evidence: Evidence) -> bool:
-    settings = evidence.progress.schedule.settings
-    spg, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
-    return settings.get("loss_type") in ("dapo", "cispo", "vespo") and spg != accumulation
+    return difference is None or isinstance(difference.observed, EpochEnd | Update)
 
 
 def _old_log_probs_of_others(evidence: Evidence) -> bool:
@@ -95,7 +73,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="trl-resume-phase",
         title="the generation cycle starts anew on resume",
         since="0.17",
-        fixed_in=None,
         document="training goes on where the checkpoint was made: the interrupted rollout gets the passes that are left",
         code=(
             "neither the micro-step counter nor the sample buffer is in the checkpoint: TRL starts a whole new cycle, so the "
@@ -129,7 +106,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="trl-second-training-call",
         title="a second training call goes on with the old counter",
         since="0.16",
-        fixed_in=None,
         document="trainer.train() starts a training run of its own",
         code=(
             "the micro-step counter and the sample buffer stay on the trainer: a second call after a run that ended in mid-cycle "
@@ -154,7 +130,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         evidence="grpo_trainer.py 0.18.2 and 0.19.1; measured with GA=4, spg=3; fixed by TRL PR #3493's condition in 0.20",
         workaround="choose steps_per_generation as a divisor of gradient_accumulation_steps, or use TRL 0.20 or later",
         codes=frozenset({"RLS304"}),
-        applies=_stale_without_refresh,
+        when="old_logprob_source == 'detach' and lags != (0,)",
     ),
     Deviation(
         name="trl-gradients-left-over",
@@ -169,7 +145,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
         evidence="RepeatSampler.__len__ 0.18.2 and 0.19.1; measured: 22 of 24 updates, |grad| 2.086 left (0.19.1)",
         workaround="choose rows that fill whole rollouts (no dropped rows), or use TRL 0.20 or later",
         codes=frozenset({"RLS204", "RLS205", "RLS206", "RLS208", "RLS209"}),
-        applies=_window_never_ends,
+        when="rows_dropped_per_epoch and microbatches_per_epoch and microbatches_per_epoch % window != 0",
+        applies=_ends_a_window,
     ),
     Deviation(
         name="trl-horizon-counts-dropped-rows",
@@ -184,7 +161,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         evidence="RepeatRandomSampler / RepeatSampler.__len__ 0.16.1 to 0.19.1; measured: 36 of 37 updates with 37 rows",
         workaround="choose rows that fill whole rollouts, set max_steps yourself, or use TRL 0.20 or later",
         codes=frozenset({"RLS206", "RLS601"}),
-        applies=_horizon_counts_dropped_rows,
+        when="rows_dropped_per_epoch and (lr_horizon or 0) > (lr_ticks or 0)",
     ),
     Deviation(
         name="trl-dapo-divisor",
@@ -199,7 +176,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         evidence="grpo_trainer.py 0.22.2 to 1.9.0 _compute_loss; TRL PR #6024; measured: divisor 128 instead of 64 with GA=2, spg=4",
         workaround="leave steps_per_generation equal to gradient_accumulation_steps, or use TRL 1.9.1 or later",
         codes=frozenset({"RLS801"}),
-        applies=_dapo_with_unequal_periods,
+        when="loss_type in ('dapo', 'cispo', 'vespo') and steps_per_generation != gradient_accumulation_steps",
     ),
     Deviation(
         name="trl-gfpo-old-log-probs",
@@ -220,7 +197,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="trl-minillm-advantages",
         title="MiniLLM's advantages carry a gradient",
         since="0.26",
-        fixed_in=None,
         document="the reverse-KL advantage weighs the policy gradient; it is a constant of it (MiniLLM, section 2.2)",
         code=(
             "compute_loss builds the advantage from the student's log-probs without detaching them, so the loss also differentiates "
@@ -235,7 +211,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="trl-generation-config-of-the-model",
         title="the model's generation_config decides how samples are drawn",
         since="0.16",
-        fixed_in=None,
         document="samples are drawn with the temperature, top_p, top_k and penalties of the trainer's configuration",
         code=(
             "model.generate() fills settings that the trainer leaves at their defaults from the model's own generation_config, which "

@@ -17,22 +17,16 @@ def _minibatches_do_not_count(evidence: Evidence) -> bool:
     return schedule.algorithm == "PPO" and nominal is not None and nominal != schedule.updates_per_rollout
 
 
-def _flushes(evidence: Evidence) -> bool:
-    schedule = evidence.progress.schedule
-    return schedule.algorithm == "PPO" and schedule.flush is not None
-
-
 LAST_ROLLOUT = Deviation(
     name="trl-ppo-last-rollout",
     title="every micro-batch of an epoch's last rollout is an update",
     since="0.9",
-    fixed_in=None,
     document="every rollout makes as many updates as the others, each of gradient_accumulation_steps micro-batches",
     code=_LAST_ROLLOUT,
     evidence="ppo_trainer.py 0.11.4 step, 0.16.1 and 0.24.0 train, accelerate 1.15.0 _do_sync; measured in these releases",
     workaround="gradient_accumulation_steps=1",
     codes=frozenset({"RLS113"}),
-    applies=_flushes,
+    when="algorithm == 'PPO' and flush is not None",
 )
 
 DEVIATIONS: tuple[Deviation, ...] = (
@@ -40,7 +34,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="trl-ppo-accumulation-decides",
         title="gradient accumulation, and not num_mini_batches, decides when PPOTrainer steps",
         since="0.17",
-        fixed_in=None,
         document="a rollout makes num_ppo_epochs * num_mini_batches updates, and val/ratio is their mean ratio",
         code=(
             "num_mini_batches divides the rollout, but an update comes after gradient_accumulation_steps micro-batches whatever "

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.judge.deviations import Deviation
-from rlstep_hooks.planning.formula import FUNCTIONS, evaluate
+from rlstep_hooks.judge.deviations import Deviation, OfSchedule
+from rlstep_hooks.planning.formula import evaluate
 from rlstep_hooks.planning.reading import NoteKind
 from rlstep_hooks.systems.verl.family import SETTINGS
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.deviations import Evidence
-    from rlstep_hooks.planning.schedule import Schedule
 
 ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208", "RLS211"})
 """Findings about the number and the order of rollouts and updates."""
@@ -38,23 +37,11 @@ class Fact(msgspec.Struct, frozen=True):
     deviation: Deviation
 
 
-class _Behind:
+class _Behind(OfSchedule):
     """The values behind a Schedule: its settings, else their defaults, else its own fields."""
 
-    functions = FUNCTIONS
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-
     def __getitem__(self, name: str) -> Any:
-        if "." not in name:
-            return getattr(self._schedule, name)
-        default = SETTINGS[name].default if name in SETTINGS else None
-        return self._schedule.settings.get(name, default)
-
-    def given(self, name: str) -> bool:
-        """Whether the Schedule has the setting."""
-        return name in self._schedule.settings
+        return SETTINGS[name].default if name in SETTINGS and not self.given(name) else super().__getitem__(name)
 
 
 def fact(kind: NoteKind, when: str, deviation: Deviation) -> Fact:
@@ -87,7 +74,6 @@ def one_rollout_fewer(fork: str, evidence: str) -> Fact:
             name=f"{fork}-one-rollout-fewer",
             title="one rollout fewer than configured",
             since=VERSION,
-            fixed_in=None,
             document="training makes total_training_steps rollouts, or as many as fill total_epochs",
             code=(
                 "the step counter starts at 1, is raised after each rollout and then compared with >=: training ends after "
@@ -110,7 +96,6 @@ def single_pass(fork: str, evidence: str) -> Fact:
             name=f"{fork}-ppo-epochs-ignored",
             title="ppo_epochs is ignored",
             since=VERSION,
-            fixed_in=None,
             document="each rollout is trained ppo_epochs times",
             code="the FSDP workers make one pass over a rollout; only the Megatron workers read ppo_epochs",
             evidence=evidence,
@@ -135,7 +120,6 @@ def critic_minibatch(fork: str, evidence: str) -> Fact:
             name=f"{fork}-critic-minibatch-in-samples",
             title="the critic's mini-batch is not multiplied by rollout.n",
             since=VERSION,
-            fixed_in=None,
             document="critic.ppo_mini_batch_size means the same as the actor's, whose value it takes by default",
             code="the actor's is multiplied by rollout.n, the critic's is not: the critic makes rollout.n times as many updates",
             evidence=evidence,
@@ -155,12 +139,10 @@ def steps_are_rollouts(fork: str, evidence: str) -> Fact:
             name=f"{fork}-steps-are-rollouts",
             title='"steps" are rollouts',
             since=VERSION,
-            fixed_in=None,
             document="training takes a number of steps; save_freq and test_freq count steps",
             code="a step is one rollout with all its updates: train_batch_size / ppo_mini_batch_size of them",
             evidence=evidence,
             workaround="multiply steps by the updates per rollout to get updates",
             codes=frozenset(),
-            applies=lambda found: False,
         ),
     )

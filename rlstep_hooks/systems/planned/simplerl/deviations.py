@@ -36,7 +36,6 @@ FACTS = (
             name="simplerl-minibatch-rounded",
             title="mini-batches lose samples that do not divide by the processes",
             since=VERSION,
-            fixed_in=None,
             document="a mini-batch has ppo_mini_batch_size prompts with rollout.n samples each",
             code=(
                 "each process takes ppo_mini_batch_size * rollout.n // processes samples: the division rounds down, so "

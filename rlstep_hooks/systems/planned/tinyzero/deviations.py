@@ -36,7 +36,6 @@ FACTS = (
             name="tinyzero-minibatch-rounded-first",
             title="mini-batches lose prompts that do not divide by the processes",
             since=VERSION,
-            fixed_in=None,
             document="a mini-batch has ppo_mini_batch_size prompts with rollout.n samples each",
             code=(
                 "each process takes (ppo_mini_batch_size // processes) * rollout.n samples: the division rounds down before the "
@@ -55,7 +54,6 @@ FACTS = (
             name="tinyzero-refresh-within-generation",
             title="old log-probs are computed within generate_sequences",
             since=VERSION,
-            fixed_in=None,
             document="the controller has old log-probs computed between generation and updates, as in verl 0.2 and later",
             code=(
                 "each worker computes them at the end of generate_sequences, and not for validation (meta_info "
@@ -74,7 +72,6 @@ FACTS = (
             name="tinyzero-dynamic-loss-scale",
             title="the loss is divided by a number of micro-batches that is not theirs",
             since=VERSION,
-            fixed_in=None,
             document="micro-batches cut by token counts are weighted by the samples that they hold, as in verl 0.2 and later",
             code=(
                 "each is divided by ppo_mini_batch_size / ppo_micro_batch_size, whatever the number of micro-batches that the "
@@ -83,7 +80,6 @@ FACTS = (
             evidence="workers/actor/dp_actor.py:207-208 and :271, workers/critic/dp_critic.py:48-49 and :189",
             workaround="set use_dynamic_bsz=False, or choose ppo_micro_batch_size so that both numbers agree",
             codes=frozenset({"RLS801"}),
-            applies=lambda found: True,
         ),
     ),
     fact(
@@ -93,13 +89,11 @@ FACTS = (
             name="tinyzero-kl-loss-subtracted",
             title="the KL loss is subtracted",
             since=VERSION,
-            fixed_in=None,
             document="use_kl_loss adds kl_loss_coef times the divergence from the reference to the loss",
             code="it is subtracted, so that training moves away from the reference",
             evidence="workers/actor/dp_actor.py:267; SimpleRL and verl 0.2 add it",
             workaround="give kl_loss_coef the opposite sign, or use a later verl",
             codes=frozenset({"RLS801"}),
-            applies=lambda found: True,
         ),
     ),
     steps_are_rollouts("tinyzero", "trainer/ppo/ray_trainer.py:540-680: global_steps moves once for each batch of the loader"),
