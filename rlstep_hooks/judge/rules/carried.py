@@ -19,7 +19,7 @@ def carried(rule: Rule, event: Carried, name: str, words: str = "") -> None:
         words: What a finding calls it, if not by that name.
     """
     wrong = event.altered.get(name, 0)
-    if name in event.names and not rule.holds(not wrong):
+    if name in event.names and rule.any_wrong(wrong):
         rule.fail(
             expected=f"the {words or name} of these samples, bit for bit as they were before",
             observed=f"others in {wrong} of {event.compared} samples, on the way {event.way}",

@@ -322,7 +322,8 @@ class RewardsMoved(Rule):
 
     def rollout(self, event: Rollout) -> None:
         """Look at the comparison."""
-        self._look(event.rewards_intact)
+        if not self.holds(event.rewards_intact):
+            self._report()
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
@@ -331,19 +332,18 @@ class RewardsMoved(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison that a trainer made."""
-        if values.rewards_moved is not None and event.purpose == "training":
-            self._look(not values.rewards_moved)
+        if event.purpose == "training" and self.any_wrong(values.rewards_moved):
+            self._report()
 
     def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison that a controller made once the rollout was trained."""
-        if event.rewards_moved is not None:
-            self._look(not event.rewards_moved)
+        if self.any_wrong(event.rewards_moved):
+            self._report()
 
-    def _look(self, intact: bool | None) -> None:
-        if intact is not None and not self.holds(intact):
-            self.fail(
-                expected="each sample with the reward that it was given",
-                observed="samples with other rewards",
-                why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
-                fix="look for code that reorders or changes samples and their rewards separately",
-            )
+    def _report(self) -> None:
+        self.fail(
+            expected="each sample with the reward that it was given",
+            observed="samples with other rewards",
+            why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
+            fix="look for code that reorders or changes samples and their rewards separately",
+        )

@@ -185,7 +185,7 @@ class AdvantagesAltered(Rule):
         carried(self, event, "old values", "critic's old values")
 
     def _look(self, intact: bool | None, what: str = "advantages") -> None:
-        if intact is not None and not self.holds(intact):
+        if not self.holds(intact):
             self._altered(what)
 
     def _altered(self, what: str) -> None:
@@ -241,16 +241,15 @@ class MaskNotDocumented(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
-        if values.masks_wrong is not None and event.purpose == "training":
+        if event.purpose == "training":
             self._compare(values.masks_wrong, event.samples)
 
     def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout that a controller made."""
-        if event.masks_wrong is not None:
-            self._compare(event.masks_wrong, event.samples)
+        self._compare(event.masks_wrong, event.samples)
 
-    def _compare(self, wrong: int, samples: int) -> None:
-        if not self.holds(not wrong):
+    def _compare(self, wrong: int | None, samples: int) -> None:
+        if self.any_wrong(wrong):
             self.fail(
                 expected="masks that count each completion through its end, and truncated ones as configured",
                 observed=f"others in {wrong} of {samples} samples",

@@ -123,9 +123,7 @@ class RowsServedAgain(Rule):
 
     def rollout(self, event: Rollout) -> None:
         """Look at the rows of a rollout."""
-        if event.repeated is None or event.purpose != "training":
-            return
-        if not self.holds(not event.repeated):
+        if event.purpose == "training" and self.any_wrong(event.repeated):
             self.fail(
                 expected="rows that this pass of the loader has not given yet",
                 observed=f"{number(event.repeated, 'rows')} that it has given already",
@@ -279,9 +277,7 @@ class OtherRowsTrained(Rule):
 
     def rollout(self, event: Rollout) -> None:
         """Look at the rows of a rollout."""
-        if event.foreign is None or event.purpose != "training":
-            return
-        if not self.holds(not event.foreign):
+        if event.purpose == "training" and self.any_wrong(event.foreign):
             self.fail(
                 expected="rows of the training set",
                 observed=f"{number(event.foreign, 'rows')} of the validation set",

@@ -256,7 +256,7 @@ class UnknownSamples(Rule):
         """Look at the samples that could not be recognised."""
         if event.trained is None and not event.unknown:
             return
-        if not self.holds(not event.unknown):
+        if self.any_wrong(event.unknown):
             self.fail(
                 expected=f"{number(event.samples, 'samples')} of the latest rollouts",
                 observed=f"{number(event.unknown, 'samples')} under names that no rollout has",

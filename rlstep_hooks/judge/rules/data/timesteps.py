@@ -56,9 +56,7 @@ class TimestepsAltered(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of the complete buffer."""
-        if values.timesteps_moved is None:
-            return
-        if not self.holds(not values.timesteps_moved):
+        if self.any_wrong(values.timesteps_moved):
             self.fail(
                 expected="a buffer of the timesteps that policy and environment gave",
                 observed=f"other {values.timesteps_part} in {values.timesteps_moved} of {event.samples} timesteps",
@@ -69,8 +67,6 @@ class TimestepsAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of a mini-batch."""
-        if values.timesteps_intact is None:
-            return
         if not self.holds(values.timesteps_intact):
             self.fail(
                 expected="the loss of the observations and actions of its samples",

@@ -171,9 +171,7 @@ class MaskAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison."""
-        if values.mask_intact is None or self.progress.started.facts.get("masks_change"):
-            return
-        if not self.holds(values.mask_intact):
+        if not self.progress.started.facts.get("masks_change") and not self.holds(values.mask_intact):
             self.fail(
                 expected="the tokens that counted before",
                 observed="others" if event.role == "policy" else "others in the critic's loss",
@@ -290,9 +288,7 @@ class GradientsNotCleared(Rule):
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the gradients before the first backward."""
-        if values.left_over is None:
-            return
-        if not self.holds(not values.left_over):
+        if self.any_wrong(values.left_over):
             self.fail(
                 expected="no gradient before the first backward of an update",
                 observed=f"a gradient in {values.left_over} of {values.probed} probed weights",

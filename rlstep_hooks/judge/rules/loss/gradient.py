@@ -118,7 +118,7 @@ class GradientMissing(Rule):
         del self._windows[index]
         if not (window.signal and window.alive):
             return
-        if not self.holds(values.with_gradient or values.gradient_norm):
+        if not self.holds(bool(values.with_gradient or values.gradient_norm)):
             self.fail(
                 expected="a gradient in some probed weight, since advantages differ from 0",
                 observed=f"none in {values.probed} probed weights",

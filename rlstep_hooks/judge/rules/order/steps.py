@@ -65,7 +65,7 @@ class NoUpdate(Rule):
         stopped = event.stopped and not self.progress.applied
         if event.status != "completed" or stopped or self.progress.started.facts.get("evaluation_only"):
             return
-        if self.holds(self.progress.applied):
+        if self.holds(self.progress.applied > 0):
             return
         done = self.progress.started.start_updates
         if self.progress.resumed and self.schedule.updates == done:

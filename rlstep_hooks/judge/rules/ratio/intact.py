@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 
-def _in_the_loss(rule: Rule, intact: bool, name: str) -> None:
+def _in_the_loss(rule: Rule, intact: bool | None, name: str) -> None:
     """Let a rule look whether what a loss takes of its samples is what was computed, and report it if it is not."""
     if not rule.holds(intact):
         rule.fail(
@@ -146,9 +146,7 @@ class TokensAltered(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison with what was generated."""
-        if values.tokens_moved is None or event.purpose != "training":
-            return
-        if not self.holds(not values.tokens_moved):
+        if event.purpose == "training" and self.any_wrong(values.tokens_moved):
             self.fail(
                 expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
                 observed=f"other tokens in {values.tokens_moved} of {event.samples} samples",
@@ -204,14 +202,11 @@ class ReferenceLogProbsAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""
-        if values.reference_intact is not None:
-            _in_the_loss(self, values.reference_intact, "reference log-probs")
+        _in_the_loss(self, values.reference_intact, "reference log-probs")
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison with what a forward gave."""
-        if values.reference_moved is None or event.purpose != "training":
-            return
-        if not self.holds(not values.reference_moved):
+        if event.purpose == "training" and self.any_wrong(values.reference_moved):
             self.fail(
                 expected="a rollout with the log-probs that the reference gave",
                 observed=f"{values.reference_moved} others",

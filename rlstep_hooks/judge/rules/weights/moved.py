@@ -77,9 +77,7 @@ class WeightsMovedBetweenUpdates(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the model, where the optimizer steps on weights of its own."""
-        if values.model_moved is None or event.purpose != "training":
-            return
-        if not self.holds(not values.model_moved):
+        if event.purpose == "training" and self.any_wrong(values.model_moved):
             self.fail(
                 expected="the weights that the last update left in the model",
                 observed=f"{values.model_moved} probed weights have other values when log-probs are computed, trained or synced",
@@ -129,9 +127,7 @@ class GeneratedWithOthers(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
-        if values.weights_differ is None or event.purpose != "training":
-            return
-        if not self.holds(not values.weights_differ):
+        if event.purpose == "training" and self.any_wrong(values.weights_differ):
             self.fail(
                 expected="the weights that the last update left",
                 observed=f"{values.weights_differ} probed weights have other values at the first forward of the generation",

@@ -69,8 +69,7 @@ class ReferenceMoved(Rule):
 
     def rollout(self, event: Rollout) -> None:
         """Look at the comparison of checksums."""
-        if event.reference_intact is not None:
-            self._compare(event.reference_intact)
+        self._compare(event.reference_intact)
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of probed weights."""
@@ -100,9 +99,7 @@ class ReferenceMoved(Rule):
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the sync that follows an update."""
-        if values.reference_off is None:
-            return
-        if self.holds(not values.reference_off):
+        if not self.any_wrong(values.reference_off):
             return
         like = f": it {values.reference_like}" if values.reference_like else ""
         self.fail(
@@ -113,7 +110,7 @@ class ReferenceMoved(Rule):
             variant="not as configured",
         )
 
-    def _compare(self, intact: bool) -> None:
+    def _compare(self, intact: bool | None) -> None:
         if not self.holds(intact):
             self.fail(
                 expected="the weights that the reference began with",

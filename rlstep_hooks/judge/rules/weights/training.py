@@ -67,7 +67,7 @@ class WeightsUnchanged(Rule):
         """Look at the probe of an update that was made."""
         if not event.applied or not values.visible or not event.learning_rate:
             return
-        if not self.holds(values.changed):
+        if not self.holds(values.changed > 0):
             self.fail(
                 expected=f"some of {values.with_gradient} probed weights with a gradient change "
                 f"(learning rate {event.learning_rate:g})",
@@ -268,7 +268,7 @@ class OptimizerHoldsOthers(Rule):
         if self.checks or tensors is None or event.role != "policy" or not event.applied or not event.learning_rate:
             return
         held = tensors["held"]
-        if not self.holds(held == tensors["trainable"] or (not held and values.changed)):
+        if not self.holds(held == tensors["trainable"] or (not held and values.changed > 0)):
             self._not_held(tensors)
 
     def _not_held(self, tensors: dict[str, int]) -> None:
@@ -337,7 +337,7 @@ class PartNotTrained(Rule):
         matrices = event.facts.get("frozen_matrices")
         if matrices is None or not matrices["all"]:
             return
-        if not self.holds(not matrices["frozen"]):
+        if self.any_wrong(matrices["frozen"]):
             self.fail(
                 expected=f"all {matrices['all']} matrices of the layers trained, as no setting freezes any",
                 observed=f"{matrices['frozen']} of them frozen, the first is {matrices['first']}",
@@ -377,7 +377,7 @@ class PartNotTrained(Rule):
         """Judge the run as a whole."""
         if self._updates < 2:
             return
-        if not self.holds(not self._ungraded):
+        if self.any_wrong(self._ungraded):
             self.fail(
                 expected="a gradient in every trainable tensor, at some update",
                 observed=f"none in {self._ungraded} tensors at any of {self._updates} updates",
