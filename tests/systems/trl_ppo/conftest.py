@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, StepAuditCallback]]:
     """Builds a PPOTrainer with an audit that keeps everything in memory."""
-    from tests.systems.trl_ppo.tiny import tiny_ppo_trainer
+    from rlstep_hooks.testing.tiny_ppo import tiny_ppo_trainer
 
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
 

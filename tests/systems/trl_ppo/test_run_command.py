@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.reports import report_of
 from tests.systems.run_command import run_script
 
-SCRIPT = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from tests.systems.trl_ppo.tiny import tiny_ppo_trainer
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """
+from rlstep_hooks.testing.tiny_ppo import tiny_ppo_trainer
 tiny_ppo_trainer("out", rows=16, total_episodes=16).train()
 """
 

@@ -12,8 +12,8 @@ import torch
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.record.events import RunEnded
 from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
+from rlstep_hooks.testing.tiny_ppo import tiny_ppo_trainer
 from tests.systems.trl.helpers import events_of, problems
-from tests.systems.trl_ppo.tiny import tiny_ppo_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
