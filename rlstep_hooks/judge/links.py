@@ -49,7 +49,7 @@ LINKS = (
     Link("rows of the data set", ("RLS506",), matters=False),
     Link("evaluation", ("RLS504",), matters=False),
     Link("resume", ("RLS7",), matters=False),
-    Link("agreement of the processes", ("RLS9",), matters=False),
+    Link("agreement of the processes", ("RLS9", "RLS419"), matters=False),
     Link("configuration", ("RLS1",), matters=False),
 )
 """All links, in the order in which they are shown."""

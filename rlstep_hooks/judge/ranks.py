@@ -18,6 +18,7 @@ import msgspec
 
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.reduction.outcome import judge_reductions
+from rlstep_hooks.judge.replicas import judge_replicas
 from rlstep_hooks.judge.report import merge_findings
 from rlstep_hooks.judge.rules import RANK_RULES
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
@@ -135,8 +136,9 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
         time.sleep(0.05)
     findings = _findings_of_others(report, started.rank, tails)
     reductions, of_reductions = judge_reductions(found, started)
-    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings), *of_reductions]
-    findings += reductions
+    replicas, of_replicas = judge_replicas(found, started)
+    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings), *of_reductions, *of_replicas]
+    findings += [*reductions, *replicas]
     if report.verdict == "PASS" and any(
         t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
     ):

@@ -21,7 +21,7 @@ from rlstep_hooks.observe.weight_sums import WeightSums
 from rlstep_hooks.record.events import UpdateValues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.numbers import Meaning, Numbers
     from rlstep_hooks.observe.reduction import ReductionWatch
-    from rlstep_hooks.record.events import GradientParts
+    from rlstep_hooks.observe.replicas import ReplicaWatch
+    from rlstep_hooks.record.events import GradientParts, ReplicaSums
     from rlstep_hooks.record.values import Role
 
 NOTHING_HELD = "no trainable weight is held whole on this process"
@@ -66,6 +67,9 @@ class StepFollower:
         self._replay: OptimizerReplay | None = None
         self._gradients: GradientWatch | None = None
         self._reduction: ReductionWatch | None = None
+        self._replicas: ReplicaWatch | None = None
+        self._whole = False
+        """Whether all weights are compared around the update that is being made."""
         self._snapshot: GradientSnapshot | None = None
         self._graded: GradedTensors | None = None
         self._sums: WeightSums | None = None
@@ -81,6 +85,7 @@ class StepFollower:
         self._weights_guard = Guard(recorder, ("weights",))
         self._gradient_guard = Guard(recorder, ("gradient",))
         self._reduction_guard = Guard(recorder, ("reduction",))
+        self._replicas_guard = Guard(recorder, ("replicas",))
         self._replay_guard = Guard(recorder, ("optimizer",))
 
     # What is looked at
@@ -119,6 +124,17 @@ class StepFollower:
     def watch_reduction(self, watch: ReductionWatch) -> None:
         """Read what this rank gives to the gradients of some updates, and what its optimizer gets of them."""
         self._reduction = watch
+
+    def watch_replicas(self, watch: ReplicaWatch, update: int) -> None:
+        """Read what this rank holds that all ranks should hold alike, now and around some updates.
+
+        Args:
+            watch: Reads it.
+            update: The update that comes next.
+        """
+        self._replicas = watch
+        with self._replicas_guard:
+            watch.look(update, "begin")
 
     def watch_graded(self, named: Iterable[tuple[str, Any]]) -> None:
         """Look which of these tensors get gradients."""
@@ -203,6 +219,10 @@ class StepFollower:
             probed: Whether weights are read around it.
             whole: Whether it is looked at which tensors have a gradient; else it is only if a tensor has its first.
         """
+        self._whole = whole
+        with self._replicas_guard:
+            if self._replicas is not None and whole:
+                self._replicas.look(update, "before")
         with self._weights_guard:
             if self._sums is not None:
                 self._sums.before_step(update)
@@ -241,6 +261,9 @@ class StepFollower:
                 self._known_of[update], self._known = self._known, {}
             if self._left_over is not None and whole:
                 self._left_over.begin()
+        with self._replicas_guard:
+            if self._replicas is not None and self._whole:
+                self._replicas.look(update, "after")
         with self._reduction_guard:
             if self._reduction is not None:
                 norm, limit = (None, None) if self._norm is None else self._norm
@@ -258,14 +281,18 @@ class StepFollower:
                 numbers.add(meaning, vector, self.role)
 
     def parts_sent(self) -> None:
-        """Start fetching what this rank gave and got in all updates since the last call."""
+        """Start fetching what this rank gave, got and held in all updates since the last call."""
         if self._reduction is not None:
             with self._reduction_guard, torch.no_grad():
                 self._reduction.send()
+        if self._replicas is not None:
+            with self._replicas_guard:
+                self._replicas.send()
 
-    def parts_arrived(self, now: Callable[[], float], *, wait: bool = False) -> list[GradientParts]:
+    def parts_arrived(self, now: Callable[[], float], *, wait: bool = False) -> Sequence[GradientParts | ReplicaSums]:
         """Of these, what has arrived. Arguments as in `ReductionWatch.arrived`."""
-        return [] if self._reduction is None else self._reduction.arrived(now, wait=wait)
+        gradients = [] if self._reduction is None else self._reduction.arrived(now, wait=wait)
+        return gradients if self._replicas is None else [*gradients, *self._replicas.arrived(now, wait=wait)]
 
     def _worked_up(self) -> Iterator[tuple[Meaning, Tensor]]:
         norms, self._norms = self._norms, {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.bits import bits
+from rlstep_hooks.observe.bits import sum_of_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ class WeightSums:
             self._held.append((update, (now != left).sum().float().reshape(1)))
 
     def _sums(self) -> Tensor | None:
-        sums = [bits(p.detach()).sum(dtype=torch.int64) for p in self._parameters]
+        sums = [sum_of_bits(p.detach()) for p in self._parameters]
         return torch.stack(sums) if len({of.device for of in sums}) == 1 else None
 
     def work_up(self) -> list[tuple[int, Tensor]]:

@@ -34,6 +34,9 @@ from rlstep_hooks.record.event_base import Event as Event
 from rlstep_hooks.record.event_base import Purpose as Purpose
 from rlstep_hooks.record.gradient_events import GradientParts as GradientParts
 from rlstep_hooks.record.gradient_events import TensorParts as TensorParts
+from rlstep_hooks.record.replica_events import Moment as Moment
+from rlstep_hooks.record.replica_events import Replica as Replica
+from rlstep_hooks.record.replica_events import ReplicaSums as ReplicaSums
 from rlstep_hooks.record.values import TOPICS as TOPICS
 from rlstep_hooks.record.values import CarriedPart as CarriedPart
 from rlstep_hooks.record.values import MicroBatchValues as MicroBatchValues
@@ -286,6 +289,7 @@ AnyEvent = (
     | WeightsHeld
     | AdapterUsed
     | GradientParts
+    | ReplicaSums
     | EpochEnd
     | Evaluated
     | ConfigChanged

@@ -26,6 +26,7 @@ TOPICS = (
     "optimizer",
     "gradient",
     "reduction",
+    "replicas",
     "trained_tokens",
     "sampler",
     "sampler_weights",

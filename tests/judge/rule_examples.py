@@ -18,6 +18,7 @@ from rich.console import Console
 
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.reduction.outcome import Reductions
+from rlstep_hooks.judge.replicas import Replicas
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.plan_checks import check_plan
 from rlstep_hooks.planning.reading import Reading
@@ -34,6 +35,7 @@ from rlstep_hooks.record.events import (
     Probe,
     Queued,
     Refresh,
+    ReplicaSums,
     Rewarded,
     Rollout,
     RunEnded,
@@ -48,6 +50,7 @@ from tests.golden.reading import planned
 from tests.judge.gradients import Run as Ranks
 from tests.judge.test_early_stop import Script as EarlyStops
 from tests.judge.test_early_stop import plan as plan_with_early_stop
+from tests.judge.test_replicas import looks
 from tests.passes import passes_of
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import Live, PhaseCase, composed, phase_plan, scripted_phases
@@ -149,6 +152,14 @@ def joined(run: Ranks) -> list[Finding]:
     for parts in run.updates(2):
         found.add(parts)
     return found.findings
+
+
+def held_by(*all_looks: list[ReplicaSums]) -> list[Finding]:
+    """What is found in what the ranks of a run held."""
+    joined = Replicas()
+    for of in all_looks:
+        joined.add(of)
+    return joined.findings
 
 
 # Plans
@@ -356,6 +367,11 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS416": lambda: judged(synced((sent(0, 7), held(0, 5, 7, arrived=12)))),
     "RLS417": lambda: judged(synced((sent(0, 7), held(0, 7, 7)), (sent(1, 0x3F812345), held(1, 7, 0x3F810000)))),
     "RLS418": lambda: judged(after(run(), Update, 0, AdapterUsed(engine="the engine", requests=64, bound=0))),
+    "RLS419": lambda: held_by(
+        looks((1, 2, 3), (1, 2, 3)),
+        looks((4, 5, 6), (4, 5, 6), update=2, moment="after"),
+        looks((4, 5, 6), (4, 5, 0), update=3, moment="before"),
+    ),
     "RLS414": lambda: judged(measured(run(), "microbatches", 0, reference_gap=0.62)),
     "RLS501": lambda: judged(changed(run(), Rollout, 2, groups_intact=False)),
     "RLS502": lambda: judged(trained_twice()),

@@ -12,6 +12,7 @@ from rlstep_hooks.cli.report import show
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.links import link_of, links_of
 from rlstep_hooks.judge.reduction.outcome import Reductions
+from rlstep_hooks.judge.replicas import Replicas
 from rlstep_hooks.judge.rules import RANK_RULES, RULES, Progress
 from rlstep_hooks.record.events import Measured, RunStarted, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger
@@ -126,7 +127,7 @@ def test_a_link_that_doctor_calls_not_compared_is_never_right(name: str) -> None
             rule = kind(Progress(PLAN, begun))
             rule.checks = 1
             outcomes.append(rule.outcome(Counter()))
-    outcomes += Reductions(2, begun).outcomes(0, "")
+    outcomes += [*Reductions(2, begun).outcomes(0, ""), Replicas(begun).outcome()]
     states = {found.name: found for found in links_of(outcomes, [])}
     for declared, of in index.system_of(name).links.items():
         if of.compared:

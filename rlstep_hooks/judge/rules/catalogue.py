@@ -20,7 +20,7 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, sampling, values, weighed
-from rlstep_hooks.judge.rules.weights import delivered, distance, moved, reference, sampled, sampler, training
+from rlstep_hooks.judge.rules.weights import delivered, distance, moved, reference, replicas, sampled, sampler, training
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -121,6 +121,7 @@ RULES: tuple[type[Rule], ...] = (
     reduced.ClippedOtherwise,
     observation.ProcessMissing,
     observation.RanksDisagree,
+    replicas.ReplicasDiffer,
 )
 """Rules that judge a run."""
 
@@ -129,6 +130,7 @@ RANK_RULES: tuple[type[Rule], ...] = (
     observation.RanksDisagree,
     reduced.ReducedOtherwise,
     reduced.ClippedOtherwise,
+    replicas.ReplicasDiffer,
 )
 """Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
 

@@ -39,6 +39,7 @@ LinkName = Literal[
     "reference on the way",
     "sampler",
     "weights between updates",
+    "replicas",
 ]
 
 NAMES: tuple[LinkName, ...] = get_args(LinkName)
@@ -66,6 +67,7 @@ RULES: dict[LinkName, tuple[str, ...]] = {
     "reference on the way": ("RLS311",),
     "sampler": ("RLS402", "RLS403", "RLS410", "RLS415", "RLS416", "RLS417", "RLS418"),
     "weights between updates": ("RLS404", "RLS412"),
+    "replicas": ("RLS419",),
 }
 """Rules that judge a link."""
 

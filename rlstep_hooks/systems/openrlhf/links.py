@@ -101,6 +101,7 @@ LINKS: dict[LinkName, Link] = {
         "not the model's with ZeRO-3",
         proved=("ZeRO-2",),
     ),
+    "replicas": no("what the ranks of DeepSpeed hold is not compared with each other"),
 }
 
 _ENGINE = yes("what vLLM is given and holds after each sync", "not weights through CUDA IPC")

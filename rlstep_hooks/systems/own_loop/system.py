@@ -75,6 +75,7 @@ SYSTEM = System(
         "reference on the way": no("the loop hands over none"),
         "sampler": none("the loop samples itself"),
         "weights between updates": yes("a probe between updates"),
+        "replicas": no("a loop says what it does, and not which processes share it"),
     },
     rules={
         "RLS210": limited("call `audit.skipped(...)` where the loop leaves a step out"),

@@ -204,6 +204,7 @@ SYSTEM = System(
         "reference on the way": none("there is none"),
         "sampler": yes("RLlib's number of its weights, and the ratio before the first update"),
         "weights between updates": yes("a probe between updates"),
+        "replicas": no("what its learners hold is not compared with each other"),
     },
     rules={
         "RLS402": yes("by RLlib's number of the weights that sampled each timestep"),

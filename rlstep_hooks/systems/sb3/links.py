@@ -68,6 +68,7 @@ LINKS: dict[LinkName, Link] = {
     "reference on the way": none("there is none"),
     "sampler": none("the policy itself acts"),
     "weights between updates": yes("a probe between updates"),
+    "replicas": none("one process holds all weights"),
 }
 
 RULES: dict[str, Link] = {

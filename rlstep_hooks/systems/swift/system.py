@@ -311,6 +311,11 @@ SYSTEM = System(
             "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
         ),
         "weights between updates": yes("a probe, between updates and while samples are generated", often="probed"),
+        "replicas": yes(
+            "the bits of all weights and buffers that each rank holds whole",
+            "not shards, nor with DeepSpeed",
+            often="whole",
+        ),
     },
     rules={
         **{code: TRL_RULES[code] for code in _AS_TRL},

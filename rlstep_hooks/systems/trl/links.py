@@ -114,6 +114,13 @@ LINKS: dict[LinkName, Link] = {
     "weights between updates": yes(
         "a probe, between updates and while samples are generated", often="probed", proved=_USUAL
     ),
+    "replicas": yes(
+        "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
+        "frozen weights when training begins",
+        "not shards, nor with DeepSpeed",
+        often="whole",
+        proved=("DDP", "LoRA"),
+    ),
 }
 
 _LIGER = limited("a liger loss and other fused losses compute log-probs inside a kernel, so it is not evaluated")

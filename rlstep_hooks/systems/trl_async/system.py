@@ -227,6 +227,7 @@ SYSTEM = System(
             "not what an engine in another process does with the weights",
         ),
         "weights between updates": yes("a probe between updates", often="probed"),
+        "replicas": yes("the bits of all weights and buffers that each rank holds whole", "not shards", often="whole"),
     },
     rules={
         "RLS203": _STEPS,

@@ -385,6 +385,7 @@ SYSTEM: System = System(
         "reference on the way": no("its log-probs stay inside the trainer's method"),
         "sampler": yes("settings at the call of generate"),
         "weights between updates": yes("a probe between updates", often="probed"),
+        "replicas": no("what ranks hold is compared in the trainers of GRPO and RLOO alone"),
     },
     rules={
         "RLS203": _STEPS,

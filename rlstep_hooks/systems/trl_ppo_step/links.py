@@ -35,6 +35,7 @@ LINKS: dict[LinkName, Link] = {
     "reference on the way": no("its log-probs stay inside step()"),
     "sampler": no("the script samples"),
     "weights between updates": yes("a probe between updates"),
+    "replicas": no("what ranks hold is compared in the trainers of GRPO and RLOO alone"),
 }
 
 RULES: dict[str, Link] = {

@@ -98,6 +98,7 @@ LINKS: dict[LinkName, Link] = {
         "only a distance with such a cause",
     ),
     "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
+    "replicas": no("its ranks hold shards, of which there are no replicas"),
 }
 
 _ENGINE = yes(

@@ -53,7 +53,10 @@ def one_update_zeroed_by_a_guard(trainer: Any, state: Any, *, model: Any, **kwar
 
 def weights_swapped_and_put_back(trainer: Any) -> None:
     """After update 5 the first weights are swapped in, and out again before anybody looks."""
-    first = [p.detach().clone() for p in trainer.model.parameters()]
+    first: list[torch.Tensor] = []
+
+    def remember(state: Any, **kwargs: Any) -> None:
+        first.extend(p.detach().clone() for p in trainer.model.parameters())
 
     def swap() -> None:
         with torch.no_grad():
@@ -62,6 +65,9 @@ def weights_swapped_and_put_back(trainer: Any) -> None:
                 parameter.copy_(value)
                 parameter.copy_(current)
 
+    on(
+        trainer, "on_train_begin", remember
+    )  # in mid-run weights may be sharded, which the first ones then have to be too
     after_update(trainer, 6, swap)
 
 

@@ -59,7 +59,7 @@ def main() -> int:
         if arguments.draw:
             names, texts = ["given"], [arguments.draw]
         draws |= {name: Case(name=name, draw=text) for name, text in zip(names, texts, strict=True)}
-        outcomes(folder, arguments.deployment, [draws[name] for name in names], say=say)
+        outcomes(folder / arguments.deployment, arguments.deployment, [draws[name] for name in names], say=say)
         number += AT_ONCE
         if arguments.draw:
             break

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("train_many.py")
 ROOT = Path(__file__).parents[3]
-PATIENCE = 90.0
+PATIENCE = 240.0
 """Seconds without a new outcome after which a launch is ended."""
 
 

@@ -11,11 +11,12 @@ from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.testing.trl_faults import alter_microbatches, replace_method
 from tests.faults.fault import (
     FALLING_RATE,
+    WITH_REFERENCE,
     Apply,
     Fault,
+    after_update,
     made,
     on,
-    take,
     way,
 )
 from tests.faults.mistakes.gradients import SMALL_LIMIT, before_steps, clip_that_only_measures
@@ -129,9 +130,47 @@ def last_gradients_zeroed(trainer: Any) -> None:
             local(parameter.grad).zero_()
 
 
-def sample_dropped(trainer: Any) -> None:
-    """From micro-batch 8 on the loss gets one sample less."""
-    alter_microbatches(trainer, lambda batch: take(batch, 3), first=8)
+def sample_repeated(trainer: Any) -> None:
+    """From micro-batch 8 on the loss gets the first sample in the place of the last one."""
+
+    def repeat(batch: dict[str, Any]) -> dict[str, Any]:
+        size = batch["completion_ids"].shape[0]
+        return {
+            name: value[[*range(size - 1), 0]]
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+            else value
+            for name, value in batch.items()
+        }
+
+    alter_microbatches(trainer, repeat, first=8)
+
+
+def unprobed(trainer: Any) -> torch.Tensor:
+    """What this rank holds of a tensor that no probe reads."""
+    held = [p for name, p in trainer.model.named_parameters() if name.endswith("layers.1.mlp.up_proj.weight")]
+    return local(held[0].detach())
+
+
+def weight_changed(trainer: Any) -> None:
+    """One weight that no probe reads is changed after update 3."""
+    unprobed(trainer).reshape(-1)[5:6] += 1e-3
+
+
+def other_start(trainer: Any, state: Any, **kwargs: Any) -> None:
+    """Training begins with another weight."""
+    weight_changed(trainer)
+
+
+def buffer_changed(trainer: Any) -> None:
+    """The frequencies of the positions are changed after update 3."""
+    next(iter(trainer.model.buffers())).mul_(1.01)
+
+
+def reference_changed(trainer: Any) -> None:
+    """The reference is changed after update 3."""
+    with torch.no_grad():
+        for parameter in trainer.ref_model.parameters():
+            local(parameter).mul_(1.1)
 
 
 def step_left_out(trainer: Any, state: Any, **kwargs: Any) -> None:
@@ -160,8 +199,16 @@ FAULTS: tuple[Fault, ...] = (
           report="a guard against NaN"),
     Fault(of_one_rank(clip_that_only_measures), code="RLS808", where=Where(update=0, rank=FAULTY),
           report="a rank that clips nothing", settings=SMALL_LIMIT),
-    Fault(of_one_rank(sample_dropped), code="RLS204", where=Where(update=4, microbatch=8, rank=FAULTY),
+    Fault(of_one_rank(sample_repeated), code="RLS502", where=Where(update=4, microbatch=8, rank=FAULTY),
           report="a filter of one rank"),
+    Fault(of_one_rank(way(after_update, 4, by=weight_changed)), code="RLS419", where=Where(update=4, rank=FAULTY),
+          report="a callback of rank 0 alone"),
+    Fault(of_one_rank(way(on, "on_train_begin", by=other_start)), code="RLS419", where=Where(update=0, rank=FAULTY),
+          report="trl#5619"),
+    Fault(of_one_rank(way(after_update, 4, by=buffer_changed)), code="RLS419", where=Where(update=4, rank=FAULTY),
+          report="a buffer of one rank", doubtful=True),
+    Fault(of_one_rank(way(after_update, 4, by=reference_changed)), code="RLS411", where=Where(rollout=2, update=4, rank=FAULTY),
+          report="a reference of one rank", settings=WITH_REFERENCE),
     Fault(of_one_rank(way(on, "on_train_begin", by=step_left_out)), code="RLS210", where=Where(update=4, rank=FAULTY),
           report="a rank that skips a step"),
 )

@@ -128,7 +128,7 @@ def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:
     audit = StepAuditCallback(log_dir=folder / "log", listeners=())
     drawn = Draw.from_json(case.draw)
     config = configuration(drawn, str(folder / "out"), settings_of(deployment, case.sharding))
-    outcome = train_with(drawn, config, folder / f"model-{os.environ['RANK']}", audit)
+    outcome = train_with(drawn, config, folder, audit)
     if outcome.ending != "trained":
         return Outcome(error=f"{outcome.ending}: {outcome.why}")
     report = audit.report

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torch.nn.parallel import DistributedDataParallel
+
+from rlstep_hooks.observe.replicas import Replicated
 from rlstep_hooks.observe.sharding.places import Reduction
 from rlstep_hooks.observe.sharding.replicated import replicated
+from rlstep_hooks.observe.shards import plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def reduction_of(trainer: Any) -> Reduction:
@@ -25,3 +32,37 @@ def _other_parallelism(accelerator: Any) -> str:
     config = getattr(accelerator, "parallelism_config", None)
     kinds = {"tensor": "tp_size", "context": "cp_size", "sequence": "sp_size"}
     return " and ".join(kind for kind, size in kinds.items() if (getattr(config, size, 1) or 1) > 1)
+
+
+def replicas_of(trainer: Any) -> list[Replicated]:
+    """What every rank should hold alike, once the model is wrapped.
+
+    DistributedDataParallel copies all parameters and buffers from rank 0 when it wraps a model (torch/nn/parallel/distributed.py
+    2.13.0:1064), and the reference is loaded from one place. FSDP2 leaves plain tensors to whoever adds them: transformers keeps
+    adapters alike that come after the sharding (trainer.py 5.23.0:2622). FSDP1's parameters are parts of a flat one.
+    """
+    wrapped = trainer.model_wrapped
+    if isinstance(wrapped, DistributedDataParallel):
+        model, left_out = wrapped.module, set(wrapped.parameters_to_ignore)
+        named = [of for of in model.named_parameters() if of[0] not in left_out]
+        buffers = [of for of in model.named_buffers() if of[0] not in left_out]
+        reference = getattr(trainer, "ref_model", None)
+        others = [] if reference is None or reference is model else list(reference.named_parameters())
+    elif getattr(trainer, "is_fsdp_enabled", False):
+        state = trainer.accelerator.state
+        second = getattr(state.fsdp_plugin, "fsdp_version", 1) == 2
+        named, others = list(trainer.model.named_parameters()) if second else [], []
+        buffers = list(trainer.model.named_buffers())
+    else:
+        return []
+    return [
+        Replicated("weights", _whole(of for of in named if of[1].requires_grad)),
+        Replicated("frozen weights", _whole(of for of in named if not of[1].requires_grad), often=False),
+        Replicated("buffers", _whole(buffers)),
+        Replicated("reference", _whole(others), often=False),
+    ]
+
+
+def _whole(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Tensors that this rank holds whole, with the names of the unwrapped model."""
+    return [(plain_name(name), of) for name, of in named if not (hasattr(of, "to_local") or of.is_meta)]

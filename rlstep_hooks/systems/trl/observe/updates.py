@@ -13,11 +13,12 @@ from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
+from rlstep_hooks.observe.replicas import ReplicaWatch
 from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
-from rlstep_hooks.systems.trl.observe.ranks import reduction_of
+from rlstep_hooks.systems.trl.observe.ranks import reduction_of, replicas_of
 from rlstep_hooks.systems.trl.observe.settings import OptimizerSettings
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class UpdateObserver:
         self._engine: EngineSteps | None = None
         """Steps of DeepSpeed's engine; None where the loop steps a torch optimizer."""
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
+        self._sharded = bool(getattr(trainer, "is_fsdp_enabled", False))
         self._stepped = False
         self._loop_steps = False
         self._rate: float | Tensor | None = None
@@ -81,6 +83,7 @@ class UpdateObserver:
         self._after_guard = Guard(recorder, ("order", "weights"))
         self._loop_guard = Guard(recorder, ("order",))
         self._reduction_guard = Guard(recorder, ("reduction",))
+        self._replicas_guard = Guard(recorder, ("replicas",))
         self._hooks = Hooks(recorder)
 
     def attach(self, optimizer: Any) -> None:
@@ -109,20 +112,21 @@ class UpdateObserver:
         # FSDP2's parameters are DTensors, FSDP1's are views of this process's part of a flat one, or the flat ones themselves.
         self.steps.watch_weights(local_shards(stepped_by(inner, self._trainer.model.parameters())))
         self.steps.watch_steps(inner)
-        sharded = getattr(self._trainer, "is_fsdp_enabled", False)
-        if self.steps.probe is not None and not sharded:
+        if self.steps.probe is not None and not self._sharded:
             self._tensors = [tensor for tensor, _, _ in self.steps.probe.probed]
-        self._watch_gradients(sharded=sharded)
+        self._watch_gradients()
         if self._trainer.accelerator.num_processes > 1:
             self._watch_reduction()
+            with self._replicas_guard:
+                self.steps.watch_replicas(ReplicaWatch(replicas_of(self._trainer)), self._windows)
 
-    def _watch_gradients(self, *, sharded: bool) -> None:
+    def _watch_gradients(self) -> None:
         named = [(plain_name(name), local_shard(p)) for name, p in self._trainer.model.named_parameters()]
         self._trained = [tensor for _, tensor in named if tensor.requires_grad]
         if self._own_scaler is not None:
             return  # it multiplies gradients between autograd and the step
         self.steps.watch_graded(of for of in named if of[1].requires_grad)
-        if self._trainer.accelerator.num_processes == 1 and not sharded:
+        if self._trainer.accelerator.num_processes == 1 and not self._sharded:
             guard = Guard(self._recorder, ("gradient",))
             self.steps.watch_gradients(GradientWatch(named, guard))
         else:  # gradients are averaged on the way; from the last backward pass to the step nothing but the clip may change them
@@ -253,7 +257,9 @@ class UpdateObserver:
             index = self._windows
             self._emit_update(applied=True, by_loop=self._loop_steps)
             if self._rate is not None:
-                self.steps.after_step(index, self._rate)
+                # All weights of a shard: of those that a rank holds whole, its replicas tell the same.
+                cycle = index // self._per_cycle
+                self.steps.after_step(index, self._rate, whole=self._sharded and is_compared_whole(cycle))
                 self._writes = self._writes_so_far()
 
     def _clipped(self, optimizer: Any) -> Iterable[Any]:

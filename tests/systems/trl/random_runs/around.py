@@ -92,6 +92,8 @@ def model_of(tokenizer: Any, chosen: dict[str, Any], folder: Path) -> Any:
         return model
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if torch.distributed.is_initialized():  # rank 0 alone writes models
+        torch.distributed.barrier()
     return str(folder)
 
 

@@ -1,0 +1,29 @@
+"""Events of what all ranks of a run should hold alike."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlstep_hooks.record.event_base import Event
+from rlstep_hooks.record.values import Role
+
+Replica = Literal["weights", "frozen weights", "buffers", "reference"]
+"""Of the model its trained weights, adapters included, its frozen ones and its buffers; the weights of the reference."""
+Moment = Literal["begin", "before", "after"]
+"""When training begins; right before the optimizer steps; right after it."""
+
+
+class ReplicaSums(Event, frozen=True, kw_only=True, gc=False, tag="replica_sums"):
+    """What this rank holds of tensors that every rank should hold alike: a sum of the bits of each."""
+
+    update: int
+    """The update before or after whose step they were read; that which comes first when training begins."""
+    moment: Moment
+    kind: Replica
+    role: Role = "policy"
+    sums: tuple[int, ...] = ()
+    """One number a tensor, or a few neighbouring tensors; below 2**48."""
+    names: tuple[str, ...] = ()
+    """Their names, when training begins."""
+    device: str = ""
+    """The kind of device that they are on."""
