@@ -96,10 +96,19 @@ class FolderLedger:
     def __init__(self, folder: Path, run: str, process: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{run}.{process}.jsonl"
-        self.checksum = 0
+        self._counted = 0, 0
+        """Checksum of the lines written so far, and bytes of the file."""
+        self._under_way = b""
+        """The lines that are being written."""
         self._torn = False
         """Whether the file may end within a line."""
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+
+    @property
+    def checksum(self) -> int:
+        """Checksum of the lines written so far."""
+        self._count_what_was_broken_off()
+        return self._counted[0]
 
     def write(self, *events: AnyEvent) -> None:
         """Append one line per event, all in one write.
@@ -115,14 +124,31 @@ class FolderLedger:
         Raises:
             OSError: The disk is full or the file is gone.
         """
+        self._count_what_was_broken_off()
         if self._torn:  # the line that the disk took a part of stays one damaged line
             lines = b"\n" + lines
+        self._under_way = lines
         written = os.write(self._file, lines)
-        self._torn = self._torn or 0 < written < len(lines)
+        checksum, size = self._counted
         if written != len(lines):
+            self._torn = self._torn or written > 0
+            self._counted = checksum, size + written
+            self._under_way = b""
             raise OSError("the disk took only part of a line")
         self._torn = False
-        self.checksum = zlib.crc32(lines, self.checksum)
+        self._counted = zlib.crc32(lines, checksum), size + written
+        self._under_way = b""
+
+    def _count_what_was_broken_off(self) -> None:
+        """Count lines whose writing an interrupt broke off, if they are in the file.
+
+        Ctrl-C and SIGTERM are answered right after the write that they come in: the lines are there, and nobody has counted them.
+        """
+        lines, (checksum, size) = self._under_way, self._counted
+        if lines and os.fstat(self._file).st_size == size + len(lines):
+            self._torn = False
+            self._counted = zlib.crc32(lines, checksum), size + len(lines)
+        self._under_way = b""
 
     def close(self) -> None:
         """Close the file."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import functools
+import sys
+import zlib
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -34,6 +36,7 @@ from tests.scripted import make_plan, scripted_run, started
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import CodeType, FrameType
 
 REUSE = make_plan(iterations=2, max_steps=8)
 PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z")), max_size=8)
@@ -158,6 +161,46 @@ def test_each_event_is_on_disk_before_the_next(tmp_path: Path) -> None:
         ledger.write(event)
         assert len(ledger.path.read_bytes().splitlines()) == number
     ledger.close()
+
+
+class InterruptAt:
+    """Raises what Ctrl-C raises before a line of a function; a real signal is answered there too, also right after a write."""
+
+    def __init__(self, code: CodeType, line: int) -> None:
+        self.code = code
+        self.line = line
+        self.raised = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code is not self.code:
+            return None
+        if event == "line" and frame.f_lineno == self.line and not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+        return self
+
+
+APPENDING = sorted({line for _, _, line in FolderLedger.append.__code__.co_lines() if line})[1:]
+
+
+@pytest.mark.parametrize("line", APPENDING, ids=[f"line {number}" for number in range(len(APPENDING))])
+def test_an_interrupt_within_a_write_leaves_the_checksum_of_what_is_written(line: int, tmp_path: Path) -> None:
+    ledger = FolderLedger(tmp_path, "run", "rank0")
+    first, second, third = scripted_run(REUSE)[:3]
+    ledger.write(first)
+    interrupt, before = InterruptAt(FolderLedger.append.__code__, line), sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        ledger.write(second)
+    except KeyboardInterrupt:
+        assert interrupt.raised
+    finally:
+        sys.settrace(before)
+    assert ledger.checksum == zlib.crc32(ledger.path.read_bytes())
+    ledger.write(third)
+    assert ledger.checksum == zlib.crc32(ledger.path.read_bytes())
+    [record] = records(tmp_path)["run"]
+    assert list(record.events()) in ([first, second, third], [first, third])
 
 
 def test_a_line_cut_short_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
