@@ -49,6 +49,9 @@ PROVOKED_ELSEWHERE = {
     "RLS312": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS520": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS521": "of classic loops; in Stable-Baselines3's faults (tests/systems/classic)",
+    "RLS419": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
+    "RLS811": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
+    "RLS812": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS901": "needs several processes",
     "RLS902": "needs several processes",
 }

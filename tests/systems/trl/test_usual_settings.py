@@ -108,7 +108,7 @@ def test_adapters(tmp_path: Path, algorithm: str, beta: float) -> None:
     assert not problems(audit.report)
     passed = {rule.code for rule in audit.report.rules if rule.verdict == "PASS"}
     assert passed >= {"RLS401", "RLS402"}
-    assert unproved(passed, "trl", "LoRA") == set()
+    assert unproved(passed, "trl", "LoRA") == {"RLS419", "RLS811", "RLS812"}, "those that compare ranks need several"
     assert claimed(audit.report, "trl") == set()
 
 
