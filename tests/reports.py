@@ -40,7 +40,12 @@ def claimed(report: Report, system: str) -> set[str]:
     """Links that a report calls right although `rlstep doctor` says of this system that one of their rules compares nothing, and rules
     that have compared something although their pages say that they do not in this system."""
     right = {link.name for link in links_of(report.rules, report.findings) if link.state == "right"}
-    declared = [name for name, link in system_of(system).links.items() if link.exists and not link.compared]
+    judged = {rule.code for rule in report.rules}  # rules that compare ranks have an outcome where there are several
+    declared = [
+        name
+        for name, link in system_of(system).links.items()
+        if link.exists and not link.compared and judged.intersection(RULES[name])
+    ]
     passed = {rule.code for rule in report.rules if rule.verdict == "PASS"}
     return right & {link_of(code).name for name in declared for code in RULES[name]} | {
         code for code in passed if not is_evaluated(system_of(system), code, observed())

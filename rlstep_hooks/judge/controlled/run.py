@@ -13,7 +13,9 @@ from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks import listed, shape, why_it_matters
 from rlstep_hooks.judge.report import Counts, Report, Summary, merge_findings
+from rlstep_hooks.judge.rules.loss.reduced import ClippedOtherwise, ReducedOtherwise
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
+from rlstep_hooks.judge.rules.weights.replicas import ReplicasDiffer
 from rlstep_hooks.planning.finding import Finding, Verdict, Where
 from rlstep_hooks.record.events import TOPICS, AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
 
@@ -27,6 +29,10 @@ MOST_TRAINERS = 2048
 """Trainers that are judged, each by itself, whether or not it has a record."""
 HEARD = 65_536
 """Largest number of events kept for followers of the run, because there may be none to take them."""
+
+
+NOT_JOINED = "gradients and weights of several trainers are not joined in this framework"
+"""Why a run under a controller says nothing of how its trainers reduce gradients and hold copies."""
 
 
 class _Trainer:
@@ -196,7 +202,7 @@ class ControlledRun:
         if first.rank:
             own = [at_rank(finding, first.rank, len(self._trainers)) for finding in report.findings]
             report = msgspec.structs.replace(report, findings=own)
-        outcomes = [self._missing(findings), self._ranks(findings)]
+        outcomes = [self._missing(findings), self._ranks(findings), *self._not_joined()]
         if report.verdict == "PASS" and any(other.verdict == "NOT_EVALUATED" for other in reports.values()):
             report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
         unknown = _unobserved_by_others(reports) | self._cut() | report.not_evaluated
@@ -252,6 +258,15 @@ class ControlledRun:
             reason = "one trainer" if len(self._trainers) == 1 else "no two trainers have records to compare"
             return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True)
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=self._compared)
+
+    def _not_joined(self) -> list[RuleOutcome]:
+        """What several trainers hold and reduce is joined from records that trainers under a controller do not write."""
+        if len(self._trainers) == 1:
+            return []
+        return [
+            RuleOutcome(code=rule.code, title=rule.title, verdict="NOT_EVALUATED", reason=NOT_JOINED)
+            for rule in (ReducedOtherwise, ClippedOtherwise, ReplicasDiffer)
+        ]
 
 
 def _common_shape(event: AnyEvent, schedule: Schedule | None) -> str:
