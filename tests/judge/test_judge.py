@@ -336,6 +336,16 @@ def test_a_ratio_that_never_leaves_one_is_an_error(rate: float, rollouts: int | 
     assert all(f.severity == "error" for f in found)
 
 
+@pytest.mark.parametrize(("rate", "found"), [(1e-3, False), (2e-2, True)])
+def test_log_probs_in_reduced_precision_do_not_show_every_update(rate: float, found: bool) -> None:
+    """An adapter trained by FSDP2 in bf16 at 0.001: log-probs of -4 move in steps of 0.016, and none of a few tokens did."""
+    begun, *rest = scripted_run(make_plan(iterations=2, max_steps=8))
+    facts = {"compute_dtype": "bfloat16", "log_prob_dtype": "bfloat16"}
+    run = [msgspec.structs.replace(begun, facts=begun.facts | facts)]
+    run += [msgspec.structs.replace(e, learning_rate=rate) if isinstance(e, Update) else e for e in rest]
+    assert ("RLS310" in codes(judge(vital(run, update=UNCHANGED | NO_GRADIENT, ratio=0.0)))) == found
+
+
 def test_the_ratio_of_a_policy_that_is_certain_of_every_token_may_stay_one() -> None:
     """As in TRL's own tests, which train at a rate of 0.1 until one completion is left."""
     run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), ratio=0.0)

@@ -84,6 +84,8 @@ class Progress:
         """The dtype of the model's forward, as torch names it; "unknown" where the observer did not say."""
         self.precision = precision_class(self.compute_dtype)
         """The class of tolerances of that dtype."""
+        self.rounds_log_probs = str(started.facts.get("log_prob_dtype", "float32")) in ("bfloat16", "float16")
+        """Whether log-probs themselves are kept in two to three digits, as where FSDP casts what its model gives."""
 
     @property
     def own_rollouts(self) -> int:

@@ -44,6 +44,14 @@ LOGGED_TOLERANCE = 0.1
 
 VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 """Smallest change of a weight after which a ratio of exactly 1 on `MANY_TOKENS` tokens cannot be rounding."""
+VISIBLE_IN_ROUNDED = 1e-2
+"""The same where log-probs themselves are in reduced precision: one of -4 moves in steps of 0.016 in bfloat16, which updates of an
+adapter by 0.001 need not reach on any of a few tokens."""
+
+
+def _visible_change(progress: Progress) -> float:
+    """The change of a weight that some log-probs of a run must show."""
+    return VISIBLE_IN_ROUNDED if progress.rounds_log_probs else VISIBLE_CHANGE[progress.precision]
 
 
 MANY_TOKENS = 64
@@ -219,7 +227,7 @@ class RatioStuckAtOne(ValueRule):
             return
         if event.old_version is not None and event.old_version >= event.policy_version:
             return
-        visible = VISIBLE_CHANGE[self.progress.precision]
+        visible = _visible_change(self.progress)
         change = self._change(event.sampled_version, event.policy_version)
         few = max(1.0, MANY_TOKENS / values.tokens)
         if values.tokens < FEWEST_TOKENS or is_certain(values) or change < few * visible:
@@ -290,7 +298,8 @@ class RatioNeverMoves(Rule):
         - Micro-batches of a collapsed policy, which is certain of every token, are left out, and rollouts in which each
           completion with an advantage is known to come more than once, because gradients of equal completions can cancel.
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
-        - In reduced precision a rate below 0.0001 proves nothing: such updates are below the resolution of the log-probs.
+        - In reduced precision a rate below 0.0001 proves nothing, nor one below 0.01 where the log-probs themselves are kept in it (a
+          model in bf16, FSDP's mixed precision): such updates are below the resolution of the log-probs.
         - A rollout of which the loss trains no token, for its clip or its masks, is not compared, nor any where nobody knows
           which tokens those are.
         - It needs advantages that the observer sees.
@@ -362,7 +371,7 @@ class RatioNeverMoves(Rule):
         self._signal.forget_to(seen.rollout)
         self.checks += 1
         self._unmoved = 0 if seen.moved else self._unmoved + 1
-        visible = seen.rate >= VISIBLE_CHANGE[self.progress.precision]
+        visible = seen.rate >= _visible_change(self.progress)
         # In reduced precision a small update is below the resolution of the log-probs, however often it is made.
         often = self._unmoved >= UNMOVED_ROLLOUTS and self.progress.precision == "float32"
         if seen.moved or not (visible or often):

@@ -10,7 +10,7 @@ from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.head_gradient import HeadWatch
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
-from rlstep_hooks.record.events import Constant, MicroBatch, OldSource, Refresh
+from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, OldSource, Refresh
 from rlstep_hooks.systems.trl.observe.backward import Backward, BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
@@ -42,6 +42,8 @@ class MicroBatchHooks:
         self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)))
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
+        self._dtype = "float32"
+        """Of the log-probs of the latest loss."""
         self._microbatches = 0
         self.in_epoch = 0
         """Micro-batches of this pass of the loader."""
@@ -120,6 +122,7 @@ class MicroBatchHooks:
             return
         [call] = trained
         new = call.log_probs
+        self._tell_dtype(new)
         compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
         terms = None
         if compared and activity.loss is not None:
@@ -151,6 +154,14 @@ class MicroBatchHooks:
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
+
+    def _tell_dtype(self, log_probs: Tensor) -> None:
+        """Say once in which dtype log-probs are kept: it decides which updates they can show."""
+        dtype = str(log_probs.dtype).removeprefix("torch.")
+        if dtype != self._dtype:
+            self._dtype = dtype
+            if dtype != "float32":
+                self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"log_prob_dtype": dtype}))
 
     def _with_counted(self, terms: LossTerms, inputs: dict[str, Any]) -> LossTerms:
         """These terms, with the tokens that the masks of the rollout count in the place of those that the loss was given."""
