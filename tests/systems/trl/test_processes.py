@@ -72,8 +72,6 @@ def test_ranks_that_disagree_are_a_finding(tmp_path: Path) -> None:
         "what rank 1 did is compared when training is over"
     )
     assert shown["findings"][-1][1] >= 2
-        "the ranks do other things, one of its updates was left out, and its weights are others"
-    )
 
 
 def test_all_ranks_stop_together(tmp_path: Path) -> None:
