@@ -73,8 +73,12 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
     """RMSprop: what is added within the root."""
 
 
+_REPLAYED = ("optimizer_off", "optimizer_share", "moments_off", "steps_idle")
+"""Numbers of each replayed update, as fields of `UpdateValues`."""
+
+
 class ReplaySource(msgspec.Struct, frozen=True):
-    """What a vector of `OptimizerReplay` means: three numbers of each replayed update, then two of each whose moments were seen."""
+    """What a vector of `OptimizerReplay` means: some numbers of each replayed update, then two of each whose moments were seen."""
 
     of: ClassVar = UpdateValues
     updates: tuple[int, ...]
@@ -82,9 +86,9 @@ class ReplaySource(msgspec.Struct, frozen=True):
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The vector's numbers, as fields of `UpdateValues`."""
-        replayed = Columns(self.of, self.updates, ("optimizer_off", "optimizer_share", "moments_off"))
+        replayed = Columns(self.of, self.updates, _REPLAYED)
         seen = Columns(self.of, self.looked_at, ("moments_lost", "steps_lost"))
-        cut = 3 * len(self.updates)
+        cut = len(_REPLAYED) * len(self.updates)
         fields = replayed.values(numbers[:cut])
         for update, more in seen.values(numbers[cut:]).items():
             fields.setdefault(update, {}).update(more)
@@ -105,7 +109,7 @@ class OptimizerReplay:
         owned = [(of, getattr(of[0], "parameter", of[0])) for of in probed]
         held = [of for of, whole in owned if id(whole) in groups]
         self._optimizer = optimizer
-        self._kind = type(optimizer)
+        self._kind: type = getattr(optimizer, "stands_for", type(optimizer))
         self._moments = _moments_of(self._kind)
         """Their names in the optimizer's state."""
         self._begin_with = (0.0, float(_name(self._kind) == TENSORFLOW), *[0.0] * (len(self._moments) - 1))
@@ -259,7 +263,8 @@ class OptimizerReplay:
 
     def _compare(self, steps: list[tuple[int, _Before, Tensor, Tensor | None]]) -> list[Tensor]:
         """The largest distance of a weight from where the formula puts it, in units of what rounding explains; how many times the
-        documented step was made; the largest distance of a moment, nan where there are none: each (N,) float64."""
+        documented step was made; the largest distance of a moment, nan where there are none; how many steps had been counted that left
+        no moment: each (N,) float64."""
         after = torch.stack([step[2] for step in steps])
         weights, gradient, *moments = torch.stack([step[1].numbers for step in steps]).double().split(after.shape[1], 1)
         of = _Factors([step[1].constants for step in steps], self._places, after.device)
@@ -272,7 +277,10 @@ class OptimizerReplay:
         tolerance = rounding + torch.finfo(torch.float32).tiny
         off = ((made - planned).abs() / tolerance).amax(1)
         share = (made * planned).sum(1) / (planned * planned).sum(1)
-        return [off, share, self._moments_off(of, documented, moments, [step[3] for step in steps])]
+        moments_off = self._moments_off(of, documented, moments, [step[3] for step in steps])
+        moved = sum(kind.count_nonzero(1) for kind in moments) > 0
+        idle = torch.where(moved, 0, made_so_far.amax(1))
+        return [off, share, moments_off, idle]
 
     def _moments_off(
         self, of: _Factors, documented: _Documented, moments: list[Tensor], left: list[Tensor | None]

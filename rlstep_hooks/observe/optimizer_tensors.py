@@ -18,9 +18,19 @@ def optimizer_tensors(parameters: Iterable[Any], *optimizers: Any) -> dict[str, 
     Returns:
         "trainable": trainable tensors of the model; "held": those of them in an optimizer; "others": other tensors in one.
     """
-    trainable = {id(parameter) for parameter in parameters if parameter.requires_grad}
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    held = {id(parameter) for group in groups for parameter in group["params"]}
+    return optimizer_tensors_of(parameters, (parameter for group in groups for parameter in group["params"]))
+
+
+def optimizer_tensors_of(parameters: Iterable[Any], held_by: Iterable[Any]) -> dict[str, int]:
+    """The same, where an optimizer steps on tensors of its own.
+
+    Args:
+        parameters: The parameters of the trained model.
+        held_by: Those of them whose weights the optimizer has.
+    """
+    trainable = {id(parameter) for parameter in parameters if parameter.requires_grad}
+    held = {id(parameter) for parameter in held_by}
     return {"trainable": len(trainable), "held": len(trainable & held), "others": len(held - trainable)}
 
 

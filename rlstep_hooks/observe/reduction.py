@@ -290,6 +290,8 @@ class _Followed:
         self._at: Tensor | None = None
         self._taken: set[int] = set()
         """Identities of the optimizer's tensors that were read for the step."""
+        self._clipped: set[int] = set()
+        """Identities of those that were read before a clip."""
         self._remove: Callable[[], None] | None = None
         with guard:
             self._remove = places.watch_local(self._arrives)
@@ -310,8 +312,12 @@ class _Followed:
             self._guard.failed(error)
 
     def read_reduced(self) -> None:
-        """Read what this rank holds after the reduction."""
-        self.reduced = [(positions, numbers) for _, positions, numbers in self._read(None)]
+        """Read what this rank holds after the reduction, of each tensor once: where several steps make one update, a tensor has its
+        gradient when its own step comes, or all have theirs and some are clipped by then."""
+        for tensor, positions, numbers in self._read(None):
+            if id(tensor) not in self._clipped:
+                self._clipped.add(id(tensor))
+                self.reduced.append((positions, numbers))
 
     def read_used(self, stepped: set[int] | None) -> None:
         """Read what the optimizer is about to use of tensors that it steps, each once."""

@@ -61,6 +61,8 @@ class StepFollower:
         self.role = role
         self.probe: WeightProbe | None = None
         """None where no weight can be probed."""
+        self.in_parts = False
+        """Whether several steps make one update, so that `before_part` sees what the optimizer uses."""
         self.gradient_scale: float | None = 1.0
         """By what the gradients of the optimizer are divided besides the clip; None where a gradient scaler decides it."""
         self._recorder = recorder
@@ -210,6 +212,17 @@ class StepFollower:
         if norm is not None:
             self._norms[update] = norm.detach().float().reshape(1), limit
 
+    def before_part(self, optimizer: Any) -> None:
+        """One of several steps that make one update comes next, of the tensors in `param_groups`, whose gradients are there."""
+        with self._reduction_guard:
+            if self._reduction is not None:
+                self._reduction.before_step(optimizer)
+
+    def not_made(self) -> None:
+        """No update came of the window that is over."""
+        if self._reduction is not None:
+            self._reduction.remove()
+
     def before_step(self, update: int, *, replayed: bool, probed: bool = True, whole: bool = True) -> None:
         """The optimizer is about to step; gradients are final.
 
@@ -238,7 +251,7 @@ class StepFollower:
             if self._graded is not None:
                 self._known |= self._graded.look(whole=whole)
         with self._reduction_guard:
-            if self._reduction is not None:
+            if self._reduction is not None and not self.in_parts:
                 self._reduction.before_step()
         with self._replay_guard:
             if self._replay is not None:

@@ -240,6 +240,9 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     explains; None if the step was not replayed, or the optimizer keeps none."""
     steps_lost: int | None = None
     """Probed tensors whose count of steps in the optimizer is not the one that the previous update left; None if not compared."""
+    steps_idle: int | None = None
+    """Steps that the optimizer had counted before this one although no probed moment was other than 0; None if the step was not
+    replayed."""
     gradient_norm: float | None = None
     """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
     gradient_limit: float | None = None

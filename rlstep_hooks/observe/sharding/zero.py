@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.sharding.leaf import watch_leaf
-from rlstep_hooks.observe.sharding.places import Place
+from rlstep_hooks.observe.sharding.places import Place, Reduction
+from rlstep_hooks.observe.sharding.replicated import WholeParameter, first_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +67,44 @@ def zero_places(engine: Any) -> list[ParameterPlaces]:
     if stage in (1, 2):
         return [_Stage1Or2(name, p, outer) for name, p in named]
     copies = dict(_copies(outer))
-    return [_Replicated(name, p, copies.get(id(p), p)) for name, p in named]
+    return [_SteppedCopy(name, p, copies[id(p)]) if id(p) in copies else WholeParameter(name, p) for name, p in named]
+
+
+def zero_reduction(engine: Any) -> Reduction:
+    """How the gradients of a DeepSpeed engine's model are reduced."""
+    hidden = why_no_places(engine)
+    if hidden:
+        return Reduction([], hidden=hidden)
+    # Gradients are divided and added up in this dtype: by default that of the model (runtime/engine.py 0.19.8
+    # `communication_data_type`). Quantised gradients (ZeRO++) round more than any.
+    asked = engine.communication_data_type
+    if getattr(engine, "torch_autocast_enabled", bool)():
+        asked = engine.torch_autocast_dtype()  # parameters of autocast modules (runtime/torch_autocast.py)
+    quantised = bool(getattr(engine, "zero_quantized_gradients", bool)())
+    return Reduction(zero_places(engine), str(asked or "").removeprefix("torch."), approximate=quantised)
+
+
+def held_parameters(engine: Any) -> list[Any]:
+    """The model's parameters for which some rank's optimizer holds what it steps."""
+    outer = engine.optimizer
+    for name in (
+        "bit16_groups",
+        "fp16_groups",
+        "bf16_groups",
+    ):  # ZeRO-1 and 2; ZeRO-3 and 16 bits without ZeRO; BF16_Optimizer
+        if hasattr(outer, name):
+            return [parameter for group in getattr(outer, name) for parameter in group]
+    return [parameter for group in outer.param_groups for parameter in group["params"]]
+
+
+def stepped_tensors(engine: Any) -> list[tuple[Any, int]]:
+    """The tensors that the inner optimizer of this rank steps, each with the place of its group in `param_groups`."""
+    outer = engine.optimizer
+    if zero_stage(engine) == 3:
+        partitions = enumerate(outer.fp32_partitioned_groups_flat)
+        return [(tensor, outer.sub_group_to_group_id[place]) for place, tensor in partitions]
+    groups = wrapped_optimizer(engine).param_groups
+    return [(tensor, place) for place, group in enumerate(groups) for tensor in group["params"]]
 
 
 def _copies(outer: Any) -> Iterator[tuple[int, Any]]:
@@ -77,28 +114,22 @@ def _copies(outer: Any) -> Iterator[tuple[int, Any]]:
             yield id(parameter), copy
 
 
-class _Replicated:
-    """ZeRO-0: every rank steps all elements.
+class _SteppedCopy(WholeParameter):
+    """ZeRO-0 in 16 bits: every rank steps all elements, of a copy in float32.
 
     Args:
         name: The parameter's name.
-        parameter: The model's.
-        stepped: What the optimizer steps, of the same shape.
+        tensor: The model's parameter.
+        copy: What the optimizer steps, of the same shape.
     """
 
-    def __init__(self, name: str, parameter: Any, stepped: Any) -> None:
-        self.name = name
-        self.numel = int(parameter.numel())
-        self._parameter = parameter
-        self._stepped = stepped
+    def __init__(self, name: str, tensor: Any, copy: Any) -> None:
+        super().__init__(name, tensor)
+        self._copy = copy
 
-    def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
+    def place_of(self, element: int) -> Place:
         """As `ParameterPlaces` says."""
-        return watch_leaf(self._parameter, see)
-
-    def place_of(self, element: int) -> Place | None:
-        """As `ParameterPlaces` says."""
-        return Place(self._stepped, element)
+        return Place(self._copy, element)
 
 
 class _Stage1Or2:
@@ -120,7 +151,7 @@ class _Stage1Or2:
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
         """As `ParameterPlaces` says."""
-        return watch_leaf(self._parameter, see)
+        return first_hook(self._parameter, see)
 
     def place_of(self, element: int) -> Place | None:
         """As `ParameterPlaces` says."""
@@ -149,7 +180,7 @@ class _Stage3:
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
         """As `ParameterPlaces` says. The gradient is whole, although the parameter's own `data` is empty between its uses."""
-        return watch_leaf(self._parameter, see)
+        return first_hook(self._parameter, see)
 
     def place_of(self, element: int) -> Place | None:
         """As `ParameterPlaces` says."""

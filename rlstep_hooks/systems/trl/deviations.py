@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlstep_hooks.judge.deviations import Deviation, Evidence
 from rlstep_hooks.record.events import EpochEnd, Update
+from rlstep_hooks.systems.deepspeed_engine import faults
 
 _ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS205", "RLS206", "RLS208", "RLS307"})
 
@@ -53,6 +54,7 @@ def _generated_without_cache(evidence: Evidence) -> bool:
 
 
 DEVIATIONS: tuple[Deviation, ...] = (
+    *faults.DEVIATIONS,
     Deviation(
         name="trl-evaluation-taken-for-training",
         title="evaluation taken for training",

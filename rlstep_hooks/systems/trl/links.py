@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OF_UPDATES: dict[LinkName, Link] = {
     "backward": yes(
         "the factor that arrives at the loss",
-        "not with a gradient scaler or DeepSpeed, whose factors are their own",
+        "not with a gradient scaler, whose factor is its own",
         often="compared",
     ),
     "gradients on the way": yes(
@@ -35,7 +35,7 @@ OF_UPDATES: dict[LinkName, Link] = {
     ),
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, replayed in float64",
-        "not other optimizers, nor steps of DeepSpeed's engine",
+        "not other optimizers; of DeepSpeed's the parts in float32 that this process steps",
         often="compared",
     ),
     "optimizer moments": yes("between a replayed step and the next", often="compared"),
@@ -45,57 +45,63 @@ OF_UPDATES: dict[LinkName, Link] = {
 
 _USUAL: tuple[Deployment, ...] = ("DDP", "LoRA")
 _ZERO: tuple[Deployment, ...] = ("ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload")
+_SPREAD: tuple[Deployment, ...] = (*_USUAL, *_ZERO)
 
 LINKS: dict[LinkName, Link] = {
     **OF_UPDATES,
     "gradients on the way": msgspec.structs.replace(OF_UPDATES["gradients on the way"], proved=("LoRA",)),
     **{
-        name: msgspec.structs.replace(OF_UPDATES[name], proved=_USUAL)
+        name: msgspec.structs.replace(OF_UPDATES[name], proved=_SPREAD)
         for name in ("backward", "reduction", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
     },
     "settings in force": yes(
         "what trainer and optimizer compute with, when training begins and at each rollout",
         "of an optimizer that you build yourself, only its changes",
-        proved=_USUAL,
+        proved=_SPREAD,
     ),
     "completions": yes(
         "against the policy's own distributions and each other (0.20 and later); the loss's log-probs against those of generate",
         "not truncated sampling, several turns, or dropout; an engine's log-probs where it gives them",
-        proved=_USUAL,
+        proved=_SPREAD,
     ),
     "completions on the way": yes(
         "what generate was asked for and gave, and bit for bit from the rollout to the loss",
         "with an engine, only from the rollout on",
         often="carried",
-        proved=_USUAL,
+        proved=_SPREAD,
     ),
     "rewards on the way": yes(
         "what each reward function gave, and which completions it got (0.20 and later)",
         "not reward models, nor coroutines",
         often="compared",
-        proved=_USUAL,
+        proved=_SPREAD,
     ),
     "advantages": yes(
         "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
         "before 0.20 rewards are not seen; not RLOO with a KL penalty on several processes, nor trainers with advantages of their own",
         often="compared",
-        proved=_USUAL,
+        proved=_SPREAD,
     ),
-    "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_USUAL),
+    "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_SPREAD),
     "mask": yes(
         "through the first end; truncated completions as configured",
         "not with tools, environments or other ends: several turns",
         often="compared",
-        proved=_USUAL,
+        proved=_SPREAD,
     ),
-    "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_USUAL),
+    "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_SPREAD),
     "loss": yes(
         "the documented types, on the same log-probs",
         "not inside a liger loss, nor types of somebody's own",
         often="compared",
-        proved=(*_USUAL, *_ZERO),
+        proved=_SPREAD,
     ),
-    "gradients cleared": yes("a probe before the first micro-batch of each update", often="probed", proved=_USUAL),
+    "gradients cleared": yes(
+        "a probe before the first micro-batch of each update",
+        "not with DeepSpeed, whose gradients of all updates are those of their micro-batches",
+        often="probed",
+        proved=_USUAL,
+    ),
     "reference": yes(
         "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
         "not shards, nor a reference that is the policy with its adapters off",
@@ -112,7 +118,9 @@ LINKS: dict[LinkName, Link] = {
         "not what other servers do with the weights",
     ),
     "weights between updates": yes(
-        "a probe, between updates and while samples are generated", often="probed", proved=_USUAL
+        "a probe, between updates and while samples are generated; of DeepSpeed's own weights, between updates",
+        often="probed",
+        proved=_USUAL,
     ),
     "replicas": yes(
         "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
@@ -128,7 +136,7 @@ _TOKENS = (
     "not where nobody knows which tokens get a gradient: with a loss of one's own, an entropy mask over several processes, or an "
     "off-policy mask of an engine's log-probs"
 )
-_PROBED = limited("the weights of DeepSpeed's engine are not read, so it is not evaluated", "probed")
+_PROBED = limited("of DeepSpeed's weights, those in float32 that this process steps", "probed")
 _ENGINE = yes(
     "vLLM in the trainer's process, and a vLLM server that was started with RLSTEP_ENGINES (1.16)",
     "not what other servers hold",
@@ -175,17 +183,17 @@ RULES: dict[str, Link] = {
     "RLS809": yes("the probed updates", _TOKENS, "probed"),
     "RLS811": yes(
         "what each rank's backward passes gave, and what it got of the reduction, joined from all records",
-        "not with FSDP or DeepSpeed, nor where tensor, context or sequence parallelism adds up too",
+        "not with FSDP, nor where tensor, context or sequence parallelism adds up too",
         "whole",
     ),
     "RLS812": yes(
         "what each optimizer uses, against what came of the reduction",
-        "not with FSDP, DeepSpeed or a gradient scaler",
+        "not with FSDP or a gradient scaler",
         "whole",
     ),
     "RLS404": yes(
         "the policy's weights; torch's counters of writes, which also show what is written back again: at every update",
-        "not the weights of DeepSpeed's engine",
+        "of DeepSpeed's weights, those in float32 that this process steps",
         "probed",
     ),
     "RLS412": yes(
@@ -198,11 +206,7 @@ RULES: dict[str, Link] = {
     ),
     "RLS414": yes("the first rollout of a trainer's first training call"),
     "RLS401": _PROBED,
-    "RLS406": yes(
-        "all updates, by the advantages of the rollouts",
-        "not with DeepSpeed's engine, whose weights are not read",
-        "probed",
-    ),
+    "RLS406": yes("all updates, by the advantages of the rollouts", often="probed"),
     "RLS407": yes("once, when training begins"),
     "RLS408": yes(
         f"layers that are frozen in mid-run, tensors without a gradient, and gradients that are lost: {WORDS['whole']}",

@@ -391,7 +391,6 @@ SYSTEM = System(
         "what a vLLM server does with the weights, unless it was started with RLSTEP_ENGINES (1.16)",
         "log-probs inside a liger loss",
         "the value of losses of somebody's own",
-        "the weights, gradients and optimizer of DeepSpeed's engine (its updates are counted)",
         "trainers other than GRPOTrainer and RLOOTrainer (RLOO from 0.22 on)",
     ),
 )

@@ -82,6 +82,7 @@ def main(folder: Path, case: str) -> None:
         "planned": int(report.schedule.updates),
         "global_step": trainer.state.global_step,
         "findings": [[f.code, f.severity, f.where.update, f.observed] for f in report.findings],
+        "deviations": [f.deviation for f in report.findings if f.deviation],
         "rules": {rule.code: [rule.verdict, rule.reason] for rule in report.rules},
         "not_evaluated": report.not_evaluated,
     }

@@ -8,6 +8,7 @@ from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
+from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.record.events import Update, UpdateValues
@@ -82,6 +83,7 @@ class MomentsLost(ValueRule):
     What it checks:
         The moments (or the momentum) of the probed weights before a step, bit for bit against those after the step before it, where
         that one was replayed, and the number of steps by which Adam corrects them. And those after a replayed step against the formula.
+        Where all probed moments are 0, also that no more steps are counted than updates were made.
 
     Why it matters:
         Moments that are cleared or replaced make Adam a sign descent of full rate at every step: each weight moves by the whole
@@ -119,6 +121,18 @@ class MomentsLost(ValueRule):
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the moments before and after a step."""
+        made = event.version - 1
+        if values.steps_idle is not None and values.steps_idle > made:
+            self.checks += 1
+            return self.fail(
+                expected=f"{number(made, 'steps')} of the optimizer before this update, as many as updates were made",
+                observed=f"{values.steps_idle}, and all probed moments are 0",
+                where=self.progress.where_at(place, event),
+                why="Adam divides its moments by 1 - beta**steps: after steps on nothing its first updates are smaller than the "
+                "learning rate",
+                fix="look for a step of the optimizer before training, with gradients of 0",
+                variant="idle",
+            )
         if values.moments_off is not None and values.moments_off > 1:
             self.checks += 1
             self.fail_by(

@@ -13,6 +13,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.systems.trl.observe.engine_steps import engine_of
+
 
 class Backward(msgspec.Struct, gc=False):
     """One loss in its backward pass: empty until it is over, and where it was not followed."""
@@ -22,7 +24,7 @@ class Backward(msgspec.Struct, gc=False):
     over: bool = False
     """Whether the training step has ended: what has not arrived does not come."""
     divisor: int | None = None
-    """By what the documented factor of the loss is divided; None where a gradient scaler or DeepSpeed multiplies it by its own."""
+    """By what the documented factor of the loss is divided; None where a gradient scaler multiplies it by its own."""
     at_loss: Tensor | None = None
     """(), what arrived at the loss."""
     at_log_probs: Tensor | None = None
@@ -59,8 +61,10 @@ class BackwardWatch:
         self._trainer = trainer
         self._divided_before = divided_before
         scaler = getattr(trainer.accelerator, "scaler", None)
-        self._scaled = scaler is not None or getattr(trainer, "is_deepspeed_enabled", False)
-        """Whether a gradient scaler or DeepSpeed multiplies each loss by factors of its own."""
+        engine = engine_of(trainer)
+        # Else DeepSpeed is told not to divide (`scale_wrt_gas=False`, transformers 4.49 to 5.23 `training_step`), and has no factor.
+        self._scaled = scaler is not None or (engine is not None and bool(engine.fp16_enabled()))
+        """Whether a gradient scaler, or DeepSpeed's own, multiplies each loss by factors of its own."""
 
     def follow(self, loss: Any, log_probs: Tensor) -> Backward:
         """Note what will arrive at a loss, and at the log-probs that it was computed from, (B, T)."""

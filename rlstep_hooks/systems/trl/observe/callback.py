@@ -224,8 +224,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         start = adapter.start(trainer, release)
         facts = (
             start.facts
-            | index.link_facts(adapter.system, deployment_of(trainer))
-            | {"trained_before": self._training_calls > 0}
+            | index.link_facts(adapter.system, deployment := deployment_of(trainer))
+            | {"deployment": list(deployment), "trained_before": self._training_calls > 0}
         )
         self._training_calls += 1
         recorder = session.begin(

@@ -43,9 +43,21 @@ class EngineSteps:
         engine: DeepSpeed's engine, `deepspeed.DeepSpeedEngine`.
         scheduler: The trainer's scheduler, or accelerate's wrapper of it.
         guard: Contains errors of the hook.
+        begins: Is called before the engine's step.
+        ends: Is called after it, with the update that came of it; with None where none did, or it was skipped.
     """
 
-    def __init__(self, engine: Any, scheduler: Any, guard: Guard) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        scheduler: Any,
+        guard: Guard,
+        *,
+        begins: Callable[[], None],
+        ends: Callable[[EngineStep | None], None],
+    ) -> None:
+        self._begins = begins
+        self._ends = ends
         self._engine = engine
         self._scheduler = getattr(scheduler, "scheduler", scheduler)
         self._guard = guard
@@ -70,6 +82,7 @@ class EngineSteps:
         with self._guard:
             before, skipped = self._engine.global_steps, self._engine.skipped_steps
             rate, tick = _number(self._engine.optimizer.param_groups[0]["lr"]), tick_of(self._scheduler)
+            self._begins()
         result = wrapped(*args, **kwargs)
         with self._guard:
             # Both are plain integers of the host (runtime/engine.py 0.19.8:3541, 3558).
@@ -77,6 +90,7 @@ class EngineSteps:
                 applied = self._engine.skipped_steps == skipped
                 reason = "" if applied else "gradient scaler" if self._engine.fp16_enabled() else NOT_FINITE
                 self._made = EngineStep(applied, reason, rate, tick)
+            self._ends(self._made if self._made is not None and self._made.applied else None)
         return result
 
 

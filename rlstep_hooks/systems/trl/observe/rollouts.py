@@ -221,7 +221,9 @@ class RolloutHooks:
         """The policy is about to generate: read the probe of its weights. Where it is sharded, they have other shapes now."""
         with self._sampler_guard:
             probe = self._observation.updates.steps.probe
-            sharded = getattr(self._observation.trainer, "is_fsdp_enabled", False)
+            trainer = self._observation.trainer
+            # DeepSpeed steps on weights of its own, which are not those that sample.
+            sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False)
             left = None if probe is None or sharded else probe.left()
             if probe is not None and left is not None:
                 generation.sampling_weights = probe.weights(), left

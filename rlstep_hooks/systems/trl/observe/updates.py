@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
@@ -17,6 +18,7 @@ from rlstep_hooks.observe.replicas import ReplicaWatch
 from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
+from rlstep_hooks.systems.trl.observe.engine_follower import EngineFollower
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
 from rlstep_hooks.systems.trl.observe.ranks import reduction_of, replicas_of
 from rlstep_hooks.systems.trl.observe.settings import OptimizerSettings
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.engine_steps import EngineStep
 
 
 class UpdateObserver:
     """Sees real steps only, through torch's own optimizer hooks: not those that a gradient scaler skips, nor accelerate's wrapper.
-    Where DeepSpeed's engine makes the steps, it sees those of the engine, and neither gradients nor weights.
+    Where DeepSpeed's engine makes the steps, it sees those of the engine (`EngineFollower`).
 
     Counts the micro-batches between steps as it is told of them. Holds in the releases that `observe` names.
 
@@ -57,6 +60,8 @@ class UpdateObserver:
         self._microbatches = 0
         self._handles: list[Any] = []
         self._patches = Patches()
+        self._inner: EngineFollower | None = None
+        """What the engine's optimizer does within them."""
         self._engine: EngineSteps | None = None
         """Steps of DeepSpeed's engine; None where the loop steps a torch optimizer."""
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
@@ -182,11 +187,27 @@ class UpdateObserver:
         if engine is None:
             self._cannot("DeepSpeed's engine, which makes the updates, was not found")
             return
-        for topic in ("weights", "optimizer", "gradient"):
-            self._recorder.cannot(topic, "DeepSpeed's engine updates weights of its own, which are not read here")
         self._watch_schedule()
-        self._engine = EngineSteps(engine, self._trainer.lr_scheduler, self._loop_guard)
+        passes = self._trainer.args.gradient_accumulation_steps
+        self._inner = follower = EngineFollower(engine, self.steps, self._recorder, passes=passes)
+        follower.attach()
+        self._trained = [parameter for parameter in self._trainer.model.parameters() if parameter.requires_grad]
+        self._engine = EngineSteps(
+            engine,
+            self._trainer.lr_scheduler,
+            self._loop_guard,
+            begins=lambda: follower.begin(whole=is_compared_whole(self._windows // self._per_cycle)),
+            ends=partial(self._engine_stepped, follower),
+        )
         self._engine.attach(self._patches)
+
+    def _engine_stepped(self, follower: EngineFollower, made: EngineStep | None) -> None:
+        if made is None:
+            follower.not_made()
+            return
+        cycle = self._windows // self._per_cycle
+        rate = 0.0 if made.rate is None else made.rate
+        follower.made(self._windows, rate, replayed=is_compared(cycle), probed=is_probed(cycle))
 
     def _cannot(self, why: str) -> None:
         for topic in ("order", "versions", "weights", "learning_rate"):
@@ -196,6 +217,8 @@ class UpdateObserver:
         """Take the hooks off."""
         self.active = False
         self.steps.remove()
+        if self._inner is not None:
+            self._inner.detach()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -219,7 +242,9 @@ class UpdateObserver:
             return
         self._began = True
         cycle = self._windows // self._per_cycle
-        self.steps.begin_window(probed=is_probed(cycle), followed=is_compared_whole(cycle))
+        # DeepSpeed's optimizer has gradients only while it steps, and with offload the buffers of old ones.
+        probed = is_probed(cycle) and self._inner is None
+        self.steps.begin_window(probed=probed, followed=is_compared_whole(cycle))
         if is_compared_whole(cycle):
             self.steps.see_frozen(sum(not tensor.requires_grad for tensor in self._trained))
 

@@ -1,0 +1,155 @@
+"""What DeepSpeed's optimizer does within one update: gradients that the owner of an element gets, and steps on weights of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.hooks import Hooks
+from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors_of
+from rlstep_hooks.observe.reduction import ReductionWatch
+from rlstep_hooks.observe.sharding.zero import (
+    held_parameters,
+    stepped_tensors,
+    why_no_places,
+    wrapped_optimizer,
+    zero_reduction,
+)
+from rlstep_hooks.observe.stepped_parts import SteppedParts
+from rlstep_hooks.record.events import FactsRead
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlstep_hooks.observe.hooks import Call
+    from rlstep_hooks.observe.steps import StepFollower
+    from rlstep_hooks.session.recorder import Recorder
+
+TOPICS = ("weights", "optimizer", "gradient", "reduction")
+
+
+class EngineFollower:
+    """Follows the inner torch optimizer of one engine from the beginning of `engine.step` to its end.
+
+    Args:
+        engine: `deepspeed.DeepSpeedEngine`.
+        steps: Gets what is read.
+        recorder: Is told what cannot be looked at.
+        passes: Micro-batches of a usual window.
+    """
+
+    def __init__(self, engine: Any, steps: StepFollower, recorder: Recorder, *, passes: int) -> None:
+        self._engine = engine
+        self._steps = steps
+        self._recorder = recorder
+        self._passes = passes
+        self._guard = Guard(recorder, TOPICS)
+        self._hooks = Hooks(recorder)
+        self._handles: list[Any] = []
+        self._parts: SteppedParts | None = None
+        self._norms: list[Tensor] = []
+        self._whole = False
+        self._stepping = False
+        """Whether `engine.step` is under way."""
+
+    def attach(self) -> None:
+        """Place the hooks, or say why they cannot be."""
+        with self._guard:
+            inner = wrapped_optimizer(self._engine)
+            hidden = why_no_places(self._engine)
+            if not hidden and not hasattr(inner, "register_step_pre_hook"):
+                hidden = f"{type(inner).__name__} is no torch optimizer with step hooks"
+            if hidden:
+                for topic in TOPICS:
+                    self._recorder.cannot(topic, hidden)
+                return
+            held = optimizer_tensors_of(self._engine.module.parameters(), held_parameters(self._engine))
+            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
+            self._parts = SteppedParts(inner, stepped_tensors(self._engine))
+            self._steps.in_parts = True
+            self._steps.watch_weights(self._parts.tensors)
+            self._steps.watch_steps(self._parts)
+            # The inner optimizer's step: once for each group (ZeRO-1, 2), each sub-group (ZeRO-3), or once. It gives what the owner of
+            # an element gets, and weights and moments before its step. Verified with DeepSpeed 0.18.2, 0.18.9 and 0.19.8.
+            self._handles.append(inner.register_step_pre_hook(self._before_part))
+            self._watch_reduction()
+
+    def _watch_reduction(self) -> None:
+        found = zero_reduction(self._engine)
+        guard = Guard(self._recorder, ("reduction",))
+        watch = ReductionWatch(
+            found.places, guard, passes=self._passes, reduced_in=found.reduced_in, approximate=found.approximate
+        )
+        self._steps.watch_reduction(watch)
+        # Both clip what was reduced, and the first divides it by the loss scale too: ZeRO's optimizers and that of 16 bits without ZeRO
+        # (runtime/zero/stage_1_and_2.py 0.19.8:3193, stage3.py:2979, fp16/unfused_optimizer.py:242), and the engine itself in float32
+        # without ZeRO (runtime/engine.py:3510). They give reduced gradients before the clip. Verified with DeepSpeed 0.19.8.
+        for owner, name in ((self._engine.optimizer, "unscale_and_clip_grads"), (self._engine, "clip_fp32_gradients")):
+            if hasattr(owner, name):
+                self._hooks.wrap(owner, name, before=self._before_clip, topics=("reduction",))
+
+    def detach(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._hooks.take_off()
+
+    # Within one call of engine.step
+
+    def begin(self, *, whole: bool) -> None:
+        """`engine.step` is called.
+
+        Args:
+            whole: Whether numbers of the whole model are computed for this update.
+        """
+        self._norms, self._whole, self._stepping = [], whole, True
+        if self._parts is not None:
+            self._parts.begin()
+        scale = getattr(self._engine.optimizer, "loss_scale", 1.0)
+        # A scaler changes its scale within the step, before or after it is used.
+        fixed = isinstance(scale, float | int) and not self._engine.fp16_enabled()
+        self._steps.gradient_scale = float(scale) if fixed else None
+
+    def _before_clip(self, call: Call) -> None:
+        if self._stepping:
+            self._steps.gradients_reduced()
+
+    def _before_part(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._stepping or self._parts is None:
+            return
+        with self._guard:
+            self._parts.before_step(optimizer)
+            norm = norm_of_gradients(parameters_of(optimizer)) if self._whole else None
+            if norm is not None:
+                self._norms.append(norm)
+        self._steps.before_part(optimizer)
+
+    def made(self, update: int, rate: float, *, replayed: bool, probed: bool) -> None:
+        """The engine has made an update.
+
+        Args:
+            update: Its index.
+            rate: The learning rate of the first group.
+            replayed: Whether its step is replayed.
+            probed: Whether weights are read around it.
+        """
+        self._stepping = False
+        if self._parts is None:
+            return
+        with self._guard:
+            limit = float(self._engine.gradient_clipping())
+            if self._norms and limit > 0:
+                self._steps.see_norm(update, torch.stack(self._norms).square().sum().sqrt(), limit)
+        self._steps.before_step(update, replayed=replayed, probed=probed, whole=False)
+        with self._guard:
+            self._parts.after_steps()
+        self._steps.after_step(update, rate)
+
+    def not_made(self) -> None:
+        """The engine came to no update, or skipped it."""
+        self._stepping = False
+        self._steps.not_made()
