@@ -8,7 +8,7 @@ import msgspec
 
 from rlstep_hooks.planning.finding import Where
 
-Deployment = Literal["ddp", "fsdp1", "fsdp2"]
+Deployment = Literal["ddp", "fsdp1", "fsdp2", "zero0", "zero1", "zero2", "zero3"]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     draw: str = ""
     """A random configuration (`tests.systems.trl.random_runs`) as JSON, which is trained in the place of `settings`."""
     sharding: dict[str, Any] = {}
-    """More of FSDP's own settings."""
+    """More of FSDP's own settings; of DeepSpeed's `stage` for another one than that of the launch, and `offload`."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -32,6 +32,8 @@ class Found(msgspec.Struct, frozen=True):
     severity: str
     place: Where
     text: str
+    deviation: str = ""
+    """The known deviation that explains it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
@@ -76,7 +76,7 @@ def outcome_in_words(fault: Fault, outcome: Outcome) -> tuple[str, str]:
 def main() -> int:
     """Print the table; exit status 0 if healthy runs are silent and all that can be found is found."""
     parser = argparse.ArgumentParser(prog="corpus")
-    parser.add_argument("deployment", choices=("ddp", "fsdp1", "fsdp2"))
+    parser.add_argument("deployment", choices=get_args(Deployment))
     parser.add_argument("faults", nargs="*")
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()

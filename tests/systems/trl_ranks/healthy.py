@@ -9,9 +9,10 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 from tests.systems.trl.random_runs.drawing import draw
-from tests.systems.trl_ranks.cases import Case, Outcome
+from tests.systems.trl_ranks.cases import Case, Deployment, Outcome
 from tests.systems.trl_ranks.launching import outcomes
 
 AT_ONCE = 12
@@ -23,7 +24,7 @@ ATTEMPTS = 20
 def main() -> int:
     """Exit status 0 if no healthy run was accused."""
     parser = argparse.ArgumentParser(prog="healthy")
-    parser.add_argument("deployment", choices=("ddp", "fsdp1", "fsdp2"))
+    parser.add_argument("deployment", choices=get_args(Deployment))
     parser.add_argument("--runs", type=int, default=25)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)

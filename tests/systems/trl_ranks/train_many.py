@@ -23,11 +23,12 @@ from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_train
 from tests.faults.trl_faults import FAULTS
 from tests.systems.trl_ranks.cases import Case, Deployment, Found, Outcome
 from tests.systems.trl_ranks.rank_faults import OF_RANKS
+from tests.systems.trl_ranks.zero_faults import ZERO_FAULTS
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
 
-BY_NAME = {fault.name: fault for fault in FAULTS} | OF_RANKS
+BY_NAME = {fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS)} | OF_RANKS
 
 
 def allow_sharding_on_the_cpu() -> None:
@@ -62,6 +63,9 @@ def allow_sharding_on_the_cpu() -> None:
 
 def settings_of(deployment: Deployment, sharding: dict[str, Any]) -> dict[str, Any]:
     """What transformers is told of the ranks."""
+    if deployment.startswith("zero"):
+        stage = sharding.get("stage", int(deployment[-1]))
+        return {"deepspeed": settings_of_deepspeed(stage, offload=bool(sharding.get("offload")))}
     found: dict[str, Any] = {"ddp_backend": "gloo"}
     if deployment != "ddp":
         shards = {"version": int(deployment[-1]), **sharding}
@@ -69,6 +73,23 @@ def settings_of(deployment: Deployment, sharding: dict[str, Any]) -> dict[str, A
             shards["sync_module_states"] = False  # needs an accelerator; the tiny model is the same on all ranks
         found |= {"fsdp": "full_shard", "fsdp_config": shards}
     return found
+
+
+def settings_of_deepspeed(stage: int, *, offload: bool) -> dict[str, Any]:
+    """A configuration of DeepSpeed as transformers' documentation writes it."""
+    zero: dict[str, Any] = {"stage": stage}
+    if offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    return {
+        "zero_optimization": zero,
+        "bf16": {"enabled": "auto"},
+        "gradient_accumulation_steps": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "train_batch_size": "auto",
+        "gradient_clipping": "auto",
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
 
 
 def forget() -> None:
@@ -87,7 +108,7 @@ def outcome_of(report: Report, trainer: Any) -> Outcome:
     alarms = [finding for finding in report.findings if finding.severity != "info"]
     return Outcome(
         verdict=report.verdict,
-        found=[Found(f.code, f.severity, f.where, f"{f.observed}; {f.why}") for f in alarms],
+        found=[Found(f.code, f.severity, f.where, f"{f.observed}; {f.why}", f.deviation) for f in alarms],
         rules={rule.code: (rule.verdict, rule.reason) for rule in report.rules},
         not_evaluated=dict(report.not_evaluated),
         updates=int(trainer.state.global_step),
@@ -116,8 +137,12 @@ def train(folder: Path, deployment: Deployment, case: Case) -> Outcome:
     if fault is not None:
         fault.prepare(trainer)
         fault.apply(trainer)
-    trainer.train()
-    return outcome_of(audit.report, trainer)
+    try:
+        trainer.train()
+        return outcome_of(audit.report, trainer)
+    finally:
+        if deployment.startswith("zero"):
+            trainer.model_wrapped.destroy()  # the next engine finds hooks and groups of this one otherwise
 
 
 def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:
@@ -148,7 +173,7 @@ def main(folder: Path, deployment: Deployment) -> None:
     datasets.disable_progress_bars()
     session.INTERVAL = 0.0  # as in a run whose rollouts take longer than a second
     rank = int(os.environ["RANK"])
-    if deployment != "ddp":
+    if deployment.startswith("fsdp"):
         allow_sharding_on_the_cpu()
     cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
     for case in cases:

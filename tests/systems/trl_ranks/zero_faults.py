@@ -1,0 +1,219 @@
+"""Faults of DeepSpeed's engine and of ranks under it, each made where the real ones were: between autograd and the inner optimizer."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.testing.trl_faults import replace_method
+from tests.faults.fault import FALLING_RATE, REUSED, WHOLE_RUN, Fault, on
+from tests.faults.mistakes.gradients import SMALL_LIMIT
+from tests.faults.mistakes.order import old_log_probs_follow_the_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FAULTY = 1
+"""The rank of faults that one rank has."""
+
+
+def is_faulty() -> bool:
+    """Whether this is the rank of faults that one rank has."""
+    return int(os.environ.get("RANK", "0")) == FAULTY
+
+
+def inner_optimizer(trainer: Any) -> Any:
+    """The torch optimizer inside DeepSpeed's."""
+    optimizer = trainer.model_wrapped.optimizer
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def when_training_begins(trainer: Any, act: Callable[[], None]) -> None:
+    """Act once the engine is there."""
+    on(trainer, "on_train_begin", lambda state, **kwargs: act())
+
+
+def change_gradients(trainer: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change what autograd computed for each parameter before DeepSpeed gets it, on one rank."""
+
+    def hook() -> None:
+        if is_faulty():
+            for parameter in trainer.model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(change)
+
+    when_training_begins(trainer, hook)
+
+
+# Reductions
+
+
+def a_rank_gives_zeros(trainer: Any) -> None:
+    """The gradients of one rank are lost: the others' mean is half as large."""
+    change_gradients(trainer, lambda gradient: gradient * 0)
+
+
+def a_rank_counts_twice(trainer: Any) -> None:
+    """One rank's gradients are doubled, as by a divisor of its own."""
+    change_gradients(trainer, lambda gradient: gradient * 2)
+
+
+def a_rank_loses_a_microbatch(trainer: Any) -> None:
+    """The first micro-batch of each update is lost on one rank."""
+    passes = 0
+
+    def step(original: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return original(*args, **more)
+
+    replace_method(trainer, "training_step", step)
+    accumulated = trainer.args.gradient_accumulation_steps
+    change_gradients(trainer, lambda gradient: gradient * 0 if passes % accumulated == 1 else gradient)
+
+
+def a_rank_repeats_the_update_before(trainer: Any) -> None:
+    """One rank gives the gradients of its backward pass before this one."""
+    before: dict[torch.Size, torch.Tensor] = {}
+
+    def late(gradient: torch.Tensor) -> torch.Tensor:
+        last = before.get(gradient.shape)
+        before[gradient.shape] = gradient.clone()
+        return gradient if last is None else last
+
+    change_gradients(trainer, late)
+
+
+def sum_instead_of_mean(trainer: Any) -> None:
+    """The gradients of the ranks are added up and not divided."""
+
+    def change() -> None:
+        engine = trainer.model_wrapped
+        outer = engine.optimizer
+        if engine.zero_optimization_stage() == 3:
+            outer.gradient_predivide_factor = 2.0
+        else:
+            outer.gradient_average = engine.gradient_average = False
+
+    when_training_begins(trainer, change)
+
+
+def only_the_last_microbatch(trainer: Any) -> None:
+    """DeepSpeed 0.18.2's own mistake, made in any release: what micro-batches before the last one gave is overwritten."""
+    passes = 0
+
+    def step(original: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return original(*args, **more)
+
+    replace_method(trainer, "training_step", step)
+    accumulated = trainer.args.gradient_accumulation_steps
+
+    def hook() -> None:
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(lambda gradient: gradient if passes % accumulated == 0 else gradient * 0)
+
+    when_training_begins(trainer, hook)
+
+
+# Clip, step, state, rate
+
+
+def clip_left_out(trainer: Any) -> None:
+    """The engine divides by no norm."""
+
+    def change() -> None:
+        trainer.model_wrapped.optimizer.clip_grad = 0.0
+
+    when_training_begins(trainer, change)
+
+
+def half_steps(trainer: Any) -> None:
+    """The inner optimizer's step is made half."""
+
+    def change() -> None:
+        optimizer = inner_optimizer(trainer)
+        real = optimizer.step
+
+        def step(*args: Any, **more: Any) -> Any:
+            stepped = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            before = [tensor.detach().clone() for tensor in stepped]
+            found = real(*args, **more)
+            with torch.no_grad():
+                for tensor, old in zip(stepped, before, strict=True):
+                    tensor.lerp_(old, 0.5)
+            return found
+
+        optimizer.step = step
+
+    when_training_begins(trainer, change)
+
+
+def moments_cleared_at_each_rollout(trainer: Any) -> None:
+    """The moments of Adam are set to 0 whenever a new rollout is generated."""
+
+    def generate(original: Callable[..., Any], rows: Any) -> Any:
+        for kept in inner_optimizer(trainer).state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                if name in kept:
+                    kept[name].zero_()
+        return original(rows)
+
+    replace_method(trainer, "_generate_and_score_completions", generate)
+
+
+def masters_shrink_between_updates(trainer: Any) -> None:
+    """Something scales the float32 weights that DeepSpeed steps on, after the fourth update."""
+
+    def scale(state: Any, **kwargs: Any) -> None:
+        if state.global_step == 4:
+            outer = trainer.model_wrapped.optimizer
+            for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
+                for tensor in getattr(outer, name, ()):
+                    tensor.data.mul_(1.01)
+
+    on(trainer, "on_step_end", scale)
+
+
+def scheduler_never_stepped(trainer: Any) -> None:
+    """The learning rate stays where it began."""
+
+    def change() -> None:
+        scheduler = trainer.lr_scheduler
+        scheduler = getattr(scheduler, "scheduler", scheduler)
+        scheduler.step = lambda *args, **more: None
+
+    when_training_begins(trainer, change)
+
+
+def update_swallowed(trainer: Any) -> None:
+    """The engine does nothing where the third update is due."""
+
+    def act(state: Any, **kwargs: Any) -> None:
+        engine = trainer.model_wrapped
+        vars(engine).pop("_take_model_step", None)
+        if state.global_step == 2:
+            engine._take_model_step = lambda *args, **more: None
+
+    on(trainer, "on_step_begin", act)
+
+
+OF_ENGINE = (
+    Fault(clip_left_out, "RLS808", Where(update=0), "deepspeed#7718", settings={**REUSED, **SMALL_LIMIT}),
+    Fault(half_steps, "RLS806", Where(update=0), "any wrapper of step"),
+    Fault(moments_cleared_at_each_rollout, "RLS807", Where(update=2), "states that are offloaded between rollouts"),
+    Fault(masters_shrink_between_updates, "RLS404", Where(update=4), "any writer to the weights"),
+    Fault(scheduler_never_stepped, "RLS602", Where(update=1), "accelerate#1382", settings=FALLING_RATE),
+    Fault(update_swallowed, "RLS210", Where(update=2), "any wrapper of the engine"),
+    Fault(old_log_probs_follow_the_policy, "RLS310", WHOLE_RUN, "see the corpus of one process"),
+)
+"""Faults that each rank can see alone."""
+
+ZERO_FAULTS = OF_ENGINE
