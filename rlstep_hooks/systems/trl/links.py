@@ -25,7 +25,7 @@ OF_UPDATES: dict[LinkName, Link] = {
     ),
     "reduction": yes(
         "of up to 32 tensors an update: what each rank gave, what it got, and what its optimizer uses, joined from all records",
-        "not with FSDP or DeepSpeed, nor what tensor, context or sequence parallelism adds",
+        "not with FSDP, nor what tensor, context or sequence parallelism adds",
         often="whole",
     ),
     "gradient norm": yes(

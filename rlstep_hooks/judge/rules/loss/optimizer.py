@@ -124,15 +124,15 @@ class MomentsLost(ValueRule):
         made = event.version - 1
         if values.steps_idle is not None and values.steps_idle > made:
             self.checks += 1
-            return self.fail(
+            self.fail(
                 expected=f"{number(made, 'steps')} of the optimizer before this update, as many as updates were made",
                 observed=f"{values.steps_idle}, and all probed moments are 0",
-                where=self.progress.where_at(place, event),
                 why="Adam divides its moments by 1 - beta**steps: after steps on nothing its first updates are smaller than the "
                 "learning rate",
                 fix="look for a step of the optimizer before training, with gradients of 0",
                 variant="idle",
             )
+            return
         if values.moments_off is not None and values.moments_off > 1:
             self.checks += 1
             self.fail_by(
