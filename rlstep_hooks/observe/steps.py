@@ -212,6 +212,16 @@ class StepFollower:
         if norm is not None:
             self._norms[update] = norm.detach().float().reshape(1), limit
 
+    def before_parts(self, update: int, *, whole: bool) -> None:
+        """Several steps that make one update come next. Arguments as in `before_step`, which is called once they are made."""
+        self._look_before(update, whole=whole)
+
+    def _look_before(self, update: int, *, whole: bool) -> None:
+        self._whole = whole
+        with self._replicas_guard:
+            if self._replicas is not None and whole:
+                self._replicas.look(update, "before")
+
     def before_part(self, optimizer: Any) -> None:
         """One of several steps that make one update comes next, of the tensors in `param_groups`, whose gradients are there."""
         with self._reduction_guard:
@@ -232,10 +242,8 @@ class StepFollower:
             probed: Whether weights are read around it.
             whole: Whether it is looked at which tensors have a gradient; else it is only if a tensor has its first.
         """
-        self._whole = whole
-        with self._replicas_guard:
-            if self._replicas is not None and whole:
-                self._replicas.look(update, "before")
+        if not self.in_parts:
+            self._look_before(update, whole=whole)
         with self._weights_guard:
             if self._sums is not None:
                 self._sums.before_step(update)

@@ -125,9 +125,9 @@ LINKS: dict[LinkName, Link] = {
     "replicas": yes(
         "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
         "frozen weights when training begins",
-        "not shards, nor with DeepSpeed",
+        "not shards",
         often="whole",
-        proved=("DDP", "LoRA"),
+        proved=(*_USUAL, "ZeRO-0", "ZeRO-1", "ZeRO-2", "offload"),
     ),
 }
 

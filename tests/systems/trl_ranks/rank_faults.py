@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.testing.trl_faults import alter_microbatches, replace_method
 from tests.faults.fault import (
@@ -21,8 +23,6 @@ from tests.faults.mistakes.gradients import SMALL_LIMIT, before_steps, clip_that
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
 FAULTY = 1
 """The rank of faults that one rank has."""

@@ -89,8 +89,8 @@ def a_rank_repeats_the_update_before(trainer: Any) -> None:
     change_gradients(trainer, late)
 
 
-def sum_instead_of_mean(trainer: Any) -> None:
-    """The gradients of the ranks are added up and not divided."""
+def divided_otherwise(trainer: Any) -> None:
+    """With ZeRO-2 the gradients of the ranks are added up and not divided; with ZeRO-3 they are divided twice."""
 
     def change() -> None:
         engine = trainer.model_wrapped
@@ -121,6 +121,17 @@ def only_the_last_microbatch(trainer: Any) -> None:
                 parameter.register_hook(lambda gradient: gradient if passes % accumulated == 0 else gradient * 0)
 
     when_training_begins(trainer, hook)
+
+
+def a_weight_of_one_rank_drifts(trainer: Any) -> None:
+    """One weight of one rank is changed after the fourth update, until the next one overwrites it."""
+
+    def act(state: Any, **kwargs: Any) -> None:
+        if state.global_step == 4 and is_faulty():
+            with torch.no_grad():
+                next(trainer.model.model.layers[0].parameters()).view(-1)[5] += 1e-3
+
+    on(trainer, "on_step_end", act)
 
 
 # Clip, step, state, rate
@@ -216,4 +227,17 @@ OF_ENGINE = (
 )
 """Faults that each rank can see alone."""
 
-ZERO_FAULTS = OF_ENGINE
+REDUCTIONS = (
+    Fault(a_rank_gives_zeros, "RLS811", Where(update=0), "axolotl#3061", cause="rank 1"),
+    Fault(a_rank_counts_twice, "RLS811", Where(update=0), "a divisor of one rank", cause="rank 1"),
+    Fault(a_rank_loses_a_microbatch, "RLS811", Where(update=0), "DeepSpeed#7967, on one rank", cause="micro-batch"),
+    Fault(a_rank_repeats_the_update_before, "RLS811", Where(update=0), "stale gradients"),
+    Fault(divided_otherwise, "RLS811", Where(update=0), "a hook that forgets to divide", cause="the mean"),
+    Fault(only_the_last_microbatch, "RLS811", Where(update=0), "accelerate#3877", cause="micro-batch"),
+)
+"""Faults of the gradient over all ranks."""
+
+DRIFT = Fault(a_weight_of_one_rank_drifts, "RLS419", Where(update=4), "a rank that writes to its copy", cause="rank 1")
+"""Not with ZeRO-3, where no rank has a copy."""
+
+ZERO_FAULTS = (*OF_ENGINE, *REDUCTIONS)

@@ -100,15 +100,17 @@ class EngineFollower:
 
     # Within one call of engine.step
 
-    def begin(self, *, whole: bool) -> None:
+    def begin(self, update: int, *, whole: bool) -> None:
         """`engine.step` is called.
 
         Args:
+            update: The update that it should make.
             whole: Whether numbers of the whole model are computed for this update.
         """
         self._norms, self._whole, self._stepping = [], whole, True
         if self._parts is not None:
             self._parts.begin()
+            self._steps.before_parts(update, whole=whole)
         scale = getattr(self._engine.optimizer, "loss_scale", 1.0)
         # A scaler changes its scale within the step, before or after it is used.
         fixed = isinstance(scale, float | int) and not self._engine.fp16_enabled()

@@ -192,14 +192,20 @@ class UpdateObserver:
         self._inner = follower = EngineFollower(engine, self.steps, self._recorder, passes=passes)
         follower.attach()
         self._trained = [parameter for parameter in self._trainer.model.parameters() if parameter.requires_grad]
+        if self._trainer.accelerator.num_processes > 1:
+            with self._replicas_guard:
+                self.steps.watch_replicas(ReplicaWatch(replicas_of(self._trainer)), self._windows)
         self._engine = EngineSteps(
             engine,
             self._trainer.lr_scheduler,
             self._loop_guard,
-            begins=lambda: follower.begin(whole=is_compared_whole(self._windows // self._per_cycle)),
+            begins=partial(self._engine_steps, follower),
             ends=partial(self._engine_stepped, follower),
         )
         self._engine.attach(self._patches)
+
+    def _engine_steps(self, follower: EngineFollower) -> None:
+        follower.begin(self._windows, whole=is_compared_whole(self._windows // self._per_cycle))
 
     def _engine_stepped(self, follower: EngineFollower, made: EngineStep | None) -> None:
         if made is None:
