@@ -173,6 +173,16 @@ def install_trl(session: nox.Session, release: str, *more: str) -> None:
     session.install(*OWN)
 
 
+def install_trl_with_deepspeed(session: nox.Session, release: str) -> dict[str, str]:
+    """Install TRL and a release of DeepSpeed; the variables for a run of it on the CPU."""
+    # What DeepSpeed asks for and builds with; its operations are compiled when they are first used.
+    install_trl(session, NEWEST, *TESTS, *DEEPSPEED_NEEDS)
+    build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    session.install("--no-deps", "--no-build-isolation", f"deepspeed=={release}", env=build)
+    # Each release of DeepSpeed has a folder of its own: two that share one build everything anew, and can wait for each other.
+    return {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute()), "DS_ACCELERATOR": "cpu"}
+
+
 def install_verl(session: nox.Session) -> None:
     session.install(TORCH)
     session.install(TORCH, *VERL, *TESTS)
@@ -308,13 +318,17 @@ def trl_older(session: nox.Session, release: str) -> None:
 @leaves_room
 def ranks(session: nox.Session) -> None:
     """TRL under a real DeepSpeed engine on the CPU, two processes: healthy runs of each ZeRO stage, and faults."""
-    # What DeepSpeed asks for and builds with; its operations are compiled when they are first used.
-    install_trl(session, NEWEST, *TESTS, *DEEPSPEED_NEEDS)
-    build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
-    session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.8", env=build)
-    # Each release of DeepSpeed has a folder of its own: two that share one build everything anew, and can wait for each other.
-    kept = {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute())}
+    kept = install_trl_with_deepspeed(session, "0.19.8")
     session.run("pytest", "tests/systems/trl_ranks", *session.posargs, env=OFFLINE | kept)
+
+
+@nox.session(name="ranks-bugs")
+@nox.parametrize("release", ["0.18.2", "0.18.9"])
+@leaves_room
+def ranks_bugs(session: nox.Session, release: str) -> None:
+    """Releases of DeepSpeed that lose micro-batches without an error: each fault is named, and nothing else is. Not by default."""
+    kept = install_trl_with_deepspeed(session, release)
+    session.run("pytest", "tests/systems/trl_ranks/test_deepspeed_releases.py", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session

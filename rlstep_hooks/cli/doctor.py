@@ -10,6 +10,7 @@ from rich.table import Table
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.show.terminal import Terminal
+from rlstep_hooks.systems.deepspeed_engine.faults import concerning
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.declaration import System
 from rlstep_hooks.systems.engine.installed import release_here
@@ -106,6 +107,11 @@ def _print_packages(console: Terminal, diagnoses: list[Diagnosis]) -> None:
     if not all(here.values()):
         console.print(
             f"[dim]without {', '.join(package for package in here if not here[package])}[/dim]", highlight=False
+        )
+    for fault in concerning(here.get("deepspeed", "")):
+        mended = f"; DeepSpeed {fault.fixed_in} has it no more" if fault.fixed_in else ""
+        console.print(
+            f"[yellow]deepspeed {here['deepspeed']}[/yellow]: {fault.title} ({fault.where}){mended}", highlight=False
         )
     console.print()
 

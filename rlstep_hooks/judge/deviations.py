@@ -14,7 +14,10 @@ from rlstep_hooks.planning.finding import Finding, Severity
 from rlstep_hooks.planning.formula import FUNCTIONS, evaluate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import RunStarted
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -99,3 +102,24 @@ def explain(finding: Finding, deviation: Deviation) -> Finding:
         why=f"known deviation: {deviation.title}. Planned: {deviation.document}. What happens: {deviation.code}",
         fix=deviation.workaround,
     )
+
+
+def explained(findings: Sequence[Finding], started: RunStarted, deviations_of: DeviationsOf) -> list[Finding]:
+    """Findings that came of several records of a run, each with the explanation of a deviation that it has.
+
+    Args:
+        findings: About the run as a whole, which no difference from the plan led to.
+        started: How the run began.
+        deviations_of: The known deviations of its framework.
+    """
+    schedule = started.schedule
+    if schedule is None or not findings:
+        return list(findings)
+    known = deviations_of(schedule.framework, schedule.version)
+    progress = Progress(schedule, started)
+
+    def explanation(finding: Finding) -> Finding:
+        evidence = Evidence(finding, progress)
+        return next((explain(finding, deviation) for deviation in known if deviation.explains(evidence)), finding)
+
+    return [explanation(finding) for finding in findings]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.judge.deviations import explained, none_known
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.reduction.outcome import judge_reductions
 from rlstep_hooks.judge.replicas import judge_replicas
@@ -32,6 +33,7 @@ from rlstep_hooks.record.wire import decode
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rlstep_hooks.judge.deviations import DeviationsOf
     from rlstep_hooks.judge.report import Report
 
 STORE_WAIT = 20.0
@@ -109,7 +111,14 @@ class StopAgreement:
         return self._at is not None and updates >= self._at
 
 
-def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wait: float = RECORD_WAIT) -> Report:
+def merge_ranks(
+    report: Report,
+    folder: Path | None,
+    started: RunStarted,
+    *,
+    wait: float = RECORD_WAIT,
+    deviations_of: DeviationsOf = none_known,
+) -> Report:
     """The report of one process, completed by the comparison of all processes.
 
     Args:
@@ -117,6 +126,7 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
         folder: The folder of records; None if they are in memory.
         started: The reporting process's first event.
         wait: Seconds to wait for other processes to finish their records.
+        deviations_of: The known deviations of the framework.
     """
     if started.world_size == 1:
         return report
@@ -138,7 +148,7 @@ def merge_ranks(report: Report, folder: Path | None, started: RunStarted, *, wai
     reductions, of_reductions = judge_reductions(found, started)
     replicas, of_replicas = judge_replicas(found, started)
     outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings), *of_reductions, *of_replicas]
-    findings += [*reductions, *replicas]
+    findings += explained([*reductions, *replicas], started, deviations_of)
     if report.verdict == "PASS" and any(
         t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
     ):

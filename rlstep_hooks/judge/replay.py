@@ -145,7 +145,9 @@ def report_of_records(
         problems.append(f"{first.path.name} does not say how the run began")
     if isinstance(judge, Judge) and judge.run is not None:
         # A damaged first line may not name the run; the file's name does.
-        report = merge_ranks(report, folder, msgspec.structs.replace(judge.run, run=first.run), wait=0.0)
+        report = merge_ranks(
+            report, folder, msgspec.structs.replace(judge.run, run=first.run), wait=0.0, deviations_of=deviations_of
+        )
     if judge.ended is None:
         problems.append(f"the record ends {last:.1f} s after it began, before training did: {NO_END}")
         # The rest of its plan was not observed.

@@ -302,7 +302,7 @@ class Session:
                 self._report = recorder.finish(self._how_it_ended(error, updates=updates, stopped=stopped, by=by))
             started = recorder.judge.run
             if run.reports and run.controlled is None and started is not None:
-                self._report = merge_ranks(self._report, self.folder, started)
+                self._report = merge_ranks(self._report, self.folder, started, deviations_of=self._deviations_of)
         except Exception as fault:  # noqa: BLE001 - a fault of the judge must not end training
             reason = f"the report could not be made: {describe(fault)}"
             not_evaluated(reason)

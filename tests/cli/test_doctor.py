@@ -58,7 +58,7 @@ def test_torch_alone_is_enough_for_a_loop_of_ones_own(installed: dict[str, str])
 def test_what_is_said_of_a_system_that_is_here_is_its_declaration(
     installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("COLUMNS", "600")
     installed["trl"] = "1.16.0"
     assert doctor.show("trl") == 0
     printed = capsys.readouterr().out

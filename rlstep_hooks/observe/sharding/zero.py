@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.observe.sharding.places import Place, Reduction
 from rlstep_hooks.observe.sharding.replicated import WholeParameter, first_hook
 
@@ -172,10 +174,12 @@ class _Stage3:
         self.name = name
         self.numel = int(parameter.ds_numel)
         self._parameter = parameter
-        group, at, count = outer.grad_position[outer.get_param_id(parameter)]
-        self._partition = outer.fp32_partitioned_groups_flat[group]
+        sub_group, at, count = outer.grad_position[outer.get_param_id(parameter)]
+        self._partition = outer.fp32_partitioned_groups_flat[sub_group]
         self._at = at
-        self._first = count * outer._get_param_partition_rank(parameter)
+        # Its own group with expert parallelism and MiCS, else that of all ranks (runtime/zero/stage3.py 0.19.8:643; in 0.18 always).
+        group = getattr(parameter, "ds_process_group", outer.dp_process_group)
+        self._first = count * torch.distributed.get_rank(group)
         self._end = min(self._first + count, self.numel)
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:

@@ -44,6 +44,24 @@ class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
     codes: frozenset[str]
     """Codes of the rules whose findings it explains."""
 
+    def in_release(self, release: str) -> bool:
+        """Whether a release has it; not where it is not known, or no release."""
+        try:
+            version = Version(release)
+        except InvalidVersion:
+            return False
+        return Version(self.since) <= version and (self.fixed_in is None or version < Version(self.fixed_in))
+
+    @property
+    def where(self) -> str:
+        """The runs that have it, in words."""
+        parts = [self.stage]
+        if self.offload is not None:
+            parts.append("with offload of the optimizer" if self.offload else "without offload of the optimizer")
+        parts += ["in bf16 or fp16"] if self.reduced else []
+        parts += [f"from {self.microbatches} micro-batches an update on"] if self.microbatches > 1 else []
+        return ", ".join(parts)
+
     def concerns(
         self, release: str, deployment: Collection[str], *, reduced: bool, microbatches: int | None = None
     ) -> bool:
@@ -55,13 +73,8 @@ class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
             reduced: Whether its weights are in 16 bits.
             microbatches: Of an update; None where that is not known.
         """
-        try:
-            version = Version(release)
-        except InvalidVersion:
-            return False
         return (
-            Version(self.since) <= version
-            and (self.fixed_in is None or version < Version(self.fixed_in))
+            self.in_release(release)
             and self.stage in deployment
             and (self.offload is None or self.offload == (OFFLOAD in deployment))
             and (reduced or not self.reduced)
@@ -70,6 +83,47 @@ class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FAULTS: tuple[EngineFault, ...] = (
+    EngineFault(
+        name="deepspeed-zero-2-keeps-the-last-micro-batch",
+        title="ZeRO-2 loses all micro-batches of an update but the last",
+        since="0.17.6",
+        fixed_in="0.18.3",
+        stage="ZeRO-2",
+        offload=False,
+        microbatches=2,
+        document="the gradients of all micro-batches of an update are added up",
+        code=(
+            "independent_gradient_partition_epilogue asks whether averaged_gradients is empty, which it is until the boundary, and so "
+            "overwrites the accumulated gradients (all_grad_tensors) in each micro-batch: the optimizer gets those of the last one"
+        ),
+        evidence=(
+            "runtime/zero/stage_1_and_2.py 0.17.6:854 and 0.18.2:855; 0.17.5:849 has another accumulation, 0.18.3:864 asks "
+            "all_grad_tensors; measured with 0.18.2 in TRL's GRPO, two ranks, three micro-batches. accelerate#3877, trl#4631 and "
+            "DeepSpeed#7718 fit"
+        ),
+        workaround="use DeepSpeed 0.18.3 or later, or ZeRO-1 or 3",
+        codes=frozenset({"RLS811"}),
+    ),
+    EngineFault(
+        name="deepspeed-offload-keeps-first-and-last-micro-batch",
+        title="ZeRO-2 with optimizer offload keeps the first and the last micro-batch of an update",
+        since="0.15.2",
+        fixed_in="0.19.0",
+        stage="ZeRO-2",
+        offload=True,
+        microbatches=3,
+        document="the gradients of all micro-batches of an update are added up",
+        code=(
+            "async_accumulate_grad_in_cpu_via_gpu copies to the CPU only what the first micro-batch gave; later ones are added to a "
+            "temporary, and the boundary uses the sum of its own: the optimizer gets those of the first and the last"
+        ),
+        evidence=(
+            "runtime/zero/stage_1_and_2.py 0.18.3:1354, 0.17.5:1321, 0.15.2: `else: copy_gradients_to_cpu()`, otherwise in 0.15.1 and "
+            "0.19.0:1416 (DeepSpeed PR 7967); measured with 0.18.2 and 0.18.9 in TRL's GRPO, two ranks, three micro-batches"
+        ),
+        workaround="use DeepSpeed 0.19.0 or later, or ZeRO-1 or 3",
+        codes=frozenset({"RLS811"}),
+    ),
     EngineFault(
         name="deepspeed-adam-begins-at-step-1",
         title="Adam begins at step 1 in DeepSpeed without ZeRO, in bf16 or fp16",
@@ -127,3 +181,8 @@ DEVIATIONS: tuple[Deviation, ...] = tuple(
     for fault in FAULTS
 )
 """The same, as deviations of a framework that drives the engine."""
+
+
+def concerning(release: str) -> list[EngineFault]:
+    """The faults that a release has in some configuration."""
+    return [of for of in FAULTS if of.in_release(release)]

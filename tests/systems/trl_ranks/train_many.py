@@ -61,6 +61,14 @@ def allow_sharding_on_the_cpu() -> None:
     FullyShardedDataParallel.__init__ = wrapped
 
 
+def gather_outside_of_the_graph() -> None:
+    """DeepSpeed before 0.19 gathers weights into views that torch 2.13 lets nobody write to while it builds a graph: with ZeRO-1 and 2
+    0.18.9 breaks off on several ranks. 0.19 detaches them."""
+    from deepspeed.runtime.zero import stage_1_and_2
+
+    stage_1_and_2.all_gather_dp_groups = torch.no_grad()(stage_1_and_2.all_gather_dp_groups)
+
+
 def settings_of(deployment: Deployment, sharding: dict[str, Any]) -> dict[str, Any]:
     """What transformers is told of the ranks."""
     if deployment.startswith("zero"):
@@ -175,6 +183,8 @@ def main(folder: Path, deployment: Deployment) -> None:
     rank = int(os.environ["RANK"])
     if deployment.startswith("fsdp"):
         allow_sharding_on_the_cpu()
+    if deployment.startswith("zero"):
+        gather_outside_of_the_graph()
     cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
     for case in cases:
         place = folder / case.name

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.systems.trl.observe.engine_steps import engine_of
+from rlstep_hooks.systems.trl.observe.engine_steps import engine_of, has_loss_scale
 
 
 class Backward(msgspec.Struct, gc=False):
@@ -61,9 +61,8 @@ class BackwardWatch:
         self._trainer = trainer
         self._divided_before = divided_before
         scaler = getattr(trainer.accelerator, "scaler", None)
-        engine = engine_of(trainer)
         # Else DeepSpeed is told not to divide (`scale_wrt_gas=False`, transformers 4.49 to 5.23 `training_step`), and has no factor.
-        self._scaled = scaler is not None or (engine is not None and bool(engine.fp16_enabled()))
+        self._scaled = scaler is not None or has_loss_scale(engine_of(trainer))
         """Whether a gradient scaler, or DeepSpeed's own, multiplies each loss by factors of its own."""
 
     def follow(self, loss: Any, log_probs: Tensor) -> Backward:

@@ -20,6 +20,7 @@ from rlstep_hooks.observe.sharding.zero import (
 )
 from rlstep_hooks.observe.stepped_parts import SteppedParts
 from rlstep_hooks.record.events import FactsRead
+from rlstep_hooks.systems.trl.observe.engine_steps import has_loss_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,10 +112,8 @@ class EngineFollower:
         if self._parts is not None:
             self._parts.begin()
             self._steps.before_parts(update, whole=whole)
-        scale = getattr(self._engine.optimizer, "loss_scale", 1.0)
         # A scaler changes its scale within the step, before or after it is used.
-        fixed = isinstance(scale, float | int) and not self._engine.fp16_enabled()
-        self._steps.gradient_scale = float(scale) if fixed else None
+        self._steps.gradient_scale = None if has_loss_scale(self._engine) else 1.0
 
     def _before_clip(self, call: Call) -> None:
         if self._stepping:

@@ -1,0 +1,70 @@
+"""Three micro-batches an update on two ranks, in whichever release of DeepSpeed is installed: its known faults are named, each in its
+own words, and nothing else is. `nox -s ranks-bugs` runs this with releases that have faults."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.systems.deepspeed_engine.faults import faults_of
+from tests.systems.trl_ranks.cases import Case
+from tests.systems.trl_ranks.launching import outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tests.systems.trl_ranks.cases import Outcome
+
+SETTINGS = {
+    "rows": 24,
+    "gradient_accumulation_steps": 3,
+    "steps_per_generation": 3,
+    "num_iterations": 2,
+    "num_train_epochs": 1,
+}
+CASES = (
+    "zero0", "zero0-bf16", "zero1", "zero1-offload", "zero2", "zero2-bf16", "zero2-offload", "zero3", "zero3-offload",
+)  # fmt: skip
+NAMED = {
+    "deepspeed-zero-2-keeps-the-last-micro-batch": ("RLS811", "the gradients of the last of 3 micro-batches alone"),
+    "deepspeed-offload-keeps-first-and-last-micro-batch": (
+        "RLS811",
+        "the gradients of the first and the last of 3 micro-batches alone",
+    ),
+    "deepspeed-adam-begins-at-step-1": ("RLS807", "1, and all probed moments are 0"),
+}
+
+
+def case_of(name: str) -> Case:
+    """A run; its name has words for the stage, `offload` and `bf16`."""
+    words = name.split("-")
+    sharding = {"stage": int(words[0][4:]), "offload": "offload" in words}
+    return Case(name=name, settings={**SETTINGS, **({"bf16": True} if "bf16" in words else {})}, sharding=sharding)
+
+
+def deployment_of(name: str) -> Collection[str]:
+    """What the run's deployment is called."""
+    return {f"ZeRO-{name[4]}", *({"offload"} if "offload" in name else ())}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
+    """What both ranks say of each case."""
+    return outcomes(tmp_path_factory.mktemp("releases"), "zero2", [case_of(name) for name in CASES])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_faults_of_the_release_are_named(name: str, trained: dict[str, list[Outcome]]) -> None:
+    known = faults_of(version("deepspeed"), deployment_of(name), reduced="bf16" in name, microbatches=3)
+    first = trained[name][0]
+    assert first.error == ""
+    assert [found.deviation for found in first.found] == [fault.name for fault in known]
+    for found in first.found:
+        code, words = NAMED[found.deviation]
+        assert (found.code, found.severity, found.place.update) == (code, "error", 0)
+        assert found.text.startswith(words)
+    assert first.verdict == ("FAIL" if known else "PASS")
+    compared = {code for code, (verdict, _) in first.rules.items() if verdict != "NOT_EVALUATED"}
+    assert compared >= {"RLS419", "RLS806", "RLS807", "RLS811"}
