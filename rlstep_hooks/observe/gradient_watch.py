@@ -115,7 +115,7 @@ class GradientSource(msgspec.Struct, frozen=True):
                 "gradient_factor": common,
                 "gradient_tensor": self.names[worst],
                 "gradient_tensor_factor": factors[worst],
-                "gradient_passes": self.passes,
+                **({} if self.passes is None else {"gradient_passes": self.passes}),
             }
         }
 

@@ -105,6 +105,12 @@ class ReductionWatch:
         if self._followed and len(self._seeds) < MOST_PASSES:
             self._seeds.append(seed)
 
+    @property
+    def passes(self) -> int:
+        """Backward passes that reached each tensor since the window began; where a tensor gets its gradient in parts, the fewest. 0
+        where none is followed."""
+        return min((len(of.local) for of in self._followed if of.local and not of.left_out), default=0)
+
     def reduced(self) -> None:
         """The ranks' gradients have been reduced, and nothing has clipped them yet."""
         for of in self._followed:

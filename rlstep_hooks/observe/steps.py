@@ -206,6 +206,10 @@ class StepFollower:
         """So many tensors that were trained at first require no gradient at the update that is being made."""
         self._known["frozen"] = tensors
 
+    def see_no_clip(self) -> None:
+        """Nothing clips the gradients of the update that is being made."""
+        self._known["gradient_limit"] = 0.0
+
     def see_norm(self, update: int, norm: Tensor | None, limit: float) -> None:
         """The norm of all gradients of an update that is worked up later, and the configured limit."""
         self._norm = norm, limit
@@ -261,6 +265,8 @@ class StepFollower:
         with self._reduction_guard:
             if self._reduction is not None and not self.in_parts:
                 self._reduction.before_step()
+                if self._reduction.passes:
+                    self._known["gradient_passes"] = self._reduction.passes
         with self._replay_guard:
             if self._replay is not None:
                 self._replay.before_step(compared=replayed)

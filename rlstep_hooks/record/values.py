@@ -246,7 +246,7 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     gradient_norm: float | None = None
     """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
     gradient_limit: float | None = None
-    """The limit that was configured for it then."""
+    """The limit that was configured for it then; 0 where nothing clips."""
     gradient_off: float | None = None
     """Largest distance of a gradient that the optimizer used from the sum of those that the backward passes gave, times the factor that
     is common to the followed tensors, in units of what rounding explains; None if gradients were not followed."""

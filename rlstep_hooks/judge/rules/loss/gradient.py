@@ -169,7 +169,8 @@ class GradientAltered(ValueRule):
         by value or by parameter, and for callbacks that write to `.grad`.
 
     Known limits:
-        - Among several processes, and with a gradient scaler, gradients are reduced or scaled on the way.
+        - With a gradient scaler gradients are scaled on the way. Among several processes they are reduced on the way: what is
+          compared is what comes between the last backward pass and the step. RLS811 joins what all ranks gave before.
         - Hooks of modules are not seen in a model that torch compiles, which leaves them out.
         - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached,
           changes gradients before they arrive. RLS805 looks at those that arrive at the model's output, where that is compared.
@@ -249,8 +250,8 @@ class GradientAltered(ValueRule):
         """How far the common factor is from one that the clip may give, in tolerances."""
         tolerance = NORM_TOLERANCE[self.progress.precision]
         norm, limit = values.gradient_norm, values.gradient_limit
-        # Where gradients are reduced on the way, the norm of one of several processes is a part of the one that the clip compares.
-        if values.gradient_passes is None and self.schedule.world_size > 1 and factor < 1:
+        # Where parameters are sharded, one process has a part of the norm that the clip compares; RLS812 joins it.
+        if self.schedule.world_size > 1 and factor < 1 and limit != 0.0:
             return 0.0
         clipped = norm is not None and limit is not None and norm >= limit * (1 - 8 * tolerance)
         return 0.0 if clipped and factor < 1 else abs(factor - 1) / tolerance

@@ -274,6 +274,8 @@ class UpdateObserver:
             limit = self._limit() if whole else None
             if limit:
                 self.steps.see_norm(self._windows, norm_of_gradients(self._clipped(optimizer)), limit)
+            elif whole:
+                self.steps.see_no_clip()
         if self.settings is not None and is_compared(cycle):
             self.settings.tell(self._recorder, stepped=self.version > 0)
         probed = bool(self._written) or is_probed(cycle)
