@@ -126,6 +126,7 @@ def _altered(read: Sequence[_Read], rank: int, factor: float, tensors: int) -> D
         tuple(dict.fromkeys(of.tensor for _, of in wrong)),
         tensors,
         worst,
+        "RLS810",
     )
 
 

@@ -49,6 +49,8 @@ class Difference(NamedTuple):
     """The largest distance, in units of what rounding explains."""
     explained_by: str = ""
     """The rule whose finding explains it, where it has one."""
+    unknown: bool = False
+    """Whether no known mistake gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,7 @@ def _difference(
             names,
             tensors,
             off,
+            unknown=True,
         )
     of_rank = mistake.rank if mistake.rank is not None else rank
     return Difference(

@@ -97,6 +97,10 @@ class Reductions:
         key = rule.code, difference.variant
         rollout = None if not self._per_rollout else math.floor(update / self._per_rollout)
         known = self._found.get(key)
+        if known is None and difference.unknown:
+            # What a known mistake does to later updates is seldom a mistake of its own.
+            key = next((of for of in self._found if of[0] == rule.code), key)
+            known = self._found.get(key)
         if known is None:
             if sum(code == rule.code for code, _ in self._found) < MOST_FINDINGS:
                 self._found[key] = Finding(

@@ -25,7 +25,7 @@ OF_UPDATES: dict[LinkName, Link] = {
     ),
     "reduction": yes(
         "of up to 32 tensors an update: what each rank gave, what it got, and what its optimizer uses, joined from all records",
-        "not with FSDP, nor what tensor, context or sequence parallelism adds",
+        "not what tensor, context or sequence parallelism adds",
         often="whole",
     ),
     "gradient norm": yes(
@@ -50,9 +50,10 @@ _SPREAD: tuple[Deployment, ...] = (*_USUAL, *_ZERO)
 LINKS: dict[LinkName, Link] = {
     **OF_UPDATES,
     "gradients on the way": msgspec.structs.replace(OF_UPDATES["gradients on the way"], proved=("LoRA",)),
+    "reduction": msgspec.structs.replace(OF_UPDATES["reduction"], proved=(*_SPREAD, "FSDP1", "FSDP2")),
     **{
         name: msgspec.structs.replace(OF_UPDATES[name], proved=_SPREAD)
-        for name in ("backward", "reduction", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
+        for name in ("backward", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
     },
     "settings in force": yes(
         "what trainer and optimizer compute with, when training begins and at each rollout",
@@ -183,12 +184,12 @@ RULES: dict[str, Link] = {
     "RLS809": yes("the probed updates", _TOKENS, "probed"),
     "RLS811": yes(
         "what each rank's backward passes gave, and what it got of the reduction, joined from all records",
-        "not with FSDP, nor where tensor, context or sequence parallelism adds up too",
+        "not where tensor, context or sequence parallelism adds up too",
         "whole",
     ),
     "RLS812": yes(
         "what each optimizer uses, against what came of the reduction",
-        "not with FSDP or a gradient scaler",
+        "not with a gradient scaler",
         "whole",
     ),
     "RLS404": yes(

@@ -43,17 +43,48 @@ class _Micro:
 
 
 def unwrapped(trainer: Any) -> Any:
+    """The model inside what the trainer calls."""
     return trainer.accelerator.unwrap_model(trainer.model_wrapped)
 
 
+def _flat_parameters(trainer: Any) -> list[tuple[str, Any]]:
+    """FSDP1's, by the name of their module."""
+    named = trainer.model_wrapped.named_modules()
+    handles = [(name, getattr(module, "_handle", None)) for name, module in named]
+    return [(name, handle.flat_param) for name, handle in handles if handle is not None]
+
+
 def _on_gradients(trainer: Any, change: Callable[[str, torch.Tensor], torch.Tensor | None], rank: int = 1) -> None:
-    """Change each gradient of one rank as it arrives at its parameter, as a hook of a user does."""
+    """Change each gradient of one rank as it arrives at its leaf, as a hook of a user does."""
+
+    def hook(leaf: Any, name: str) -> None:
+        leaf.register_hook(lambda gradient: change(name, gradient))
+
+    hooked: set[int] = set()
+
+    def when_whole(module: Any, path: str) -> None:
+        def before(of: Any, arguments: Any) -> None:
+            for attribute, leaf in of.named_parameters(recurse=False):
+                if leaf.requires_grad and id(leaf) not in hooked:
+                    hooked.add(id(leaf))
+                    hook(leaf, f"{path}.{attribute}")
+
+        module.register_forward_pre_hook(before)
 
     def place() -> None:
-        model = unwrapped(trainer)
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad and rank == RANK:
-                parameter.register_hook(lambda gradient, name=name: change(name, gradient))
+        if rank != RANK:
+            return
+        flat = _flat_parameters(trainer)
+        for name, parameter in flat:
+            hook(parameter, name)
+        if not flat:
+            model = unwrapped(trainer)
+            sharded = any(hasattr(parameter, "to_local") for parameter in model.parameters())
+            for path, module in model.named_modules() if sharded else ():
+                when_whole(module, path)
+            for name, parameter in model.named_parameters() if not sharded else ():
+                if parameter.requires_grad:
+                    hook(parameter, name)
 
     trainer.add_callback(_WhenWrapped(place))
 
@@ -64,11 +95,13 @@ def zero_rank(trainer: Any) -> None:
 
 
 def zero_layer(trainer: Any) -> None:
-    """Rank 1 gives zeros for one tensor, from the third update on."""
-    _on_gradients(
-        trainer,
-        lambda name, gradient: gradient * 0 if "layers.1.mlp.up" in name and trainer.state.global_step >= 2 else None,
-    )
+    """Rank 1 gives zeros for one tensor, or for FSDP1's flat one of a layer, from the third update on."""
+
+    def change(name: str, gradient: torch.Tensor) -> torch.Tensor | None:
+        here = "layers.1.mlp.up" in name or name.endswith("layers.1")
+        return gradient * 0 if here and trainer.state.global_step >= 2 else None
+
+    _on_gradients(trainer, change)
 
 
 def scaled_rank(trainer: Any) -> None:
@@ -127,6 +160,23 @@ def no_sync_left_on(trainer: Any) -> None:
     _training_step(trainer, around)
 
 
+def last_not_synced(trainer: Any) -> None:
+    """The gradients of the last micro-batch of each update are not synchronised, and those before it are."""
+    last = trainer.args.gradient_accumulation_steps - 1
+
+    def around(number: int) -> Any:
+        wrapped = trainer.model_wrapped
+        if hasattr(wrapped, "set_requires_gradient_sync"):
+            wrapped.set_requires_gradient_sync(number != last)
+            return nullcontext()
+        wrapped.require_backward_grad_sync = True
+        return wrapped.no_sync() if number == last else nullcontext()
+
+    # accelerate switches it itself, to the contrary.
+    trainer.accelerator.no_sync = lambda model: nullcontext()
+    _training_step(trainer, around)
+
+
 def own_tokens(trainer: Any) -> None:
     """Each rank weights its loss by a number of its own."""
     backward = trainer.accelerator.backward
@@ -156,14 +206,31 @@ def _communicates(trainer: Any, divisor: float) -> None:
     trainer.add_callback(_WhenWrapped(lambda: trainer.model_wrapped.register_comm_hook(None, hook)))
 
 
+def _divided_by(trainer: Any, divisor: float) -> None:
+    """What all ranks' gradients add up to is divided by this, in the place of the number of ranks."""
+
+    def place() -> None:
+        for module in trainer.model_wrapped.modules():
+            if hasattr(module, "set_gradient_divide_factor"):
+                module.set_force_sum_reduction_for_comms(True)
+                module.set_gradient_divide_factor(divisor)
+            elif hasattr(module, "_gradient_predivide_factor"):
+                module._gradient_predivide_factor, module._gradient_postdivide_factor = 1.0, divisor
+
+    if getattr(trainer, "is_fsdp_enabled", False):
+        trainer.add_callback(_WhenWrapped(place))
+    else:
+        _communicates(trainer, divisor)
+
+
 def summed(trainer: Any) -> None:
-    """A communication hook that forgets to divide."""
-    _communicates(trainer, 1.0)
+    """Nobody divides by the number of ranks: a communication hook that forgets it, or a divide factor of 1."""
+    _divided_by(trainer, 1.0)
 
 
 def divided_twice(trainer: Any) -> None:
-    """A communication hook that divides, behind a loss that does too."""
-    _communicates(trainer, 4.0)
+    """It is divided by the number of ranks twice."""
+    _divided_by(trainer, 4.0)
 
 
 def fp16_hook(trainer: Any) -> None:
@@ -187,7 +254,9 @@ def low_rank_hook(trainer: Any) -> None:
 
 def outside_of_buckets(model: Any) -> None:
     """DDP is told to leave out one tensor, and the optimizer trains it."""
-    name = next(name for name, _ in model.named_parameters() if "layers.1.self_attn.q_proj" in name)
+    name = next(
+        name for name, of in model.named_parameters() if "layers.1.self_attn.q_proj" in name and of.requires_grad
+    )
     model._ddp_params_and_buffers_to_ignore = [name]
 
 
@@ -266,6 +335,7 @@ AFTER_BUILT: dict[str, Callable[[Any], None]] = {
     "droplast": drop_last_everywhere,
     "stalerank": stale_rank,
     "nosync": no_sync_left_on,
+    "lastunsynced": last_not_synced,
     "owntokens": own_tokens,
     "kept": gradients_kept,
     "summed": summed,

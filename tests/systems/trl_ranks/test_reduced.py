@@ -27,42 +27,68 @@ LIMIT = 900
 EVERYWHERE = ", in all"
 OWN = "each rank's own gradient: nothing of another rank"
 
+_USUAL = ("gas1", "gas2", "gas3-bf16", "half", "lora", "checkpointing", "uneven", "unclipped", "loose")
 HEALTHY: dict[str, tuple[str, ...]] = {
-    "ddp": (
-        *("gas1", "gas2", "gas3-bf16", "half", "lora", "checkpointing", "uneven", "unclipped", "loose"),
-        *("fp16hook", "lowrank"),
-    ),
+    "ddp": (*_USUAL, "fp16hook", "lowrank"),
+    "fsdp1": (*_USUAL, "flat"),
+    "fsdp2": _USUAL,
 }
 """By deployment, settings and hooks of torch's own that change how gradients are reduced, rightly."""
 
-FOUND: dict[str, dict[str, tuple[str, int | None, int, str]]] = {
-    "ddp": {
-        "zerorank": ("RLS811", 1, 0, "the gradient of rank 1 is missing, in all"),
-        "zerolayer": (
-            "RLS811",
-            1,
-            2,
-            "the gradient of rank 1 is missing, in 1 of 26 tensors: model.layers.1.mlp.up_proj.weight",
-        ),
-        "scaledrank": ("RLS811", 1, 0, "the gradient of rank 1 counts 3 times"),
-        "gas3-dropfirst": ("RLS811", 1, 0, "the gradient of micro-batch 0 of 3 of rank 1 is missing"),
-        "gas3-droplast": ("RLS811", None, 0, "the gradients of micro-batch 2 of 3 are missing, of all ranks"),
-        "stalerank": ("RLS811", 1, 1, "the gradient of rank 1 is the one that it had in the update before"),
+Found = tuple[str, int | None, int, str]
+"""The rule that finds a fault, the rank that it names, the first update, and the beginning of what it says."""
+
+_ALIKE: dict[str, Found] = {
+    "zerorank": ("RLS811", 1, 0, "the gradient of rank 1 is missing, in all"),
+    "zerolayer": (
+        "RLS811",
+        1,
+        2,
+        "the gradient of rank 1 is missing, in 1 of 26 tensors: model.layers.1.mlp.up_proj.weight",
+    ),
+    "scaledrank": ("RLS811", 1, 0, "the gradient of rank 1 counts 3 times"),
+    "gas3-dropfirst": ("RLS811", 1, 0, "the gradient of micro-batch 0 of 3 of rank 1 is missing"),
+    "gas3-droplast": ("RLS811", None, 0, "the gradients of micro-batch 2 of 3 are missing, of all ranks"),
+    "stalerank": ("RLS811", 1, 1, "the gradient of rank 1 is the one that it had in the update before"),
+    "owntokens": ("RLS811", None, 0, "the loss of micro-batch 0 is multiplied by 0.5 on rank 0, 1.5 on rank 1"),
+    "kept": ("RLS811", None, 1, "the gradient that the update before used, with this update's added to it"),
+    "summed": ("RLS811", None, 0, "the sum over the ranks: 2 times the mean"),
+    "twice": ("RLS811", None, 0, "the mean, divided once more by the 2 ranks"),
+    "noclip": ("RLS812", None, 0, "a factor of 1 for a norm of "),
+    "valueclip": ("RLS812", 0, 0, "1 times the reduced gradient in model."),
+}
+_OWN_NORMS: Found = ("RLS812", None, 0, "the factor ")
+FOUND: dict[str, dict[str, Found]] = {
+    "ddp": _ALIKE
+    | {
         "nosync": ("RLS811", None, 0, OWN + EVERYWHERE),
-        "owntokens": ("RLS811", None, 0, "the loss of micro-batch 0 is multiplied by 0.5 on rank 0, 1.5 on rank 1"),
-        "kept": ("RLS811", None, 1, "the gradient that the update before used, with this update's added to it"),
-        "summed": ("RLS811", None, 0, "the sum over the ranks: 2 times the mean"),
-        "twice": ("RLS811", None, 0, "the mean, divided once more by the 2 ranks"),
+        "gas3-lastunsynced": ("RLS811", None, 0, "the gradient of micro-batch 2 of 3 is each rank's own"),
         "outside": ("RLS811", None, 0, OWN + ", in 1 of 26 tensors: model.layers.1.self_attn.q_proj.weight"),
+        "lora-outside": (
+            "RLS811",
+            None,
+            0,
+            OWN + ", in 1 of 8 tensors: base_model.model.model.layers.1.self_attn.q_proj.lora_A",
+        ),
         "notmean": ("RLS812", 1, 0, OWN + ", after the gradients had been reduced"),
-        "noclip": ("RLS812", None, 0, "a factor of 1 for a norm of "),
-        "valueclip": ("RLS812", 0, 0, "1 times the reduced gradient in model."),
         "shardclip": ("RLS812", None, 0, "a factor of "),
     },
+    "fsdp1": _ALIKE
+    | {
+        # A hook of FSDP1's flat parameter has the whole layer.
+        "zerolayer": ("RLS811", 1, 2, "the gradient of rank 1 is missing, in 12 of 26 tensors: model.layers.1."),
+        "shardclip": _OWN_NORMS,
+    },
+    "fsdp2": _ALIKE
+    | {
+        "nosync": ("RLS811", None, 0, "the ranks that hold it have no gradient after the reduction" + EVERYWHERE),
+        "gas3-lastunsynced": ("RLS811", None, 0, "the gradients of micro-batch 2 of 3 are missing, of all ranks"),
+        "shardclip": _OWN_NORMS,
+    },
 }
-"""By deployment and fault: the rule that finds it, the rank that it names, the first update, and the beginning of what it says."""
+"""By deployment and fault."""
 
-DEPLOYMENTS: dict[str, Deployment] = {"ddp": "DDP"}
+DEPLOYMENTS: dict[str, Deployment] = {"ddp": "DDP", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
 
 
 @pytest.fixture(scope="module")

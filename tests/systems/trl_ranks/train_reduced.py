@@ -16,9 +16,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import accelerate.state
 import torch
 import transformers
-from accelerate.state import AcceleratorState, GradientState
+from accelerate.state import AcceleratorState, DistributedType, GradientState
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
@@ -47,14 +49,38 @@ def settings_of(words: list[str]) -> dict[str, Any]:
     return found
 
 
+class CpuIsNamed:
+    """accelerate's kinds of devices, where that of several CPU processes stands in the place of one that is not here.
+
+    FSDP works on them; the list of kinds for which accelerate takes it does not name them (state.py 1.15.0:982).
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(DistributedType, "MULTI_CPU" if name == "MULTI_NEURON" else name)
+
+
+def wraps_on_cpu() -> None:
+    """Let FSDP1 wrap a model on a CPU: accelerate names the device cpu:0, and torch takes no number there."""
+    init = FullyShardedDataParallel.__init__
+    if not hasattr(init, "on_cpu"):
+
+        def on_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **(kwargs | {"device_id": torch.device("cpu")}))
+
+        on_cpu.on_cpu = True  # type: ignore[attr-defined]
+        FullyShardedDataParallel.__init__ = on_cpu
+
+
 def fsdp_of(deployment: str, words: list[str]) -> dict[str, Any]:
     """FSDP as transformers' documentation writes it; empty for DDP."""
     if not deployment.startswith("fsdp"):
         return {}
+    accelerate.state.DistributedType = CpuIsNamed()
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": deployment[4]}
     config: dict[str, Any] = {"version": int(deployment[4]), "transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"]}
-    if "original" in words:
-        config["use_orig_params"] = True
+    if deployment == "fsdp1":
+        config |= {"use_orig_params": "flat" not in words, "sync_module_states": False}
+        wraps_on_cpu()
     return {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
 
 

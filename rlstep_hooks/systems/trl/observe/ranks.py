@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from rlstep_hooks.observe.replicas import Replicated
+from rlstep_hooks.observe.sharding.dtensors import of_dtensors
+from rlstep_hooks.observe.sharding.flat_shards import of_flat_shards
 from rlstep_hooks.observe.sharding.places import Reduction
 from rlstep_hooks.observe.sharding.replicated import replicated
 from rlstep_hooks.observe.sharding.zero import zero_stage
@@ -23,7 +26,8 @@ def reduction_of(trainer: Any) -> Reduction:
     if others:
         return Reduction([], hidden=f"gradients of {others} parallelism are not the mean over all ranks")
     if getattr(trainer, "is_fsdp_enabled", False):
-        return Reduction([], hidden="gradients of FSDP are not followed")
+        flat = isinstance(trainer.model_wrapped, FullyShardedDataParallel)
+        return of_flat_shards(trainer.model_wrapped) if flat else of_dtensors(trainer.model_wrapped)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     return replicated(model.named_parameters(), trainer.model_wrapped)
 
