@@ -68,6 +68,14 @@ class Call:
         """An argument that may be given by its name or at its place; the default where it is left out."""
         return self.kwargs.get(name, self.args[place] if len(self.args) > place else default)
 
+    def named(self, *names: str) -> dict[str, Any]:
+        """The arguments by name, also those that were given at their places.
+
+        Args:
+            names: Of all arguments that may be given at a place, in their order.
+        """
+        return dict(zip(names, self.args, strict=False)) | self.kwargs
+
     def replace_argument(self, name: str, place: int, value: Any) -> None:
         """Hand another value on, in the way in which the argument was given."""
         if name in self.kwargs or len(self.args) <= place:
@@ -150,6 +158,36 @@ class Hooks:
                     look(Call(owner, args, kwargs, output))
 
             self._handles.append(module.register_forward_hook(ended, with_kwargs=True))
+
+    def steps(
+        self,
+        optimizer: Any,
+        *,
+        before: Callable[[Call], None] | None = None,
+        after: Callable[[Call], None] | None = None,
+        topics: tuple[str, ...],
+    ) -> None:
+        """Look at the steps of a torch optimizer, through torch's own hooks. Those that are placed first look first.
+
+        Args:
+            optimizer: The optimizer.
+            before: Called before each step, when gradients are final.
+            after: Called after each step.
+            topics: What is not observed any more where a hook fails.
+        """
+        guard = Guard(self.recorder, topics)
+
+        def looking(see: Callable[[Call], None]) -> Callable[[Any, Any, Any], None]:
+            def look(owner: Any, args: Any, kwargs: Any) -> None:
+                with guard:
+                    see(Call(owner, args, kwargs))
+
+            return look
+
+        if before is not None:
+            self._handles.append(optimizer.register_step_pre_hook(looking(before)))
+        if after is not None:
+            self._handles.append(optimizer.register_step_post_hook(looking(after)))
 
     def take_off(self) -> None:
         """Take all hooks off, and have the record say which stay because somebody else has wrapped them since."""

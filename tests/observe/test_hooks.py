@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Gaps:
@@ -77,6 +78,60 @@ def test_a_hook_that_fails_costs_its_topics_and_nothing_else() -> None:
         assert framework.add(2) == 3
     assert {topic for topic, _ in gaps.found} == {"before", "after", "around"}
     assert all("ours" in why for _, why in gaps.found)
+
+
+class Optimizer:
+    """Calls its hooks as torch's optimizers do (torch/optim/optimizer.py 2.12, `profile_hook_step`)."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, list[Callable[..., None]]] = {"before": [], "after": []}
+
+    def register_step_pre_hook(self, hook: Callable[..., None]) -> Handle:
+        return self._registered(self.hooks["before"], hook)
+
+    def register_step_post_hook(self, hook: Callable[..., None]) -> Handle:
+        return self._registered(self.hooks["after"], hook)
+
+    def _registered(self, hooks: list[Callable[..., None]], hook: Callable[..., None]) -> Handle:
+        hooks.append(hook)
+        return Handle(lambda: hooks.remove(hook))
+
+    def step(self, **kwargs: object) -> None:
+        for hook in (*self.hooks["before"], *self.hooks["after"]):
+            assert hook(self, (), kwargs) is None, "what a hook gives would replace the arguments"  # type: ignore[func-returns-value]
+
+
+@dataclass
+class Handle:
+    """What takes one of torch's hooks off."""
+
+    remove: Callable[[], None]
+
+
+def test_steps_of_an_optimizer_are_looked_at_before_and_after() -> None:
+    optimizer, gaps, seen = Optimizer(), Gaps(), []
+    hooks = Hooks(gaps)
+
+    def breaks(call: Call) -> None:
+        raise ValueError("broken on purpose")
+
+    hooks.steps(optimizer, before=breaks, after=breaks, topics=("optimizer",))
+    hooks.steps(
+        optimizer,
+        before=lambda call: seen.append(("before", call.owner is optimizer, call.kwargs)),
+        after=lambda call: seen.append(("after", call.owner is optimizer, call.kwargs)),
+        topics=("weights",),
+    )
+    optimizer.step(closure=None)
+    assert seen == [("before", True, {"closure": None}), ("after", True, {"closure": None})]
+    assert gaps.found == [("optimizer", "a hook failed: ValueError: broken on purpose")] * 2
+    hooks.take_off()
+    assert optimizer.hooks == {"before": [], "after": []}
+
+
+def test_arguments_have_names_wherever_they_were_given() -> None:
+    call = Call(None, (1, 2), {"three": 3})
+    assert call.named("one", "two", "three", "four") == {"one": 1, "two": 2, "three": 3}
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])

@@ -118,24 +118,22 @@ class EngineRecord:
 
     def received(self) -> None:
         """The last tensor of a sync was loaded."""
-        with self._guard:
-            handed, loaded = self._handed.take(), self._loaded
-            self._loaded = set()
-            if not handed:  # tensors came, but none was loaded
-                return
-            label = self._held.after_sync(label_of(total(handed)), self._weights(), loaded)
-            self._writer.emit(WeightSync(at=self._writer.now(), policy_version=UNKNOWN_VERSION, label=label))
+        handed, loaded = self._handed.take(), self._loaded
+        self._loaded = set()
+        if not handed:  # tensors came, but none was loaded
+            return
+        label = self._held.after_sync(label_of(total(handed)), self._weights(), loaded)
+        self._writer.emit(WeightSync(at=self._writer.now(), policy_version=UNKNOWN_VERSION, label=label))
 
     def sampled(self, request: Any) -> None:
         """A request is sampled from now on."""
-        with self._guard:
-            asked = request.sampling_params
-            if asked is None:
-                return
-            settings = sampling_asked(asked)
-            if settings != self._settings:
-                self._settings = settings
-                self._writer.emit(FactsRead(at=self._writer.now(), facts={"sampling": settings}))
+        asked = request.sampling_params
+        if asked is None:
+            return
+        settings = sampling_asked(asked)
+        if settings != self._settings:
+            self._settings = settings
+            self._writer.emit(FactsRead(at=self._writer.now(), facts={"sampling": settings}))
 
     def _weights(self) -> dict[str, Sums]:
         named = dict(self._model.named_parameters())

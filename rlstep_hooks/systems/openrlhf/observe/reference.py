@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.events import Attached, FactsRead, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.tail import Tail
@@ -37,18 +36,20 @@ class ReferenceRecord:
         self._model = actor.model
         self._label: int | None = None
         self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
-        self._guard = Guard(self._writer, ("weights",))
         self._writer.emit(introduce(process))
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        self._writer.cannot(what, why)
 
     def look(self) -> None:
         """Log-probs are about to be computed: record the weights, if they differ from the last ones."""
-        with self._guard:
-            # ZeRO-3 keeps the part of this process beside the parameter.
-            held = (getattr(parameter, "ds_tensor", parameter).detach() for parameter in self._model.parameters())
-            label = label_of(total(sums_of(map(_middle, held))))
-            if label != self._label:
-                self._label = label
-                self._writer.emit(FactsRead(at=self._writer.now(), facts={"weights": label}))
+        # ZeRO-3 keeps the part of this process beside the parameter.
+        held = (getattr(parameter, "ds_tensor", parameter).detach() for parameter in self._model.parameters())
+        label = label_of(total(sums_of(map(_middle, held))))
+        if label != self._label:
+            self._label = label
+            self._writer.emit(FactsRead(at=self._writer.now(), facts={"weights": label}))
 
 
 def _middle(tensor: Any) -> Any:

@@ -8,8 +8,7 @@ from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import WeightSums, label_of, sums_of, total
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.guard import Guard
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.observe.trainer_record import TrainerRecord
 
 HELD_BY_NONE = -1
@@ -22,13 +21,11 @@ class SyncedWeights:
     Args:
         trainer: OpenRLHF's `ActorPPOTrainer` or `CriticPPOTrainer`; the second syncs nothing.
         engine: The DeepSpeed engine of its weights.
-        guard: Contains errors of the hook.
     """
 
-    def __init__(self, trainer: Any, engine: Any, guard: Guard) -> None:
+    def __init__(self, trainer: Any, engine: Any) -> None:
         self._trainer = trainer
         self._engine = engine
-        self._guard = guard
         self._watch = SentWatch()
         of = trainer.strategy.args.ds
         whole = of.zero_stage < 3 and of.tensor_parallel_size == 1
@@ -40,13 +37,13 @@ class SyncedWeights:
         self.sends = False
         """Whether this process sends each tensor of a sync, so that the hooks see it."""
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
         group = getattr(self._trainer, "_model_update_group", None)
         if hasattr(group, "broadcast"):
             # ppo_actor.py:434: each tensor of a sync, on rank 0; not called if the engines share the GPUs.
             self.sends = True
-            patches.wrap(group, "broadcast", self._around_broadcast)
+            hooks.wrap(group, "broadcast", before=self._tensor, topics=("sampler",))
 
     def take_sent(self) -> int:
         """How many tensors were sent since the last call."""
@@ -80,9 +77,7 @@ class SyncedWeights:
         vision = getattr(self._trainer.actor, "is_vlm", False)
         return [p for p in self._engine.module.parameters() if p.requires_grad or not vision]
 
-    def _around_broadcast(self, wrapped: Any, group: Any, args: Any, kwargs: Any) -> Any:
-        with self._guard:
-            self._sent += 1
-            if self._gathered is not None:
-                self._gathered.add(kwargs.get("tensor", args[0] if args else None))
-        return wrapped(*args, **kwargs)
+    def _tensor(self, call: Call) -> None:
+        self._sent += 1
+        if self._gathered is not None:
+            self._gathered.add(call.argument("tensor", 0))

@@ -15,10 +15,10 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
-from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
@@ -33,18 +33,21 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, weights_of
-from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.settings import of_arguments, of_optimizer, of_trainer
+from rlstep_hooks.systems.openrlhf.observe.steps import EngineSteps
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.record.values import Role
+
+_ORDER, _VALUES, _SAMPLES = ("order",), ("log_ratio", "weights"), ("samples", "refresh")
+_FORMULA, _LOSS, _SAMPLER, _DELIVERY = ("formula",), ("loss",), ("sampler",), ("delivery",)
+"""What is not observed any more where a hook fails."""
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """`ds.param_dtype` -> torch's name."""
@@ -73,38 +76,40 @@ class OpenRlhfTrainer:
         )
         self._trainer = trainer
         self._engine = engine
-        self._steps = engine.global_steps
-        self._stepped = False
-        self._probed: Any = None
-        self._probing = False
         self._samples = BufferedSamples(role)
         self._came: list[CarriedPart] = []  # of the rollout that is appended to the buffer
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
-        self._losses = Guard(self._record.writer, ("loss",))
-        self._delivery = Guard(self._record.writer, ("delivery",))
-        self._formula = Guard(self._record.writer, ("formula",))
-        self._steps_guard = Guard(self._record.writer, ("optimizer",))
-        self._gradient_guard = Guard(self._record.writer, ("gradient",))
+        self._losses = Guard(self._record.writer, _LOSS)
+        self._formula = Guard(self._record.writer, _FORMULA)
         self._masks: dict[int, int] = {}
         """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
-        self._norms: list[torch.Tensor] = []
-        """Norms of the gradients of the parts in which this process makes its step."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
         steps, ranks = engine.gradient_accumulation_steps(), mesh["dp"].size()
         scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
         self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
         self._buffered = BufferedNumbers()
-        self._syncs = Guard(self._record.writer, ("sampler",))
         self._arguments = of_arguments(args)
-        self._in_force = (
-            of_trainer(trainer, role),
-            of_optimizer(engine, args.actor if role == "policy" else args.critic, role),
-        )
+        configured = args.actor if role == "policy" else args.critic
+        self._in_force = (of_trainer(trainer, role), of_optimizer(engine, configured, role))
         """What is compared with the arguments before each step."""
         self._model = ModelWeights(engine.module.parameters())
-        self._weights = SyncedWeights(trainer, engine, self._syncs)
+        self._steps = EngineSteps(
+            engine,
+            role,
+            self._record,
+            self._model,
+            limit=float(configured.max_norm),
+            cycle=lambda: self._cycle,
+            scaled=not self._scales_seen,
+        )
+        self._weights = SyncedWeights(trainer, engine)
+        self._taken: list[Came] = []
+        """The samples of the micro-batch that is trained, as they came."""
+        self._sent = 0
+        self._label: int | None = None
+        """Tensors of the latest sync, and the label of their weights; None where it is not known."""
         with self._record.order:
             self._attach()
             self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=self._facts(args)))
@@ -120,33 +125,47 @@ class OpenRlhfTrainer:
 
     def _attach(self) -> None:
         """Hooks on the one trainer. All verified in 0.11.2 by real runs."""
-        wrap, trainer = patches.wrap, self._trainer
-        # ppo_actor.py:153, ppo_critic.py:65: all passes over a rollout; :259, :121: one micro-batch.
-        wrap(trainer, "ppo_train", self._around_training)
-        wrap(trainer, "training_step", self._around_microbatch)
+        hooks, trainer = Hooks(self._record.writer, patches), self._trainer
+        wrap, policy = hooks.wrap, self.role == "policy"
+        # ppo_actor.py:153, ppo_critic.py:65: all passes over a rollout. Of several hooks on one method the later stand outside.
+        if not policy:
+            wrap(trainer, "ppo_train", after=lambda _: self._meter.send(), topics=_FORMULA)
+            wrap(trainer, "ppo_train", after=self._write_numbers, topics=_VALUES)
+        wrap(trainer, "ppo_train", before=self._training_begins, after=self._training_ends, topics=_ORDER)
+        # ppo_actor.py:259, ppo_critic.py:121: one micro-batch.
+        wrap(trainer, "training_step", before=self._begin_loss, topics=_FORMULA)
+        wrap(trainer, "training_step", before=self._begin_microbatch, after=self._abandon, topics=_ORDER)
         # replay_buffer.py:84: puts the samples of one micro-batch together, while they are on the CPU.
-        wrap(trainer.replay_buffer, "collate_fn", self._after_collate)
-        # deepspeed.py:177, 183: each is called once for each micro-batch; DeepSpeed steps at the end of each window.
-        wrap(trainer.strategy, "backward", self._around_backward)
-        wrap(trainer.strategy, "optimizer_step", self._around_step)
-        # deepspeed.py:685: writes the checkpoint of this process's model.
-        wrap(trainer.strategy, "save_ckpt", self._around_save)
-        optimizer = self._engine.basic_optimizer
-        optimizer.register_step_pre_hook(self._before_optimizer)
-        optimizer.register_step_post_hook(self._after_optimizer)
+        wrap(trainer.replay_buffer, "collate_fn", after=self._collated, topics=_SAMPLES)
         # replay_buffer.py:68: takes one part of a rollout apart into its samples.
-        wrap(trainer.replay_buffer, "append", self._after_append)
-        if self.role == "critic":
+        wrap(trainer.replay_buffer, "append", after=self._appended, topics=_SAMPLES)
+        # deepspeed.py:177: called once for each micro-batch.
+        wrap(trainer.strategy, "backward", before=lambda _: self._record.close_microbatch(), topics=_ORDER)
+        wrap(trainer.strategy, "backward", before=lambda _: self._steps.begin_window(), topics=("gradient",))
+        wrap(trainer.strategy, "backward", before=self._backward, topics=_FORMULA)
+        self._steps.place(hooks, trainer.strategy)
+        hooks.steps(self._engine.basic_optimizer, before=self._compare_settings, topics=("settings",))
+        # deepspeed.py:685: writes the checkpoint of this process's model.
+        wrap(trainer.strategy, "save_ckpt", after=self._saved, topics=("checkpoints",))
+        if not policy:
             # loss.py:275: gets values and targets of a micro-batch, on the device, and returns its loss.
-            trainer.critic_loss_fn.register_forward_pre_hook(self._before_value_loss, with_kwargs=True)
-            trainer.critic_loss_fn.register_forward_hook(self._after_value_loss, with_kwargs=True)
+            hooks.forward(trainer.critic_loss_fn, before=self._see_targets, topics=_LOSS)
+            hooks.forward(trainer.critic_loss_fn, after=self._value_loss, topics=_FORMULA)
+            hooks.forward(trainer.critic_loss_fn, after=lambda call: self._see_scale(call.result), topics=_LOSS)
             return
-        wrap(trainer, "broadcast_to_vllm", self._around_sync)
-        # loss.py:174: gets both log-probs of a micro-batch, on the device.
-        trainer.actor_loss_fn.register_forward_pre_hook(self._before_loss, with_kwargs=True)
-        # The same method returns the loss of a micro-batch. The gradient that arrives there is the factor of the loss in the backward.
-        trainer.actor_loss_fn.register_forward_hook(self._after_loss, with_kwargs=True)
-        self._weights.attach(patches)
+        # loss.py:174: gets both log-probs of a micro-batch, on the device, and returns its loss. The gradient that arrives there is
+        # the factor of the loss in the backward.
+        hooks.forward(trainer.actor_loss_fn, before=self._see_log_probs, topics=_VALUES)
+        hooks.forward(trainer.actor_loss_fn, after=self._loss, topics=_FORMULA)
+        hooks.forward(trainer.actor_loss_fn, after=self._see_clipped, topics=_LOSS)
+        # ppo_actor.py:409: all tensors of a sync.
+        wrap(trainer, "broadcast_to_vllm", after=self._see_sent, topics=_SAMPLER)
+        wrap(trainer, "broadcast_to_vllm", after=self._deliver, topics=_DELIVERY)
+        wrap(trainer, "broadcast_to_vllm", after=self._synced, topics=_ORDER)
+        wrap(trainer, "broadcast_to_vllm", before=self._send_numbers, after=self._write_all, topics=_VALUES)
+        wrap(trainer, "broadcast_to_vllm", before=lambda _: self._meter.send(), topics=_FORMULA)
+        wrap(trainer, "broadcast_to_vllm", before=self._sync_begins, after=self._sync_ends, topics=_ORDER)
+        self._weights.attach(hooks)
 
     def _facts(self, args: Any) -> dict[str, Any]:
         active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
@@ -155,7 +174,7 @@ class OpenRlhfTrainer:
             return restored | self._schedule("critic_lr_schedule", args.critic)
         dtype = str(args.ds.param_dtype)
         weights = {}
-        with self._syncs:
+        with Guard(self._record.writer, _SAMPLER):
             label = self._weights.label_held()
             if label is not None:
                 weights["weights"] = label
@@ -197,20 +216,16 @@ class OpenRlhfTrainer:
                 return {f"restored_{self.role}": restored(now, now, noted, loads=loads, exact=False)}
         return {}
 
-    def _around_save(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._record.checkpoints:
-            given = dict(zip(("model", "save_dir", "tag"), args, strict=False)) | kwargs
-            path, state = os.path.join(given["save_dir"], given["tag"]), State(weights_of(self._engine.module))
-            note_saved(folder(), self._process, path, state)
-        return result
+    def _saved(self, call: Call) -> None:
+        path = os.path.join(call.argument("save_dir", 1), call.argument("tag", 2))
+        note_saved(folder(), self._process, path, State(weights_of(self._engine.module)))
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
         with self._record.values:
             self._model.look()
         with self._record.order:
-            self._steps_elsewhere()
+            self._steps.elsewhere()
             self._record.begin(name)
         self._arguments.tell(self._record.writer)
 
@@ -254,20 +269,17 @@ class OpenRlhfTrainer:
                     self._masks[key] = checksum_of(mask[: length - 1].bool())
             self._samples.computed(values)
 
-    def _after_append(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        with self._record.samples:
-            experience = kwargs.get("experience", args[0] if args else None)
-            items = buffer.items[-len(experience.sequences) :]
-            if self.role == "policy":
-                self._buffered.add(experience)
-            self._samples.appended(items)
-            if is_compared(self._generated):
-                self._came.append(part_of(sample_of(item, self.role) for item in items))
-            if self.role == "policy" and self._deals and self._record.refreshes:
-                # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
-                self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
-        return result
+    def _appended(self, call: Call) -> None:
+        experience = call.argument("experience", 0)
+        items = call.owner.items[-len(experience.sequences) :]
+        if self.role == "policy":
+            self._buffered.add(experience)
+        self._samples.appended(items)
+        if is_compared(self._generated):
+            self._came.append(part_of(sample_of(item, self.role) for item in items))
+        if self.role == "policy" and self._deals and self._record.refreshes:
+            # ppo_trainer.py:230, balance_experiences: samples go to other ranks than those that computed their old log-probs.
+            self._record.received(self._record.refreshes[0].dealt(map(identity, items)))
 
     @property
     def _generated(self) -> int:
@@ -283,91 +295,68 @@ class OpenRlhfTrainer:
 
     # Micro-batches
 
-    def _around_training(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        name = "policy_updates" if self.role == "policy" else "critic_updates"
-        self.begin(name)
+    def _training_begins(self, call: Call) -> None:
+        self.begin("policy_updates" if self.role == "policy" else "critic_updates")
         self._meter.next_rollout()
-        result = wrapped(*args, **kwargs)
+
+    def _training_ends(self, call: Call) -> None:
         self._samples.trained()
-        if self.role == "critic":
-            with self._formula:
-                self._meter.send()
-            with self._record.values:
-                self._record.send_numbers()
-                self._record.write_numbers(self._losses_arrived)
-        self.end(name)
-        return result
+        self.end("policy_updates" if self.role == "policy" else "critic_updates")
 
-    def _after_collate(self, wrapped: Any, buffer: Any, args: Any, kwargs: Any) -> Any:
-        experience = wrapped(*args, **kwargs)
-        with self._record.samples:
-            batch = kwargs.get("batch", args[0] if args else None)
-            self._samples.collated(experience, batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch)
-        return experience
+    def _collated(self, call: Call) -> None:
+        batch = call.argument("batch", 0)
+        self._samples.collated(call.result, batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch)
 
-    def _around_microbatch(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-        experience = kwargs.get("experience", args[0] if args else None)
-        came: list[Came] = []
-        with self._record.order:
-            self._steps_elsewhere()
-            came = self._samples.take(experience)
-            keys = [of.key for of in came] or None
-            found = recognise(keys, [of.log_probs for of in came], self._record.refreshes)
-            self._record.open_microbatch(len(experience.sequences), self.role, found)
-        self._begin_loss(experience, came, args, kwargs)
-        result = wrapped(*args, **kwargs)
+    def _begin_microbatch(self, call: Call) -> None:
+        experience, self._taken = call.argument("experience", 0), []
+        self._steps.elsewhere()
+        self._taken = came = self._samples.take(experience)
+        found = recognise([of.key for of in came] or None, [of.log_probs for of in came], self._record.refreshes)
+        self._record.open_microbatch(len(experience.sequences), self.role, found)
+
+    def _abandon(self, call: Call) -> None:
         self._record.abandon_microbatch()
-        return result
 
-    def _begin_loss(self, experience: Any, came: list[Came], args: Any, kwargs: Any) -> None:
+    def _begin_loss(self, call: Call) -> None:
         """Hand the loss meter what it needs of a micro-batch, and compare its masks with those that the model was given before."""
-        with self._formula:
-            names = ("experience", "kl_ctl", "step") if self.role == "policy" else ("experience", "step")
-            given = dict(zip(names, args, strict=False)) | kwargs
-            self._meter.begin(experience, given.get("kl_ctl", 0.0), int(given["step"]), came)
-            known = [(self._masks[of.key], of.mask) for of in came if of.key in self._masks]
-            if known and self._meter.looks:
-                self._record.see_mask(intact=all(before == now for before, now in known))
+        given = call.named(*(("experience", "kl_ctl", "step") if self.role == "policy" else ("experience", "step")))
+        self._meter.begin(given["experience"], given.get("kl_ctl", 0.0), int(given["step"]), self._taken)
+        known = [(self._masks[of.key], of.mask) for of in self._taken if of.key in self._masks]
+        if known and self._meter.looks:
+            self._record.see_mask(intact=all(before == now for before, now in known))
 
-    def _before_loss(self, module: Any, args: Any, kwargs: Any) -> None:
-        with self._record.values:
-            names = ("log_probs", "old_log_probs", "advantages", "action_mask")
-            given = dict(zip(names, args, strict=False)) | kwargs
-            self._record.see_log_probs(given["log_probs"], given["old_log_probs"], given["action_mask"])
-            self._record.see_constants(old_logprobs=given["old_log_probs"], advantages=given["advantages"])
+    def _see_log_probs(self, call: Call) -> None:
+        given = call.named(*_OF_POLICY_LOSS)
+        self._record.see_log_probs(given["log_probs"], given["old_log_probs"], given["action_mask"])
+        self._record.see_constants(old_logprobs=given["old_log_probs"], advantages=given["advantages"])
 
-    def _before_value_loss(self, module: Any, args: Any, kwargs: Any) -> None:
-        with self._losses:
-            given = dict(zip(_OF_VALUE_LOSS, args, strict=False)) | kwargs
-            self._record.see_constants(targets=given["returns"])
+    def _see_targets(self, call: Call) -> None:
+        self._record.see_constants(targets=call.named(*_OF_VALUE_LOSS)["returns"])
 
-    def _after_value_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """As `_after_loss`, of the critic."""
-        with self._formula:
-            given = dict(zip(_OF_VALUE_LOSS, args, strict=False)) | kwargs
-            if self._record.open_index is not None:
-                if self._meter.looks:
-                    self._record.see_values(given["action_mask"])
-                self._meter.computed(self._record.open_index, given, result)
-        with self._losses:
-            self._see_scale(self._record.open_index, result)
+    def _value_loss(self, call: Call) -> None:
+        given = call.named(*_OF_VALUE_LOSS)
+        if self._record.open_index is not None:
+            if self._meter.looks:
+                self._record.see_values(given["action_mask"])
+            self._meter.computed(self._record.open_index, given, call.result)
 
-    def _after_loss(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
-        (loss_utils.py:47-72): the gradient that arrives at the loss is that quotient."""
-        with self._formula:
-            names = ("log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs")
-            given = dict(zip(names, args, strict=False)) | kwargs
-            if self._record.open_index is not None:
-                self._meter.computed(self._record.open_index, given, result[0])
-        with self._losses:
-            if self._record.open_index is not None:
-                # loss.py 0.11.2: PolicyLoss gives the loss, and the part of the tokens whose surrogate the clip lowers.
-                self._record.see_clipped(self._record.open_index, result[1])
-            self._see_scale(self._record.open_index, result[0])
+    def _loss(self, call: Call) -> None:
+        if self._record.open_index is not None:
+            self._meter.computed(self._record.open_index, call.named(*_OF_POLICY_LOSS), call.result[0])
 
-    def _see_scale(self, index: int | None, loss: Any) -> None:
-        """Look at the gradient that will arrive at a loss."""
+    def _see_clipped(self, call: Call) -> None:
+        if self._record.open_index is not None:
+            # loss.py 0.11.2: PolicyLoss gives the loss, and the part of the tokens whose surrogate the clip lowers.
+            self._record.see_clipped(self._record.open_index, call.result[1])
+        self._see_scale(call.result[0])
+
+    def _see_scale(self, loss: Any) -> None:
+        """Look at the gradient that will arrive at a loss.
+
+        DeepSpeed divides each loss by the micro-batches of an update, and OpenRLHF's normaliser multiplies by them
+        (loss_utils.py:47-72): the gradient that arrives at the loss is that quotient.
+        """
+        index = self._record.open_index
         if index is None or not self._scales_seen or not loss.requires_grad:
             return
         microbatches = self._engine.gradient_accumulation_steps()
@@ -378,14 +367,8 @@ class OpenRlhfTrainer:
 
         loss.register_hook(arrived)
 
-    def _around_backward(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
-        with self._formula:
-            self._meter.backward(kwargs.get("loss", args[0] if args else None))
-        with self._gradient_guard:
-            self._record.begin_window(self.role, probed=False, followed=is_compared_whole(self._cycle))
-        with self._record.order:
-            self._record.close_microbatch()
-        return wrapped(*args, **kwargs)
+    def _backward(self, call: Call) -> None:
+        self._meter.backward(call.argument("loss", 0))
 
     # Updates
 
@@ -394,101 +377,44 @@ class OpenRlhfTrainer:
         """The rollout that is trained, counted from 0."""
         return self._record.calls("policy_updates" if self.role == "policy" else "critic_updates") - 1
 
-    def _around_step(self, wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
-        rate, skipped, tick = 0.0, 0, None
-        with self._record.order:
-            self._steps_elsewhere()
-            self._stepped = False
-            rate, skipped = float(self._engine.get_lr()[0]), self._engine.skipped_steps
-            tick = getattr(self._engine.lr_scheduler, "last_epoch", None)
-        self._norms.clear()
-        result = wrapped(*args, **kwargs)
-        with self._steps_guard:
-            limit = float((self._trainer.args.actor if self.role == "policy" else self._trainer.args.critic).max_norm)
-            if self._norms and limit > 0:
-                self._record.see_norm(self.role, torch.stack(self._norms).square().sum().sqrt(), limit)
-        with self._record.values:
-            if self._engine.global_steps != self._steps:
-                self._model.left()
-        with self._record.order:
-            if self._engine.global_steps != self._steps:
-                self._steps = self._engine.global_steps
-                scaler = self._engine.skipped_steps != skipped
-                self._record.updated(
-                    self.role,
-                    applied=self._stepped and not scaler,
-                    rate=rate,
-                    tick=tick,
-                    reason="gradient scaler" if scaler else "",
-                )
-        return result
-
-    def _steps_elsewhere(self) -> None:
-        """Steps that DeepSpeed made since the last look without a call of the training loop."""
-        while self._steps < self._engine.global_steps:
-            self._steps += 1
-            self._record.updated(self.role, applied=True, rate=float(self._engine.get_lr()[0]), by_loop=False)
-
-    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """torch's own hook. ZeRO steps its groups of flat weights one after the other; only one of them is looked at."""
-        self._probing = False
-        with self._record.values:
-            held, steps = list(_with_gradient(optimizer)), self._record.steps[self.role]
-            if self._probed is None and held:
-                self._probed = held[0]
-                steps.watch_weights([self._probed])
-                steps.watch_graded([("", self._probed)])
-                steps.watch_steps(optimizer)
-                with self._gradient_guard:
-                    named = self._engine.module.named_parameters()
-                    watch = gradients_of(named, self._probed, self._gradient_guard) if self._scales_seen else None
-                    if watch is not None:
-                        steps.watch_gradients(watch)
-            if any(weights is self._probed for weights in held):
-                self._probing = True
-                steps.see_frozen(self._model.frozen)
-                self._record.before_step(self.role, replayed=is_compared(self._cycle))
+    def _compare_settings(self, call: Call) -> None:
         for settings in self._in_force:
             settings.tell(self._record.writer)
-        with self._steps_guard:
-            norm = norm_of_gradients(parameters_of(optimizer)) if is_compared_whole(self._cycle) else None
-            if norm is not None:
-                self._norms.append(norm)
-
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """torch's own hook: an optimizer really stepped."""
-        self._stepped = True
-        if self._probing:
-            with self._record.values:
-                self._record.after_step(self.role, optimizer.param_groups[0]["lr"])
 
     # Weight syncs
 
-    def _around_sync(self, wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    def _sync_begins(self, call: Call) -> None:
         self.begin("sync")
-        with self._formula:
-            self._meter.send()
-        with self._record.values:
-            self._record.send_numbers()
-        result = wrapped(*args, **kwargs)
-        label = None
-        sent = self._weights.take_sent()
-        with self._syncs:
-            label = self._weights.label_sent(sent) if sent else None
-        with self._delivery:
-            self._weights.deliver(sent, self._record)
-        with self._record.order:
-            if sent or not self._weights.sends:
-                self._record.synced(label)
-        with self._record.values:
-            refresh = self._record.calls("refresh") - 1
-            values = self._buffered.take(refresh)
-            if values is not None:
-                # A sync waits for the device in any case.
-                self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take()))
-            self._record.write_numbers(self._losses_arrived)
+
+    def _sync_ends(self, call: Call) -> None:
         self.end("sync")
-        return result
+
+    def _send_numbers(self, call: Call) -> None:
+        self._record.send_numbers()
+
+    def _see_sent(self, call: Call) -> None:
+        self._sent, self._label = self._weights.take_sent(), None
+        if self._sent:
+            self._label = self._weights.label_sent(self._sent)
+
+    def _deliver(self, call: Call) -> None:
+        self._weights.deliver(self._sent, self._record)
+
+    def _synced(self, call: Call) -> None:
+        if self._sent or not self._weights.sends:
+            self._record.synced(self._label)
+
+    def _write_all(self, call: Call) -> None:
+        """Write the numbers of a rollout, and those of its micro-batches. A sync waits for the device in any case."""
+        values = self._buffered.take(self._record.calls("refresh") - 1)
+        if values is not None:
+            self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take()))
+        self._record.write_numbers(self._losses_arrived)
+
+    def _write_numbers(self, call: Call) -> None:
+        """Write the numbers of the critic's micro-batches, which no sync follows."""
+        self._record.send_numbers()
+        self._record.write_numbers(self._losses_arrived)
 
     def _losses_arrived(self) -> dict[int, LossNumbers]:
         with self._formula:
@@ -496,9 +422,6 @@ class OpenRlhfTrainer:
         return {}
 
 
+_OF_POLICY_LOSS = ("log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs")
 _OF_VALUE_LOSS = ("values", "old_values", "returns", "action_mask")
-"""Arguments of `ValueLoss`, by place."""
-
-
-def _with_gradient(optimizer: Any) -> Iterable[Any]:
-    return (weights for group in optimizer.param_groups for weights in group["params"] if weights.grad is not None)
+"""Arguments of `PolicyLoss` and `ValueLoss`, by place."""

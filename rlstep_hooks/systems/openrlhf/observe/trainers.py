@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def place_call_hooks(patches: Patches, module: Any) -> None:
     """Put the hook of batched calls into `openrlhf.trainer.ray.launcher`."""
     # launcher.py:79: the controller's batched calls of policy and critic, `forward` and `append`, each once on each process.
-    Hooks(_process, patches).wrap(module.BaseModelActor, "execute_batch", around=_batch, topics=_ORDER)
+    actor = module.BaseModelActor
+    Hooks(_process, patches).wrap(actor, "execute_batch", around=_batch, topics=_ORDER)
+    # launcher.py:118: the same calls of the reference, whose processes record nothing else.
+    Hooks(_of_reference, patches).wrap(actor, "execute_batch", before=_look_at_reference, topics=("weights",))
 
 
 def place_policy_hooks(patches: Patches, module: Any) -> None:
@@ -61,14 +64,9 @@ def _follow(trainer: Any, role: Role, engine: Any) -> None:
 
 def _batch(call: Call) -> Iterator[None]:
     trainer, method = _trainer, call.argument("method_name", 0)
-    if trainer is None:
-        if method == "forward" and type(call.owner).__name__ == "ReferenceModelActor":
-            _look_at_reference(call.owner)
+    if trainer is None or method != "forward":
         yield
-        return
-    if method != "forward":
-        yield
-        if method == "append":
+        if trainer is not None and method == "append":
             trainer.appended()
         return
     trainer.begin("refresh" if trainer.role == "policy" else "values")
@@ -84,9 +82,11 @@ def _batch(call: Call) -> Iterator[None]:
 
 _reference: ReferenceRecord | None = None
 
+_of_reference = LateRecorder(lambda: _reference)
 
-def _look_at_reference(actor: Any) -> None:
-    """The reference is about to compute its log-probs (launcher.py:118): this process records nothing else."""
+
+def _look_at_reference(call: Call) -> None:
     global _reference
-    _reference = _reference or ReferenceRecord(actor)
-    _reference.look()
+    if call.argument("method_name", 0) == "forward" and type(call.owner).__name__ == "ReferenceModelActor":
+        _reference = _reference or ReferenceRecord(call.owner)
+        _reference.look()
