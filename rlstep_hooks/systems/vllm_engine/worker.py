@@ -7,17 +7,18 @@ the CPU, under verl 0.9.1, OpenRLHF 0.11.2 and TRL 1.16.0.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.delivery import HeldWatch
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.processes import introduce, when_imported
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.events import AdapterUsed
 from rlstep_hooks.record.ledger import FolderLedger
-from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.vllm_engine.adapter import state_of
 from rlstep_hooks.systems.vllm_engine.environment import place
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.systems.vllm_engine.environment import Place
 
-_patches = Patches()
 _attached = False
 _engine: EngineWeights | None = None
+_patches = Patches()
+_hooks = Hooks(LateRecorder(lambda: _engine), _patches)
+_DELIVERY = ("delivery",)
+"""What is not observed any more where a hook fails."""
 
 REQUESTS = (16, 64, 256, 1024)
 """Numbers of requests since an adapter was delivered, after which it is told how many of all of them ran with one."""
@@ -62,124 +66,101 @@ def _when_imported(module: str, place: Callable[[Any], None]) -> None:
 
 
 def _place_worker(module: Any) -> None:
-    worker = module.Worker
+    worker, wrap = module.Worker, partial(_hooks.wrap, topics=_DELIVERY)
     # gpu_worker.py:587: the model is there, with the weights that the engine begins with. `CPUWorker` inherits it.
-    _patches.wrap(worker, "load_model", _after_model)
+    wrap(worker, "load_model", after=_follow)
     # gpu_worker.py:332: an engine that slept is about to generate. What it holds is looked at when it does.
-    _patches.wrap(worker, "wake_up", _after_wake)
+    wrap(worker, "wake_up", after=_woken)
     # gpu_worker.py:1439: an adapter is delivered.
-    _patches.wrap(worker, "add_lora", _after_adapter)
+    wrap(worker, "add_lora", after=_adapted)
     # gpu_worker.py:1484: another trainer connects. gpu_worker.py:629, 1507, 1587: vLLM's own calls for a sync.
-    for name, hook in (
-        ("init_weight_transfer_engine", _after_connection),
-        ("reload_weights", _around_sync),
-        ("start_weight_update", _before_update),
-        ("finish_weight_update", _after_update),
+    for name, before, after in (
+        ("init_weight_transfer_engine", None, _connected),
+        ("reload_weights", _sync_begins, _sync_ends),
+        ("start_weight_update", _update_begins, None),
+        ("finish_weight_update", None, _update_ends),
     ):
         if hasattr(worker, name):
-            _patches.wrap(worker, name, hook)
+            wrap(worker, name, before=before, after=after)
     # gpu_worker.py:1302: a step of the model, whichever of vLLM's two model runners makes it, with the requests that enter the batch.
     # Tensors that were loaded before it outside a known sync are one sync.
-    _patches.wrap(worker, "execute_model", _before_step)
+    wrap(worker, "execute_model", before=_computes)
 
 
 def _place_cpu_worker(module: Any) -> None:
     # cpu_worker.py:183: has a method of its own, which does nothing but warn.
-    _patches.wrap(module.CPUWorker, "wake_up", _after_wake)
+    _hooks.wrap(module.CPUWorker, "wake_up", after=_woken, topics=_DELIVERY)
 
 
 def _place_verl(module: Any) -> None:
     # vllm_rollout/utils.py 0.9.1:226: a whole sync, in buckets, and what follows it.
-    _patches.wrap(module.vLLMColocateWorkerExtension, "update_weights_from_ipc", _around_sync)
+    worker = module.vLLMColocateWorkerExtension
+    _hooks.wrap(worker, "update_weights_from_ipc", before=_sync_begins, after=_sync_ends, topics=_DELIVERY)
 
 
 def _place_openrlhf(module: Any) -> None:
     for name in ("update_weight", "update_weight_cuda_ipc"):
         # vllm_worker_wrap.py 0.11.2:32, 58: one tensor of a sync; `empty_cache` marks the last.
-        _patches.wrap(module.WorkerWrap, name, _around_tensor)
+        _hooks.wrap(module.WorkerWrap, name, before=_sync_begins, after=_tensor_came, topics=_DELIVERY)
 
 
-def _around_tensor(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = _before_sync(wrapped, worker, args, kwargs)
-    if _engine is not None and kwargs.get("empty_cache", args[-1] if len(args) > 3 else False) is True:
-        _engine.end()
-    return result
-
-
-def _after_model(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+def _follow(call: Call) -> None:
     global _engine
-    result = wrapped(*args, **kwargs)
-    try:
-        where = place()
-        # TRL's colocate mode (vllm_generation.py 1.16.0:340): the trainer is in the same process and looks itself.
-        own = getattr(worker.vllm_config.parallel_config, "distributed_executor_backend", None) == "external_launcher"
-        if _engine is None and where is not None and not (where.served and own):
-            _engine = EngineWeights(worker, where)
-    except Exception as error:  # noqa: BLE001 - an engine that cannot be observed goes on
-        not_evaluated(f"the engine's weights cannot be followed: {error!r}")
-    return result
+    where = place()
+    # TRL's colocate mode (vllm_generation.py 1.16.0:340): the trainer is in the same process and looks itself.
+    own = getattr(call.owner.vllm_config.parallel_config, "distributed_executor_backend", None) == "external_launcher"
+    if _engine is None and where is not None and not (where.served and own):
+        _engine = EngineWeights(call.owner, where)
 
 
-def _before_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+def _woken(call: Call) -> None:
     if _engine is not None:
-        _engine.begin()
-    return wrapped(*args, **kwargs)
+        _engine.woken = True
 
 
-def _after_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
+def _adapted(call: Call) -> None:
     if _engine is not None:
-        _engine.end()
-    return result
+        _engine.adapted = int(call.argument("lora_request", 0).lora_int_id)
 
 
-def _around_sync(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    return _before_sync(lambda *a, **k: _after_sync(wrapped, worker, a, k), worker, args, kwargs)
-
-
-def _after_connection(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
+def _connected(call: Call) -> None:
     if _engine is not None:
         _engine.restart()
-    return result
 
 
-def _before_update(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+def _sync_begins(call: Call) -> None:
+    if _engine is not None:
+        _engine.begin()
+
+
+def _sync_ends(call: Call) -> None:
+    if _engine is not None:
+        _engine.end()
+
+
+def _tensor_came(call: Call) -> None:
+    last = call.kwargs.get("empty_cache", call.args[-1] if len(call.args) > 3 else False)
+    if _engine is not None and last is True:
+        _engine.end()
+
+
+def _update_begins(call: Call) -> None:
     if _engine is not None:
         _engine.begin(ahead=True)
-    return wrapped(*args, **kwargs)
 
 
-def _after_update(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
+def _update_ends(call: Call) -> None:
     if _engine is not None:
         # vLLM itself waits for the device in each update (distributed/weight_transfer/base.py:375). The trainer that made the call
         # relies on finding this sync in the record once its samples are there.
         _engine.end(wait=True)
-    return result
 
 
-def _after_wake(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _engine is not None:
-        _engine.woken = True
-    return result
-
-
-def _after_adapter(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    if _engine is not None:
-        request = kwargs["lora_request"] if "lora_request" in kwargs else args[0]
-        _engine.adapted = int(request.lora_int_id)
-    return result
-
-
-def _before_step(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+def _computes(call: Call) -> None:
     if _engine is not None:
         _engine.steps()
         if _engine.adapted is not None:
-            _engine.take_requests(kwargs["scheduler_output"] if "scheduler_output" in kwargs else args[0])
-    return wrapped(*args, **kwargs)
+            _engine.take_requests(call.argument("scheduler_output", 0))
 
 
 class EngineWeights:
@@ -196,7 +177,7 @@ class EngineWeights:
         self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
         self._attached = attached
         self._writer.emit(attached)
-        self._guard = Guard(self._writer, ("delivery",))
+        self._guard = Guard(self._writer, _DELIVERY)
         self.woken = False
         """Whether it was woken up and has not generated since."""
         self.adapted: int | None = None
@@ -210,13 +191,16 @@ class EngineWeights:
         """Whether a sync goes on that says where it ends."""
         self._waiting = False
         # Model classes load all tensors of a sync here, or part after part (model_executor/models/*.py).
-        _patches.wrap(model, "load_weights", self._around_load)
+        _hooks.wrap(model, "load_weights", before=self._loads, topics=_DELIVERY)
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record once that a topic cannot be observed."""
+        self._writer.cannot(what, why)
 
     def restart(self) -> None:
         """Another trainer has connected. Both sides read the same tensors of a sync only if they count alike."""
-        with self._guard:
-            self._held.restart()
-            self._writer.emit(self._attached)
+        self._held.restart()
+        self._writer.emit(self._attached)
 
     def begin(self, *, ahead: bool = False) -> None:
         """A sync begins, or goes on with another tensor. It counts even if nothing comes with it, as it does for the trainer.
@@ -229,8 +213,7 @@ class EngineWeights:
         if self._held.open:
             self._close()
         self._explicit = True
-        with self._guard:
-            self._held.begin(ahead=ahead)
+        self._held.begin(ahead=ahead)
 
     def end(self, *, wait: bool = False) -> None:
         """A sync is over.
@@ -247,17 +230,15 @@ class EngineWeights:
             self._close()
         if self.woken:
             self.woken = False
-            with self._guard:
-                self._held.woken()
-                self._waiting = True
+            self._held.woken()
+            self._waiting = True
         if self._waiting:
             self._write()
 
     def take_requests(self, scheduled: Any) -> None:
         """Requests enter the batch that is computed, after an adapter was delivered (v1/core/sched/output.py, `NewRequestData`)."""
-        with self._guard:
-            for request in scheduled.scheduled_new_reqs:
-                self._take_request(request)
+        for request in scheduled.scheduled_new_reqs:
+            self._take_request(request)
 
     def _take_request(self, request: Any) -> None:
         self._requests += 1
@@ -276,10 +257,9 @@ class EngineWeights:
                 )
             )
 
-    def _around_load(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
-        if not (args or "weights" in kwargs):
-            return wrapped(*args, **kwargs)
-        return wrapped(self._seen(args[0] if args else kwargs["weights"]))
+    def _loads(self, call: Call) -> None:
+        if call.args or "weights" in call.kwargs:
+            call.replace_argument("weights", 0, self._seen(call.argument("weights", 0)))
 
     def _seen(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         for name, tensor in weights:
@@ -288,13 +268,11 @@ class EngineWeights:
             yield name, tensor
 
     def _close(self, *, wait: bool = False) -> None:
-        with self._guard:
-            self._held.end()
+        self._held.end()
         self._write(wait=wait)
 
     def _write(self, *, wait: bool = False) -> None:
-        with self._guard:
-            events = self._held.ready(self._writer.now(), wait=wait)
-            self._waiting = not events
-            if events:
-                self._writer.emit(*events)
+        events = self._held.ready(self._writer.now(), wait=wait)
+        self._waiting = not events
+        if events:
+            self._writer.emit(*events)
