@@ -41,7 +41,6 @@ class TrainingWatch:
         self._audit = audit
         self._observer = observer
         self._timesteps = timesteps
-        self._loss_guard = Guard(audit, ("formula",))
         self._modules = ModuleHookWatch(Guard(audit, ("gradient",)))
         self._rate = own_function(model)
         """The learning-rate schedule where it is a function of the user's that may be called once more."""
@@ -100,7 +99,7 @@ class TrainingWatch:
         hooks.wrap(optimizer, "zero_grad", before=self._compare_targets, topics=("advantages",))
         patches.wrap(optimizer, "zero_grad", self._around_zero_grad)
         # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
-        take_off(optimizer.register_step_pre_hook(self._before_step).remove)
+        hooks.steps(optimizer, before=self._before_step, topics=("formula",))
         take_off(self._modules.end)
 
     def rollout_ended(self, targets: tuple[Tensor, Tensor] | None) -> None:
@@ -179,11 +178,11 @@ class TrainingWatch:
             self._settings = read_settings(self._model, ratio=self._audit.schedule.old_logprob_source != "none")
         return self._settings
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, call: Call) -> None:
         followed, self._followed = self._followed, None
         arrived, self._arrived = self._arrived, None
         replaced, self._replaced = self._replaced, []
-        with self._loss_guard, torch.no_grad():
+        with torch.no_grad():
             self._observer.add_replaced(replaced)
             if arrived is not None:
                 self._observer.add_columns({"log_prob_gradient": arrived})

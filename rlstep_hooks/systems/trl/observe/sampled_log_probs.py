@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.token_log_probs import token_log_probs
 from rlstep_hooks.systems.trl.observe.facts import forward_noise
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ class _Draws:
         ):
             self._whole = False
             return
-        tokens, scaled = input_ids[:, -1:], logits / self._temperature
+        tokens = input_ids[:, -1:]
         self._tokens.append(tokens)
-        self._log_probs.append(scaled.gather(1, tokens) - scaled.logsumexp(1, keepdim=True))
+        self._log_probs.append(token_log_probs((logits / self._temperature).unsqueeze(1), tokens))
 
     def of(self, ids: Tensor) -> Tensor | None:
         """(B, T): the log-probs of completions, nan where other tokens were drawn, and at the last one, which no call followed.

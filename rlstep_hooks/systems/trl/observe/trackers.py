@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.show.scalars import scalars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rlstep_hooks.judge.report import Summary
     from rlstep_hooks.observe.guard import GapRecorder
+    from rlstep_hooks.observe.hooks import Call
 
 LAST_LOG = "total_flos"
 """In the logs that transformers writes once when training is over, and in no others (`Trainer.log(metrics)` after the loop, 4.51,
@@ -42,28 +43,26 @@ class TrackerLogs:
         self._summary = summary
         self._training_over = training_over
         self._adds = adds
-        self._guard = Guard(record, ("recording",))
         self._patches = Patches()
         # Every tracker is a callback that gets the same dictionary, and all of them come before the user's own callbacks
         # (Trainer.__init__), so a callback's `on_log` is too late. `Trainer.log` would be early enough, but keeps a copy of
         # what it gets in `log_history` and in checkpoints, which stay as they are. In 4.51, 4.57, 5.23.
-        self._patches.wrap(trainer.callback_handler, "on_log", self._around_logs)
+        hooks = Hooks(record, self._patches)
+        hooks.wrap(trainer.callback_handler, "on_log", around=self._logs, topics=("recording",))
 
     def remove(self) -> None:
         """Take the hook off."""
         self._patches.restore()
 
-    def _around_logs(self, wrapped: Callable[..., Any], handler: Any, args: Any, kwargs: Any) -> Any:
-        logs = kwargs.get("logs", args[3] if len(args) > 3 else None)
-        added: dict[str, float] = {}
-        with self._guard:
-            if LAST_LOG in logs:
-                self._training_over()
-            if self._adds:
-                added = {name: value for name, value in scalars(self._summary()).items() if name not in logs}
-                logs.update(added)
+    def _logs(self, call: Call) -> Iterator[None]:
+        logs, added = call.argument("logs", 3), dict[str, float]()
+        if LAST_LOG in logs:
+            self._training_over()
+        if self._adds:
+            added = {name: value for name, value in scalars(self._summary()).items() if name not in logs}
+            logs.update(added)
         try:
-            return wrapped(*args, **kwargs)
+            yield
         finally:
             # `evaluate` returns this dictionary, and others may keep it.
             for name in added:

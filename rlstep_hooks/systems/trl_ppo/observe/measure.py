@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.hidden_loss import HiddenLosses
 from rlstep_hooks.observe.numbers import Columns
+from rlstep_hooks.observe.token_log_probs import token_log_probs
 from rlstep_hooks.record.events import MicroBatchValues
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ class RatioMeter:
         self._context = queries.shape[1]
         responses = sequences[:, self._context :]
         columns = [
-            score.float().gather(1, tokens.unsqueeze(1)).squeeze(1) - score.float().logsumexp(1)
-            for score, tokens in zip(scores, responses.unbind(1), strict=True)
+            token_log_probs(score.float(), tokens) for score, tokens in zip(scores, responses.unbind(1), strict=True)
         ]
         real = torch.cat([mask.bool(), responses != self._pad], 1)
         keys = _keys(torch.cat([queries, responses], 1), real)
@@ -156,8 +156,7 @@ class RatioMeter:
 
     def _log_probs(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """(T, vocabulary), (T,) -> (T,)."""
-        scaled = (logits / self.temperature).float()
-        return scaled.gather(1, tokens.unsqueeze(1)).squeeze(1) - scaled.logsumexp(1)
+        return token_log_probs((logits / self.temperature).float(), tokens)
 
     def _joined(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Keys (N,), responses, their log-probs, and which tokens count (N, T)."""

@@ -6,7 +6,6 @@ happen, within the call of the controller that they belong to, and judges nothin
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,12 +14,11 @@ import torch
 from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
-from rlstep_hooks.observe.norms import norm_of_gradients
-from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
+from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.processes import introduce, run_of_ray
-from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
+from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
-from rlstep_hooks.record.events import NOT_FINITE, FactsRead, RolloutValues
+from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import sampled, settings
@@ -34,6 +32,7 @@ from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.process import folder, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights
+from rlstep_hooks.systems.verl.observe.steps import EngineSteps
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.losses import LossNumbers
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.verl.observe.samples import Key
-
-
-_SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "critic"}
-"""The section of verl's configuration of each role."""
 
 
 class VerlTrainer:
@@ -65,9 +60,6 @@ class VerlTrainer:
         """Versions of the weights that were saved, by the name under which they were."""
         self._in_place: int | None = None
         """Version of the saved weights that are in the place of the latest ones; None where these are in place."""
-        self._optimizers: dict[int, Role] = {}
-        self._in_step = False
-        self._stepped = False
         self._engines: dict[Role, tuple[Any, State]] = {}
         """Engines that train, each with its state when it was built."""
         self._loaded_from: dict[Role, str] = {}
@@ -87,18 +79,15 @@ class VerlTrainer:
         """A micro-batch of the critic -> whether its returns, and its old values, were those that came."""
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
-        self._settings: dict[Role, SettingsWatch] = {}
-        self._limits: dict[Role, float] = {}
-        """Limits of the norm of the gradients."""
         self._loss_settings: SettingsWatch | None = None
         self._formula = Guard(self._record.writer, ("formula",))
         self._sampled_guard = Guard(self._record.writer, ("drawn",))
         self._cap: float | None = None
         """The cut of -log p where completions are tested against the policy's distributions; None where they are not."""
-        self._replay_guard = Guard(self._record.writer, ("optimizer",))
         self._of_critic = Guard(self._record.writer, ("critic_loss",))
         self._losses = LossMeter(POLICY, self._formula)
         self._value_losses = LossMeter(CRITIC, self._of_critic)
+        self.steps = EngineSteps(self._record, self._losses)
         self._sent = SentWeights(Guard(self._record.writer, ("delivery",)))
         self.distances = DistanceWatch(Guard(self._record.writer, ("engine_distance",)))
         self._versions_of: dict[str, int] = {}
@@ -122,38 +111,23 @@ class VerlTrainer:
 
     def saves_weights(self, name: Any) -> None:
         """The weights were saved under a name."""
-        with self._record.samples:
-            self._saved_versions[name] = self.version_in_place
+        self._saved_versions[name] = self.version_in_place
 
     def restores_weights(self, name: Any) -> None:
         """Saved weights were put into place."""
-        with self._record.samples:
-            version = self._saved_versions.get(name)
-            self._in_place = None if version == self.version else version
+        version = self._saved_versions.get(name)
+        self._in_place = None if version == self.version else version
 
     def built(self, engine: Any) -> None:
         """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
         role = role_of(engine)
         with self._record.order:
-            optimizer = engine.optimizer
-            if optimizer is None or id(optimizer) in self._optimizers:
+            if not self.steps.follow(engine):
                 return
-            self._optimizers[id(optimizer)] = role
-            optimizer.register_step_pre_hook(self._before_optimizer)
-            optimizer.register_step_post_hook(self._after_optimizer)
-            parameters = list(engine.module.parameters())
-            steps, shards = self._record.steps[role], list(local_shards(stepped_by(optimizer, parameters)))
-            steps.watch_weights(shards)
-            steps.watch_graded(("", shard) for shard in shards)
-            steps.watch_steps(optimizer)
-            with self._replay_guard:
-                self._limits[role] = settings.clip_grad(engine)
-            self._settings[role] = settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim")
-            names = engine.module.named_parameters()
-            steps.watch_whole((plain_name(name), local_shard(p)) for name, p in names)
             facts = rate_facts(engine, "critic_lr_schedule")
             if role == "policy":
-                facts = facts_of(engine) | {"optimizer_tensors": optimizer_tensors(parameters, optimizer)}
+                held = optimizer_tensors(list(engine.module.parameters()), engine.optimizer)
+                facts = facts_of(engine) | {"optimizer_tensors": held}
                 facts |= sampled.facts_of_vocabulary(engine)
                 self._cap = facts.get("surprise_cap")
             if facts:
@@ -169,10 +143,9 @@ class VerlTrainer:
 
     def saved(self, engine: Any, path: str | None) -> None:
         """A checkpoint was written."""
-        with self._record.checkpoints:
-            if path and not ray_sink.asked():
-                state = state_of(engine, self._record.steps[role_of(engine)].weights)
-                note_saved(folder(), self._process, path, state)
+        if path and not ray_sink.asked():
+            state = state_of(engine, self._record.steps[role_of(engine)].weights)
+            note_saved(folder(), self._process, path, state)
 
     def begins(self) -> None:
         """Weights go to the engine for the first time: what a resumed run holds by now, it trains on."""
@@ -381,10 +354,9 @@ class VerlTrainer:
 
     def sees_values(self, values: Any, mask: Any) -> None:
         """The critic's loss is about to be computed from these values of the micro-batch, on the device, padded to one length."""
-        with self._of_critic:
-            if self._value_losses.looks:
-                self._record.see_values(mask)
-            self._value_losses.follow(values)
+        if self._value_losses.looks:
+            self._record.see_values(mask)
+        self._value_losses.follow(values)
 
     def after_microbatch(self, engine: Any, result: Any) -> None:
         """The forward is done and its loss known; the backward follows."""
@@ -397,56 +369,18 @@ class VerlTrainer:
 
     # Updates
 
-    def before_update(self) -> None:
-        """verl is about to step its optimizer, or to leave the step out."""
-        self._stepped, self._in_step = False, True
-
-    def gradients_made(self, engine: Any) -> None:
-        """The forward and backward passes of an update are done."""
-        with self._record.values:
-            if self._losses.looks_at_all and getattr(engine, "scaler", None) is None:
-                self._record.steps[role_of(engine)].gradients_made()
-
     def after_update(self, engine: Any, norm: Any) -> None:
-        """verl is done with an optimizer step, made or left out."""
-        self._in_step = False
+        """verl is done with an optimizer step, made or left out.
+
+        Args:
+            engine: Whose optimizer it is.
+            norm: Of the gradients, as verl's engine gives it.
+        """
+        self.steps.answered()
         self._meter(role_of(engine))[0].next_update()
         if role_of(engine) == "policy":
             self._in_place = None
-        with self._record.order:
-            finite = not isinstance(norm, float) or math.isfinite(norm)
-            scaler = getattr(engine, "scaler", None) is not None
-            self._record.updated(
-                role_of(engine),
-                applied=self._stepped,
-                rate=float(engine.optimizer.param_groups[0]["lr"]),
-                tick=getattr(engine.lr_scheduler, "last_epoch", None),
-                reason="gradient scaler" if scaler else "" if finite else NOT_FINITE,
-            )
-
-    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """torch's own hook: gradients are clipped, and the step comes next."""
-        role = self._optimizers[id(optimizer)]
-        with self._record.values:
-            self._record.before_step(role, replayed=self._losses.looks)
-        with self._replay_guard:
-            self._settings[role].tell(self._record.writer)
-            limit = self._limits[role]
-            if limit > 0 and self._losses.looks_at_all:
-                # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).
-                self._record.see_norm(role, norm_of_gradients(self._engines[role][0].module.parameters()), limit)
-
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """torch's own hook: an optimizer really stepped."""
-        self._stepped = True
-        role = self._optimizers[id(optimizer)]
-        rate = optimizer.param_groups[0]["lr"]
-        with self._record.values:
-            self._record.after_step(role, rate, whole=self._losses.looks_at_all)
-        if self._in_step:
-            return
-        with self._record.order:  # a step that verl's engine did not ask for
-            self._record.updated(role, applied=True, by_loop=False, rate=float(rate))
+        self.steps.updated(engine, norm)
 
     # Numbers, and weight syncs
 

@@ -39,7 +39,8 @@ def place_hooks(patches: Patches, module: Any) -> None:
     wrap(training, "train_mini_batch", around=_along(_mini_batches))
     wrap(training, "infer_batch", around=_along(_inference))
     # engine_workers.py:444, 448: one checkpoint of one role, with its path.
-    wrap(training, "save_checkpoint", after=_on_trainer(partial(_checkpoint, VerlTrainer.saved)))
+    saved = _on_trainer(partial(_checkpoint, VerlTrainer.saved))
+    wrap(training, "save_checkpoint", after=saved, topics=("checkpoints",))
     wrap(training, "load_checkpoint", after=_on_trainer(partial(_checkpoint, VerlTrainer.loads)))
     # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both. The first
     # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
@@ -48,18 +49,18 @@ def place_hooks(patches: Patches, module: Any) -> None:
     # transformer_impl.py:1358: the logits of a micro-batch, before the temperature; the value head has its own.
     wrap(language_model, "prepare_model_outputs", before=_on_trainer(_outputs))
     # transformer_impl.py:715: all micro-batches of one update, forward and backward; what it leaves is what the step comes to.
-    wrap(engine, "forward_backward_batch", after=_on_trainer(_passes))
+    wrap(engine, "forward_backward_batch", after=_on_trainer(_passes), topics=("log_ratio", "weights"))
     # transformer_impl.py:977: the tensors of a sync, whichever way they take to the engines; also called where nothing is synced.
     wrap(engine, "get_per_tensor_param", after=_on_trainer(_tensors))
     # losses.py:119: the policy loss of a micro-batch, looked up at each use, gets both log-probs, mask and advantages.
     wrap(losses, "get_policy_loss_fn", after=_on_trainer(_policy_loss))
     # losses.py:224: the critic's loss of a micro-batch, looked up at each use, gets the values of its forward by name.
-    wrap(losses, "compute_value_loss", before=_on_trainer(_value_loss))
+    wrap(losses, "compute_value_loss", before=_on_trainer(_value_loss), topics=("critic_loss",))
 
 
 def place_saving_hooks(patches: Patches, module: Any) -> None:
     """Put hooks into the trainers' class of `verl.experimental.separation.engine_workers`. Verified in 0.9.1 by real runs."""
-    wrap = partial(Hooks(_process, patches).wrap, topics=("order",))
+    wrap = partial(Hooks(_process, patches).wrap, topics=("samples", "refresh"))
     # engine_workers.py:116, 133: old log-probs of separate_async are those of the weights at the beginning of a step, which are saved
     # and put into place for them.
     worker = module.DetachActorWorker
@@ -238,11 +239,11 @@ def _outputs(trainer: VerlTrainer, call: Call) -> None:
 
 def _passes(trainer: VerlTrainer, call: Call) -> None:
     if not call.argument("forward_only", 2, default=False):
-        trainer.gradients_made(call.owner)
+        trainer.steps.gradients_made(call.owner)
 
 
 def _optimizer_step(trainer: VerlTrainer, call: Call) -> Iterator[None]:
-    trainer.before_update()
+    trainer.steps.asked()
     yield
     trainer.after_update(call.owner, call.result)
 
