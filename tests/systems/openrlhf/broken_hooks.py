@@ -11,6 +11,7 @@ MODULE = __name__
 RECORD = "rlstep_hooks.observe.trainer_record"
 OBSERVE = "rlstep_hooks.systems.openrlhf.observe."
 TRAINER = OBSERVE + "trainer"
+STEPS = OBSERVE + "steps"
 CONTROLLER = OBSERVE + "controller"
 CONTROLLER_RECORD = "rlstep_hooks.session.controller_record"
 GENERATOR = OBSERVE + "generator"
@@ -18,14 +19,14 @@ GENERATOR = OBSERVE + "generator"
 FIRST = (
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
     (GENERATOR, "SamplingWeights.rollout"),
-    (TRAINER, "_with_gradient"),
+    (STEPS, "_with_gradient"),
     (RECORD, "TrainerRecord.updated"),
     (RECORD, "TrainerRecord.end"),
     (RECORD, "TrainerRecord.see_log_probs"),
     (RECORD, "TrainerRecord.close_microbatch"),
     (RECORD, "TrainerRecord.send_numbers"),
     (TRAINER, "OpenRlhfTrainer._facts"),
-    (TRAINER, "OpenRlhfTrainer._steps_elsewhere"),
+    (STEPS, "EngineSteps.elsewhere"),
     (TRAINER, "checksum_of"),
     (OBSERVE + "buffered", "BufferedNumbers.add"),
     (OBSERVE + "buffered", "BufferedNumbers.take"),
