@@ -23,6 +23,7 @@ from rlstep_hooks.judge.replicas import judge_replicas
 from rlstep_hooks.judge.report import merge_findings
 from rlstep_hooks.judge.rules import RANK_RULES
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
+from rlstep_hooks.judge.token_counts import compare_token_counts, read_token_counts
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import Judged, MicroBatch, Refresh, Rollout, RunEnded, RunStarted
 from rlstep_hooks.record.files import open_file
@@ -147,8 +148,11 @@ def merge_ranks(
     findings = _findings_of_others(report, started.rank, tails)
     reductions, of_reductions = judge_reductions(found, started)
     replicas, of_replicas = judge_replicas(found, started)
-    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings), *of_reductions, *of_replicas]
-    findings += explained([*reductions, *replicas], started, deviations_of)
+    counts = {record.rank: read_token_counts(record.path) for record in found if record.rank is not None}
+    tokens, of_tokens = compare_token_counts(counts, started.world_size)
+    outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings)]
+    outcomes += [*of_reductions, *of_replicas, tokens]
+    findings += explained([*reductions, *replicas, *of_tokens], started, deviations_of)
     if report.verdict == "PASS" and any(
         t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
     ):

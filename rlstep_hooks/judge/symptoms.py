@@ -76,7 +76,9 @@ _ALTERED = Cause(
     "tokens, masks or old log-probs change between rollout and loss",
     ("RLS305", "RLS306", "RLS311", "RLS518", "RLS521", "RLS804"),
 )
-_LOSS = Cause("the loss, or the factor of its gradient, is not the documented one", ("RLS801", "RLS802", "RLS805"))
+_LOSS = Cause(
+    "the loss, or the factor of its gradient, is not the documented one", ("RLS801", "RLS802", "RLS805", "RLS820")
+)
 _STEP = Cause(
     "gradients, the optimizer's step, its moments or the clipped norm are not those documented",
     ("RLS806", "RLS807", "RLS808", "RLS810", "RLS811", "RLS812"),

@@ -204,6 +204,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Mean entropy of the distributions that the tokens were drawn from, in nats; None where it was not computed."""
     reference_kl: float | None = None
     """Mean estimate of the KL divergence of a token from the reference, as the loss takes it; None where it takes none."""
+    given_tokens: float | None = None
+    """The tokens of all processes that the loss was given to divide by; None where it divides by none, or that was not looked at."""
+    tokens_of: int | None = None
+    """The rollout whose tokens these should be; None without them."""
     role: Role = "policy"
 
 
@@ -340,3 +344,6 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Groups whose rewards were seen; None where they were not."""
     equal_groups: int | None = None
     """Groups in which all samples have the same reward, so that they give no gradient."""
+    own_tokens: int | None = None
+    """Tokens of this process that count in its masks, where the loss is divided by those of all processes; None where it is not, or
+    they were not counted."""

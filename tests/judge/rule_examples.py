@@ -21,6 +21,7 @@ from rlstep_hooks.judge.reduction.outcome import Reductions
 from rlstep_hooks.judge.replicas import Replicas
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.plan_checks import check_plan
+from rlstep_hooks.judge.token_counts import Given, TokenCounts, compare_token_counts
 from rlstep_hooks.planning.reading import Reading
 from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.record.events import (
@@ -222,6 +223,13 @@ def one_rank_skips() -> Script:
     own = [event for process, event in script if process == "rank1" and isinstance(event, Update)]
     skipped = msgspec.structs.replace(own[-1], applied=False, version=own[-2].version, skip_reason="gradient scaler")
     return [(process, skipped if event is own[-1] else event) for process, event in script]
+
+
+def own_tokens() -> list[Finding]:
+    """What is found of a run of two ranks whose losses are divided by each rank's own tokens."""
+    own = {0: 212, 1: 388}
+    counts = {rank: TokenCounts({0: tokens}, {0: [Given(float(tokens), 0)]}) for rank, tokens in own.items()}
+    return compare_token_counts(counts, len(own))[1]
 
 
 def sampled_otherwise() -> Script:
@@ -444,6 +452,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
         Ranks(passes=3, local=lambda update, rank, one, number: 0.0 if (rank, one) == (1, 0) else number)
     ),
     "RLS812": lambda: joined(Ranks(sharded=True, limit=0.1, use=lambda update, rank, number, factor: number)),
+    "RLS820": own_tokens,
     # The observation itself
     "RLS901": lambda: played([line for line in in_phases(world_size=2) if line[0] != "rank1"]),
     "RLS902": lambda: played(one_rank_skips()),

@@ -12,7 +12,7 @@ from rlstep_hooks.judge.rules.learning_rate import (
     SchedulerTicks,
     WarmupLength,
 )
-from rlstep_hooks.judge.rules.loss import backward, formula, gradient, optimizer, reduced
+from rlstep_hooks.judge.rules.loss import backward, formula, gradient, normaliser, optimizer, reduced
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
@@ -119,6 +119,7 @@ RULES: tuple[type[Rule], ...] = (
     gradient.GradientAltered,
     reduced.ReducedOtherwise,
     reduced.ClippedOtherwise,
+    normaliser.TokensOfAllRanks,
     observation.ProcessMissing,
     observation.RanksDisagree,
     replicas.ReplicasDiffer,
@@ -131,6 +132,7 @@ RANK_RULES: tuple[type[Rule], ...] = (
     reduced.ReducedOtherwise,
     reduced.ClippedOtherwise,
     replicas.ReplicasDiffer,
+    normaliser.TokensOfAllRanks,
 )
 """Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
 

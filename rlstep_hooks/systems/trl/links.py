@@ -162,6 +162,11 @@ RULES: dict[str, Link] = {
     ),
     "RLS413": yes("by the entropies that the loss computes (0.20 and later)", often="compared"),
     "RLS305": yes("from the rollout to the loss", often="carried"),
+    "RLS820": yes(
+        "the tokens that dapo, cispo and vespo divide by, against those of all processes",
+        "not where samples are filtered, replayed, or masked when they are truncated",
+        often="compared",
+    ),
     "RLS303": limited(
         "a subclass that overrides generation or the computation of log-probs hides what it does with them: it is not evaluated"
     ),

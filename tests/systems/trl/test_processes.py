@@ -19,6 +19,8 @@ from tests.systems.trl.conftest import RELEASE
 SCRIPT = Path(__file__).with_name("train_two_ranks.py")
 ROOT = Path(__file__).parents[3]
 LIMIT = 120
+OF_ALL_RANKS = Version("0.24") <= RELEASE
+"""Whether the script trains with a loss that is divided by the tokens of all ranks."""
 
 
 def run(folder: Path, case: str) -> dict[int, dict[str, Any]]:
@@ -50,6 +52,8 @@ def test_a_healthy_run(tmp_path: Path) -> None:
     assert results[0]["verdict"] == results[1]["verdict"] == "PASS", results
     assert results[0]["processes"] == 2
     assert results[0]["rules"]["RLS901"] == results[0]["rules"]["RLS902"] == "PASS"
+    # The losses of dapo are divided by the tokens of both ranks.
+    assert results[0]["rules"]["RLS820"] == ("PASS" if OF_ALL_RANKS else "NOT_EVALUATED")
     again = report_of(tmp_path / "log")
     assert (again.verdict, again.processes, again.counts.samples) == ("PASS", 2, results[0]["samples"])
     assert claimed(again, "trl") == set()
@@ -66,6 +70,8 @@ def test_ranks_that_disagree_are_a_finding(tmp_path: Path) -> None:
     rollout = 3 if Version("0.17") > RELEASE else 1  # 0.16 generates for each micro-batch
     assert ["RLS902", 1, rollout] in results[0]["findings"]
     assert ["RLS210", 1, rollout] in results[0]["findings"], "what rank 1 found is in rank 0's report"
+    divided = [["RLS820", 1, 1]] if OF_ALL_RANKS else []
+    assert [finding for finding in results[0]["findings"] if finding[0] == "RLS820"] == divided
     assert results[0]["updates"] == 6
     shown, _ = split(points(tmp_path / "out"), "train/rlstep/")  # written by rank 0 alone
     assert [value for _, value in shown["verdict"]] == [1] * 6 + [0], (

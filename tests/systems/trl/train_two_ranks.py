@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trl
+from packaging.version import Version
 from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback, StepAuditError
@@ -25,6 +27,19 @@ class SkipOneUpdate(TrainerCallback):  # type: ignore[misc]
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         vars(optimizer.optimizer).pop("step", None)
+
+
+def count_own_tokens(trainer: Any) -> None:
+    """From the second rollout on, have the losses of this rank divided by its own tokens alone (dapo)."""
+    generate, rollouts = trainer._generate_and_score_completions, iter(range(1000))
+
+    def counting(inputs: Any) -> Any:
+        output = generate(inputs)
+        if next(rollouts) and "num_items_in_batch" in output:
+            output["num_items_in_batch"] = output["completion_mask"].sum() * 2
+        return output
+
+    trainer._generate_and_score_completions = counting
 
 
 def main(folder: Path, case: str) -> None:
@@ -43,9 +58,12 @@ def main(folder: Path, case: str) -> None:
         num_train_epochs=1,
         ddp_backend="gloo",
         report_to="tensorboard",
+        **({"loss_type": "dapo"} if Version("0.24") <= Version(trl.__version__) else {}),
     )
     if case in ("skip", "stop") and rank == 1:
         trainer.add_callback(SkipOneUpdate())
+    if case == "skip" and rank == 1:
+        count_own_tokens(trainer)
     error = ""
     try:
         trainer.train()

@@ -65,6 +65,10 @@ class SwiftBatchAdapter(BatchAdapter):
         # `_compute_loss` gets the two halves of an entry one by one; `compute_loss` got the whole before.
         return tensors(inputs) if "grpo_batch" in inputs else None
 
+    def sums_tokens(self) -> bool:
+        """Not known: how ms-swift counts the tokens of all processes was not looked at."""
+        return False
+
     def unobservable(self) -> list[tuple[str, str]]:
         """Topics that the configuration hides, each with the reason."""
         return super().unobservable() + _more_unobservable(self.trainer, self.schedule.window)

@@ -91,8 +91,16 @@ class BatchAdapter:
 
         0.24 to 1.0 count truncated completions too although they are masked (`num_items_in_batch`), 1.16.0 the mask.
         """
-        alone = self.trainer.accelerator.num_processes == 1
-        return alone and not self.picks_samples() and not getattr(self.trainer, "mask_truncated_completions", False)
+        return self.trainer.accelerator.num_processes == 1 and not self.picks_samples()
+
+    def sums_tokens(self) -> bool:
+        """Whether the tokens that a window's loss is divided by are those that count in the masks of all processes, added up.
+
+        0.22 to 1.16.0: `accelerator.gather(completion_mask.sum()).sum()` (grpo_trainer.py 1.16.0:2498).
+        """
+        several = self.trainer.accelerator.num_processes > 1
+        of_window = self.loss_settings is not None and self.loss_settings.loss_type in OF_WINDOW
+        return several and of_window and not self.picks_samples()
 
     # A rollout
 

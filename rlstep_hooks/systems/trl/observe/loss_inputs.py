@@ -116,6 +116,8 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the generation batch over all processes, for the types of `OF_WINDOW`."""
     auxiliary: Tensor | None = None
     """The auxiliary loss of a mixture of experts, times its coefficient; None without one."""
+    tokens_of: int | None = None
+    """The rollout whose tokens, of all processes, `generation_tokens` should be; None where they are not compared among processes."""
     given_tokens: Tensor | None = None
     """What the loss was given for `generation_tokens`, where these were counted again in the rollout's masks; None where not."""
     multiple: float = 1.0
@@ -124,7 +126,7 @@ class LossTerms(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> tuple[Any, ...]:
         """Equal for losses that are evaluated together."""
         tokens = None if self.generation_tokens is None else self.generation_tokens.shape
-        absent = self.reference is None, self.auxiliary is None, self.given_tokens is None
+        absent = self.reference is None, self.auxiliary is None, self.given_tokens is None, self.tokens_of is None
         return self.settings, absent, tokens, self.multiple
 
 

@@ -243,6 +243,8 @@ class MicroBatchMeter:
             known["replacing_module"] = held.replaced[0][0]
         if self._follows_rollout and held.weights is None:
             known["learns"] = "unknown"
+        if held.loss is not None and held.loss.tokens_of is not None:
+            known["tokens_of"] = held.loss.tokens_of
         return known
 
     def _columns(self, group: list[_Held]) -> tuple[dict[str, Tensor], tuple[Formula[LossSettings], LossBatch] | None]:
@@ -311,6 +313,9 @@ class MicroBatchMeter:
             return columns, None
         formula = documented(terms[0].settings)
         columns |= compare_losses(formula, batch, torch.stack([of.value for of in terms]))
+        if terms[0].tokens_of is not None:
+            given = [of.generation_tokens for of in terms if of.generation_tokens is not None]
+            columns["given_tokens"] = torch.stack(given).float()
         if "reference" in batch.tensors:
             columns["sum_reference_kl"] = (k3(batch.tensors["reference"].float() - new.float()) * mask).sum((1, 2))
         gradients = [gradient for held in group if (gradient := held.backward.gradient()) is not None]

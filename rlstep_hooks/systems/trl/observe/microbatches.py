@@ -164,11 +164,16 @@ class MicroBatchHooks:
                 self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"log_prob_dtype": dtype}))
 
     def _with_counted(self, terms: LossTerms, inputs: dict[str, Any]) -> LossTerms:
-        """These terms, with the tokens that the masks of the rollout count in the place of those that the loss was given."""
+        """These terms, with the tokens that the masks of the rollout count in the place of those that the loss was given; among several
+        processes with the rollout whose tokens those should be."""
         trained = self._observation.identities.trained(inputs)
-        counted = self._observation.counted.get(trained.rollout)
         given = terms.generation_tokens
-        if counted is None or given is None or trained.samples is None or len(trained.samples) != 1:
+        if given is None or trained.samples is None or len(trained.samples) != 1:
+            return terms
+        if self._observation.adapter.sums_tokens():
+            return msgspec.structs.replace(terms, tokens_of=trained.rollout)
+        counted = self._observation.counted.get(trained.rollout)
+        if counted is None:
             return terms
         return msgspec.structs.replace(terms, generation_tokens=counted.to(given.dtype), given_tokens=given)
 

@@ -65,6 +65,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
     explained: Explained | None = None
     """What explains the gap; None where it was not looked for."""
+    counts_own: bool = False
+    """Whether the tokens that count are told, for the divisor of the losses of all processes."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
@@ -82,6 +84,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.reference_moved is None,
             None if sampling_weights is None else sampling_weights[0].shape,
             None if self.explained is None else self.explained.names,
+            self.counts_own,
         )
 
 
@@ -94,6 +97,8 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     if gaps:
         gap = torch.stack(gaps)
         numbers |= {"sum_sampler_gap": gap.sum((1, 2)), "sampler_gap_max": gap.amax((1, 2)), "tokens": mask.sum((1, 2))}
+    if group[0].counts_own:
+        numbers["own_tokens"] = mask.sum((1, 2))
     counted = [rollout.counted for rollout in group if rollout.counted is not None]
     if counted:
         tokens, masks = (torch.stack([of[place] for of in counted]) for place in (1, 2))
@@ -209,6 +214,7 @@ class NumberCollector:
         moved: Tensor | None = None,
         sampling_weights: tuple[Tensor, Tensor] | None = None,
         kept: KeptLogits | None = None,
+        counts_own: bool = False,
     ) -> None:
         """Measure what generation returned.
 
@@ -224,6 +230,7 @@ class NumberCollector:
             moved: Samples that have other tokens than `generate` was asked for and gave.
             sampling_weights: Probed weights that generated it, and those that the update before had left.
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
+            counts_own: Whether the tokens that count are told, for the divisor of the losses of all processes.
         """
         masks = [token_mask(part) for part in parts]
         advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
@@ -253,6 +260,7 @@ class NumberCollector:
                 moved,
                 sampling_weights,
                 causes,
+                counts_own,
             )
         )
 

@@ -323,6 +323,7 @@ class RolloutHooks:
                 penalty_gap=gap,
                 sampling_weights=generation.sampling_weights,
                 kept=generation.logits,
+                counts_own=compared and not replayed and seen.adapter.sums_tokens(),
             )
         if all(old is not None for old in olds) and purpose == "training":
             made_by = self._origin(olds, generation.calls, copied=replayed)

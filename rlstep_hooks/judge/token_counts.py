@@ -1,0 +1,143 @@
+"""The tokens that losses are divided by, where these are the tokens of all processes: each process records how many it has itself and
+how many its losses were given, and only all records together say whether that is the sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.rules.loss.normaliser import TokensOfAllRanks
+from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.record.events import Measured
+from rlstep_hooks.record.files import open_file
+from rlstep_hooks.record.wire import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+WITHIN = 1e-6
+"""Relative distance from the sum that rounding to float32 explains, in which the device hands counts on."""
+
+_MARKS = (b'"own_tokens"', b'"given_tokens"')
+"""Names that stand in every line with such numbers; other lines are not decoded."""
+
+_MOST_GIVEN = 4
+"""Different numbers that are kept of what the losses of one rollout were given."""
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A number of tokens that a loss was given, and the first micro-batch with it."""
+
+    tokens: float
+    microbatch: int
+
+
+class TokenCounts(msgspec.Struct, frozen=True):
+    """What one process told of the tokens of its rollouts, by rollout."""
+
+    own: dict[int, int]
+    """Those that count in its own masks."""
+    given: dict[int, list[Given]]
+    """Those that its losses were given to divide by; each number once."""
+
+
+def read_token_counts(path: Path) -> TokenCounts:
+    """What a record says of tokens; damaged lines are passed over."""
+    counts = TokenCounts({}, {})
+    with open_file(path) as file:
+        for line in file:
+            if any(mark in line for mark in _MARKS):
+                try:
+                    event = decode(line)
+                except ValueError:
+                    continue
+                if isinstance(event, Measured):
+                    _take(counts, event)
+    return counts
+
+
+def _take(counts: TokenCounts, event: Measured) -> None:
+    for rollout in event.rollouts:
+        if rollout.own_tokens is not None:
+            counts.own[rollout.index] = rollout.own_tokens
+    for microbatch in event.microbatches:
+        if microbatch.given_tokens is not None and microbatch.tokens_of is not None:
+            given = counts.given.setdefault(microbatch.tokens_of, [])
+            if len(given) < _MOST_GIVEN and all(each.tokens != microbatch.given_tokens for each in given):
+                given.append(Given(microbatch.given_tokens, microbatch.index))
+
+
+def compare_token_counts(counts: Mapping[int, TokenCounts], world_size: int) -> tuple[RuleOutcome, list[Finding]]:
+    """Compare what the losses of each process were given with the sum over all processes.
+
+    Args:
+        counts: By rank, of each process with a record.
+        world_size: Processes of the run.
+
+    Returns:
+        The outcome, and a finding for each mistake that was made, at the first rollout and the first rank with it.
+    """
+    code, title = TokensOfAllRanks.code, TokensOfAllRanks.title
+    rollouts = sorted({rollout for of in counts.values() for rollout in of.given})
+    if not rollouts:
+        reason = TokensOfAllRanks.nothing_seen
+        return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True), []
+    findings: dict[str, Finding] = {}
+    checks = missed = 0
+    for rollout in rollouts:
+        own = {rank: of.own[rollout] for rank, of in counts.items() if rollout in of.own}
+        for rank, of in sorted(counts.items()):
+            for given in of.given.get(rollout, ()):
+                if len(own) < world_size:
+                    missed += 1
+                    continue
+                checks += 1
+                like = _mistake(given.tokens, rank, own)
+                if like is not None and like not in findings:
+                    findings[like] = _finding(given, like, rank, rollout, own)
+    reason = "not every process counted its own tokens in a record that is here" if missed else ""
+    verdict = RuleOutcome(code=code, title=title, verdict="FAIL" if findings else "PASS", checks=checks, missed=missed)
+    if not checks:
+        return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, missed=missed), []
+    return msgspec.structs.replace(verdict, reason=reason), list(findings.values())
+
+
+def _mistake(given: float, rank: int, own: Mapping[int, int]) -> str | None:
+    """What a number of tokens is in the place of the sum, in words; empty if nothing known fits, None if it is the sum."""
+    total, processes = sum(own.values()), len(own)
+    if _equal(given, total):
+        return None
+    others = {
+        "its own tokens alone": own[rank],
+        "its own tokens times the number of processes": own[rank] * processes,
+        "the mean of all processes, which is divided by their number once more": total / processes,
+        "the tokens of all processes times their number": total * processes,
+        "the tokens of another process alone": next((of for of in own.values() if _equal(given, of)), -1),
+    }
+    return next((words for words, number in others.items() if _equal(given, number)), "")
+
+
+def _equal(one: float, other: float) -> bool:
+    return abs(one - other) <= WITHIN * abs(other)
+
+
+def _finding(given: Given, like: str, rank: int, rollout: int, own: Mapping[int, int]) -> Finding:
+    total = sum(own.values())
+    factor = f"{total / given.tokens:.4g} times" if given.tokens else "another multiple of"
+    return Finding(
+        code=TokensOfAllRanks.code,
+        severity=TokensOfAllRanks.severity,
+        title=TokensOfAllRanks.title,
+        expected=f"the losses of rank {rank} are given the tokens of all {len(own)} processes, {total}",
+        observed=f"{given.tokens:.10g}" + (f": {like}" if like else ""),
+        where=Where(rollout=rollout, microbatch=given.microbatch, rank=rank),
+        why=(
+            f"the loss is {factor} the documented one here, and another multiple on ranks with more or fewer tokens"
+            if like.startswith("its own")
+            else f"the loss is {factor} the documented one"
+        ),
+        fix="look at where the tokens of all processes are added up, and at what changes that number before the loss",
+    )
