@@ -83,10 +83,13 @@ class LoopAudit:
         learning_rate: The rate that the policy's optimizer should have, which RLS605 compares with the one it has: a number, or a
             function of rollout and update, both counted from 0, that only computes.
         rate_of_rollout: Whether the rate is set once a rollout, so that the rollout is its schedule's tick.
+        model: What several processes train together, as the loop calls it: DistributedDataParallel of torch or of megatron-core. Then
+            each process records what it gives to the gradients and what it gets, and the first one joins the records: all of them
+            audit, with one `log_dir`. Give `optimizer` too, as the loop steps it.
         session: The session of an audit that was asked for elsewhere; its options replace those above.
 
     Raises:
-        ValueError: `on_fail` is none of the three, or the critic's optimizer is named and the policy's is not.
+        ValueError: `on_fail` is none of the three, or the critic's optimizer or the model is named and the policy's optimizer is not.
     """
 
     def __init__(
@@ -103,10 +106,12 @@ class LoopAudit:
         max_grad_norm: float | Callable[[], float | None] | None = None,
         learning_rate: float | Callable[[int, int], float] | None = None,
         rate_of_rollout: bool = False,
+        model: Any = None,
         session: Session | None = None,
     ) -> None:
-        if optimizer is None and critic_optimizer is not None:
-            raise ValueError("critic_optimizer is given, so the policy's is needed too: optimizer=...")
+        if optimizer is None and (critic_optimizer is not None or model is not None):
+            given = "model" if critic_optimizer is None else "critic_optimizer"
+            raise ValueError(f"{given} is given, so the policy's optimizer is needed too: optimizer=...")
         self._session = session or Session(Options.asked(on_fail, log_dir, listeners), index.deviations_of)
         self.on_fail = self._session.options.on_fail
         self.schedule = schedule
@@ -117,6 +122,7 @@ class LoopAudit:
         self._max_grad_norm = max_grad_norm
         self._learning_rate = learning_rate
         self._rate_of_rollout = rate_of_rollout
+        self._model = model
         self._observer: LoopObserver | None = None
 
     # What it says
@@ -322,11 +328,17 @@ class LoopAudit:
                 self._begin()
 
     def _begin(self) -> None:
+        from rlstep_hooks.systems.own_loop.ranks import processes_of
         from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
-        name, _ = agree_on_run(0, 1)
+        processes = processes_of(self._model)
+        name, agreed = agree_on_run(processes.rank, processes.world_size)
         versions = _versions() if self._versions is None else self._versions
-        recorder = self._session.begin(Run(name=name, schedule=self.schedule, versions=versions, facts=self._facts))
+        recorder = self._session.begin(
+            Run(name=name, schedule=self.schedule, versions=versions, facts=self._facts, **processes._asdict())
+        )
+        if not agreed:
+            recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
         limit = self._max_grad_norm
         observer = LoopObserver(
             self.schedule,
@@ -340,6 +352,8 @@ class LoopAudit:
         )
         self._session.follow(observer)
         observer.attach()
+        if self._model is not None:
+            observer.follow_reduction(self._model, self._optimizers["policy"])
         self._observer = observer
 
     def end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:

@@ -18,6 +18,7 @@ from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh,
 from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
 from rlstep_hooks.systems.own_loop.numbers import LoopNumbers
 from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps
+from rlstep_hooks.systems.own_loop.ranks import ReductionHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -93,6 +94,8 @@ class LoopObserver:
         self._numbers = LoopNumbers(recorder)
         self._follows = False
         """Whether gradients are followed: a loop of one's own may do with them what it likes."""
+        self._reduction: ReductionHooks | None = None
+        """Follows the gradients of a model that several processes train; None where nobody named one."""
         self._apart: set[int] = set()
         """Identities of tensors of the critic alone."""
         self._due_rate: float | None = None
@@ -119,6 +122,8 @@ class LoopObserver:
     def detach(self) -> None:
         """Take them off."""
         self._steps.detach()
+        if self._reduction is not None:
+            self._reduction.detach()
         for steps in self._numbers.steps.values():
             steps.remove()
 
@@ -135,6 +140,21 @@ class LoopObserver:
         self._follows = True
         watch = GradientWatch(parameters, Guard(self._recorder, ("gradient",)))
         self._numbers.steps["policy"].watch_gradients(watch)
+
+    def follow_reduction(self, model: Any, optimizer: Any) -> None:
+        """Follow the policy's gradients over the processes that train it together.
+
+        Args:
+            model: As the loop calls it.
+            optimizer: As the loop steps it.
+        """
+        with Guard(self._recorder, ("reduction",)):
+            passes = int(self._schedule.microbatches_per_update or 1)
+            steps = self._numbers.steps["policy"]
+            hooks = self._reduction = ReductionHooks(
+                model, optimizer, steps, self._recorder, passes=passes, follows=lambda: self.compares_whole
+            )
+            hooks.attach()
 
     # Rollouts and old log-probs
 
@@ -443,6 +463,8 @@ class LoopObserver:
                 self._recorder.cannot("order", "an optimizer stepped before audit.microbatch was called")
             rate, index = self._rates.get(role), self._updates[role]
             self._update(role, applied=True, rate=rate if isinstance(rate, float) else None)
+            if self._reduction is not None and role == "policy":
+                self._reduction.stepped()
             if rate is not None:
                 self._numbers.steps[role].after_step(index, rate, whole=self.compares_whole)
                 self._numbers.steps_held += 1
@@ -453,6 +475,8 @@ class LoopObserver:
         """The loop reached its optimizer step and made none."""
         with self._after_guard:
             self._update(role, applied=False, reason=reason)
+            if self._reduction is not None and role == "policy":
+                self._reduction.stepped()
 
     def _update(self, role: Role, *, applied: bool, rate: float | None = None, reason: str = "") -> None:
         self.version += applied and role == "policy"
@@ -501,6 +525,11 @@ class LoopObserver:
             measured = self._numbers.measured(self._recorder.now, wait=wait)
             if measured is not None:
                 self._recorder.emit(measured)
+            steps = self._numbers.steps["policy"]
+            steps.parts_sent()
+            parts = steps.parts_arrived(self._recorder.now, wait=wait)
+            if parts:
+                self._recorder.emit(*parts)
 
 
 def _by_sample(old_logprobs: Tensor, samples: int) -> Tensor | None:
