@@ -333,6 +333,16 @@ def ranks_bugs(session: nox.Session, release: str) -> None:
 
 @nox.session
 @leaves_room
+def megatron(session: nox.Session) -> None:
+    """Loops of one's own over megatron-core's wrapper and optimizers on the CPU, two processes. Not by default."""
+    session.install(TORCH)
+    session.install(TORCH, "megatron-core==0.16.1", "numpy==2.4.6", *TESTS)
+    session.install(*OWN)
+    session.run("pytest", "tests/systems/megatron", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+@leaves_room
 def downstream(session: nox.Session) -> None:
     """TRL's own tests with and without the audit: `nox -s downstream -- CHECKOUT [FILE ...]`. Not by default: half an hour."""
     if not session.posargs or not Path(session.posargs[0], "VERSION").is_file():

@@ -108,9 +108,16 @@ EXAMPLES = {rule.code: events for rule in RULES if (events := events_of(rule.cod
 
 def test_nearly_every_rule_of_runs_has_such_a_run() -> None:
     of_runs = {rule.code for rule in RULES if rule.seen_in == "run"}
-    assert of_runs - set(EXAMPLES) == {"RLS212", "RLS410", "RLS419", "RLS811", "RLS812", "RLS820", "RLS901", "RLS902"}, (
-        "of several processes"
-    )
+    assert of_runs - set(EXAMPLES) == {
+        "RLS212",
+        "RLS410",
+        "RLS419",
+        "RLS811",
+        "RLS812",
+        "RLS820",
+        "RLS901",
+        "RLS902",
+    }, "of several processes"
 
 
 @pytest.mark.parametrize(("damage", "step"), [(garbled, 1), (cut, 3)])

@@ -93,6 +93,18 @@ def optimizers_of(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "chained_optimizers", None) or [optimizer])
 
 
+def scales(optimizer: Any) -> bool:
+    """Whether gradients are divided by a scale of the loss, or its parts clip by limits of their own."""
+    inner = optimizers_of(optimizer)
+    scaled = any(getattr(each, "grad_scaler", None) is not None for each in inner)
+    return scaled or len({each.config.clip_grad for each in inner}) > 1
+
+
+def limit_of(optimizer: Any) -> float | None:
+    """The norm over all ranks to which the optimizer clips; None where it does not (optimizer/clip_grads.py 0.16.1:172)."""
+    return optimizers_of(optimizer)[0].config.clip_grad or None
+
+
 def _stepped_by(inner: Any) -> Iterator[Any]:
     """The model's parameters that an optimizer of megatron-core steps on this rank, wholly or in part."""
     if hasattr(inner, "gbuf_ranges"):

@@ -52,7 +52,8 @@ def reduction_of(model: Any, optimizer: Any) -> Reduction:
     if megatron.is_wrapper(model):
         return megatron.wrapped(model, optimizer)
     if isinstance(model, DistributedDataParallel):
-        return replicated(model.module.named_parameters(), model)
+        # Between the reduction and the step a loop may do with gradients what it likes, so only known mistakes are told.
+        return replicated(model.module.named_parameters(), model)._replace(approximate=True, now=None)
     return Reduction(
         [], hidden=f"gradients are not followed through {type(model).__name__}, which is no DistributedDataParallel"
     )
@@ -61,7 +62,8 @@ def reduction_of(model: Any, optimizer: Any) -> Reduction:
 class ReductionHooks:
     """Follows the gradients of a loop's model from each backward pass to the step, a window at a time.
 
-    A window begins with the first forward after a step, or after gradients were cleared: what came before is not part of the update.
+    A window begins with the first forward after a step, or after gradients were cleared before its first micro-batch: what came before
+    is no part of it. What clears gradients later drops micro-batches.
 
     Args:
         model: As the loop calls it.
@@ -70,6 +72,7 @@ class ReductionHooks:
         recorder: Where is said what cannot be followed.
         passes: Backward passes of a window.
         follows: Whether the gradients of the window that begins are to be followed.
+        trained: Whether the loop has told of a micro-batch since the step before.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class ReductionHooks:
         *,
         passes: int,
         follows: Callable[[], bool],
+        trained: Callable[[], bool],
     ) -> None:
         self._model = model
         self._optimizer = optimizer
@@ -88,8 +92,11 @@ class ReductionHooks:
         self._recorder = recorder
         self._passes = passes
         self._follows = follows
+        self._trained = trained
         self._due = True
         """Whether the next forward begins a window."""
+        self.limit: float | None = None
+        """The limit of the norm to which megatron-core's optimizer clips; None where it does not, or is another's."""
         self._hooks = Hooks(recorder)
         self._watch: ReductionWatch | None = None
 
@@ -106,6 +113,7 @@ class ReductionHooks:
         self._steps.watch_reduction(self._watch)
         self._hooks.forward(self._model, before=self._forward, topics=_TOPICS)
         if not megatron.is_wrapper(self._model):
+            self._steps.gradient_scale = None  # a loop may scale its losses, and clip
             self._hooks.wrap(self._optimizer, "zero_grad", after=self._cleared, topics=_TOPICS)
             return
         # megatron-core 0.16.1 distributed/distributed_data_parallel.py:542: where gradients are cleared before an update.
@@ -114,8 +122,10 @@ class ReductionHooks:
         self._hooks.wrap(self._optimizer, "prepare_grads", after=self._reduced, topics=_TOPICS)
         # distributed_data_parallel.py:537: `finalize_model_grads` divides by the tokens of all ranks where it is given them.
         self._hooks.wrap(self._model, "scale_gradients", before=self._scaled, topics=_TOPICS)
-        if any(getattr(inner, "grad_scaler", None) is not None for inner in megatron.optimizers_of(self._optimizer)):
+        if megatron.scales(self._optimizer):
             self._steps.gradient_scale = None
+        else:
+            self.limit = megatron.limit_of(self._optimizer)
 
     def detach(self) -> None:
         """Take the hooks off."""
@@ -128,7 +138,7 @@ class ReductionHooks:
         self._due = True
 
     def _cleared(self, call: Call) -> None:
-        self._due = True
+        self._due = self._due or not self._trained()
 
     def _forward(self, call: Call) -> None:
         if self._due and self._watch is not None and torch.is_grad_enabled():

@@ -152,7 +152,13 @@ class LoopObserver:
             passes = int(self._schedule.microbatches_per_update or 1)
             steps = self._numbers.steps["policy"]
             hooks = self._reduction = ReductionHooks(
-                model, optimizer, steps, self._recorder, passes=passes, follows=lambda: self.compares_whole
+                model,
+                optimizer,
+                steps,
+                self._recorder,
+                passes=passes,
+                follows=lambda: self.compares_whole,
+                trained=lambda: self._windows["policy"] > 0,
             )
             hooks.attach()
 
@@ -436,10 +442,15 @@ class LoopObserver:
                 due = self._learning_rate
                 self._due_rate = float(due(self._rollouts - 1, self._updates[role]) if callable(due) else due)
         with self._step_guard:
-            limit = self._max_grad_norm() if final and role == "policy" and self.compares_whole else None
+            limit = self._limit() if final and role == "policy" and self.compares_whole else None
             if limit:
                 steps.see_norm(self._updates[role], norm_of_gradients(parameters_of(optimizer)), limit)
         steps.before_step(self._updates[role], replayed=final and self.compares)
+
+    def _limit(self) -> float | None:
+        """The configured limit of the gradient norm; where the loop names none, the one of an optimizer that clips by itself."""
+        limit = self._max_grad_norm()
+        return self._reduction.limit if limit is None and self._reduction is not None else limit
 
     def _first_step(self, role: Role, optimizer: Any) -> None:
         """Read from the live optimizer: the dtype of its weights, and which of them can be probed."""

@@ -58,7 +58,11 @@ SYSTEM = System(
             often="whole",
         ),
         "gradients on the way": no("a loop may scale or mask its gradients on purpose"),
-        "reduction": no("a loop says what it does, and not how its processes share it"),
+        "reduction": yes(
+            "with audit(model=...): megatron-core's DDP and its optimizers (0.16.1); of torch's DDP, known mistakes",
+            "not without it, nor tensor and pipeline parallelism, loss per token over all ranks, fused gradients",
+            often="whole",
+        ),
         "gradient norm": yes(
             "of all gradients at the step, against audit(max_grad_norm=...)", "not without it", often="whole"
         ),

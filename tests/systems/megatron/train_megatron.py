@@ -32,10 +32,8 @@ class Loop:
     """
 
     def __init__(self, words: set[str], rank: int) -> None:
-        from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
         from megatron.core.models.gpt.gpt_model import GPTModel
-        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.transformer.transformer_config import TransformerConfig
 
         self.rank = rank
@@ -54,19 +52,26 @@ class Loop:
             calculate_per_token_loss="tokens" in words,
         )
         model = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=VOCABULARY, max_sequence_length=LENGTH)
+        self.model, self.optimizer = self.wrapped(words, config, model.bfloat16() if reduced else model)
+        self.mask = torch.ones(1, 1, LENGTH, LENGTH).triu(1).bool()
+        self.places = torch.arange(LENGTH)
+
+    def wrapped(self, words: set[str], config: Any, model: Any) -> tuple[Any, Any]:
+        """The model as the loop calls it, and its optimizer."""
+        from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
         of_wrapper = DistributedDataParallelConfig(
             use_distributed_optimizer="dist" in words,
             grad_reduce_in_fp32=True,
             overlap_grad_reduce="overlap" in words,
             bucket_size=2000,
         )
-        self.model = DistributedDataParallel(config, of_wrapper, model.bfloat16() if reduced else model)
+        wrapper = DistributedDataParallel(config, of_wrapper, model)
         of_optimizer = OptimizerConfig(
-            optimizer="adam", lr=1e-2, bf16=reduced, use_distributed_optimizer="dist" in words, clip_grad=0.05
+            optimizer="adam", lr=1e-2, bf16="bf16" in words, use_distributed_optimizer="dist" in words, clip_grad=0.05
         )
-        self.optimizer = get_megatron_optimizer(of_optimizer, [self.model])
-        self.mask = torch.ones(1, 1, LENGTH, LENGTH).triu(1).bool()
-        self.places = torch.arange(LENGTH)
+        return wrapper, get_megatron_optimizer(of_optimizer, [wrapper])
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
         """(B, T - 1), of the tokens after the first."""
@@ -90,8 +95,7 @@ class Loop:
                     old = self.log_probs(tokens)
                     audit.refresh(old)
                 for minibatch in torch.arange(SAMPLES).chunk(UPDATES):
-                    self.model.zero_grad_buffer()
-                    self.optimizer.zero_grad()
+                    self.clear()
                     for number, chosen in enumerate(minibatch.chunk(MICROBATCHES)):
                         new = self.log_probs(tokens[chosen])
                         audit.microbatch(indices=chosen, old_logprobs=old[chosen], new_logprobs=new)
@@ -102,6 +106,11 @@ class Loop:
                     self.finalize()
                     self.optimizer.step()
         return audit.report
+
+    def clear(self) -> None:
+        """Clear gradients."""
+        self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
 
     def synchronised(self, *, last: bool) -> Any:
         """Around a backward pass: gradients are reduced in the last one only."""
@@ -167,7 +176,40 @@ class Tokens(Loop):
         finalize_model_grads([self.model], torch.tensor(float(SAMPLES)))
 
 
-LOOPS = {"unfinalized": NotFinalized, "sum": Sum, "dropped": Dropped, "zero": ZeroRank, "tokens": Tokens}
+class OfTorch(Loop):
+    """The same model in torch's own wrapper, with torch's optimizer."""
+
+    def wrapped(self, words: set[str], config: Any, model: Any) -> tuple[Any, Any]:
+        """The model as the loop calls it, and its optimizer."""
+        return torch.nn.parallel.DistributedDataParallel(model), torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def clear(self) -> None:
+        """Clear gradients."""
+        self.optimizer.zero_grad()
+
+    def finalize(self) -> None:
+        """The wrapper has reduced already; the loop clips."""
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.05)
+
+
+class NeverSynchronised(OfTorch):
+    """torch's wrapper is told at each forward that more backward passes come."""
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The same, and nothing is reduced after it."""
+        with self.model.no_sync():
+            return super().log_probs(tokens)
+
+
+LOOPS = {
+    "torch": OfTorch,
+    "unsynchronised": NeverSynchronised,
+    "unfinalized": NotFinalized,
+    "sum": Sum,
+    "dropped": Dropped,
+    "zero": ZeroRank,
+    "tokens": Tokens,
+}
 
 
 def main(folder: Path, cases: list[str]) -> None:
