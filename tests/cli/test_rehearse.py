@@ -319,6 +319,25 @@ def test_a_traceback_that_ended_nothing_is_not_what_ended_the_script() -> None:
     assert outcome.output == tuple(lines[:2])
 
 
+def test_what_another_process_raised_is_said_and_not_rays_exception_about_it() -> None:
+    """Found by `nox -s rehearse-openrlhf`: "it raised: ray.exceptions.RayTaskError: ray::PPOTrainer.fit()" is no cause."""
+    actor = "\x1b[36mray::PPOTrainer.fit()\x1b[39m (pid=4711, ip=192.0.2.2)"
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train_ppo_ray.py", line 188, in train',
+        "    raise value.as_instanceof_cause()",
+        f"ray.exceptions.RayTaskError: {actor}",
+        '  File "ppo_trainer.py", line 500, in fit',
+        "ray.exceptions.RayTaskError(KeyError): \x1b[36mray::PolicyModelActor.fit()\x1b[39m (pid=4712)",
+        '  File "datasets.py", line 7, in preprocess',
+        "KeyError: 'problem'",
+        "INFO: a line of somebody's",
+    ]
+    assert Part(status=1, said=[], output=lines).last == "KeyError: 'problem'"
+    alone = [*lines[:3], "ray.exceptions.OutOfMemoryError: task was killed", "INFO: a line of somebody's"]
+    assert Part(status=1, said=[], output=alone).last == "ray.exceptions.OutOfMemoryError: task was killed"
+
+
 def test_of_chained_exceptions_the_last_ended_the_script() -> None:
     lines = [
         "Traceback (most recent call last):",

@@ -15,7 +15,19 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 """The line that ends a traceback; all others of it are indented."""
 _OF_NOBODY = re.compile(r"Exception ignored|Exception in thread|Error in atexit|--- Logging error")
 """What stands before a traceback that ended nothing."""
+_OF_RAY = re.compile(r"ray\.exceptions\.\w+")
+"""Ray's own exception: below it, indented, stands the traceback of the process that raised, and at its end what that raised."""
 _OF_A_WORKER = re.compile(r"(\x1b\[\d+m)*\([\w:.]+ pid=\d+")
+
+
+def _cause(lines: list[str], raised: int) -> int:
+    """The place of the exception that another process raised, where Ray tells of it; else that of the exception itself."""
+    while _OF_RAY.match(lines[raised]):
+        after = next((at for at in range(raised + 1, len(lines)) if not lines[at].startswith(" ")), None)
+        if after is None or after == raised + 1 or not (_EXCEPTION.match(lines[after]) or _OF_RAY.match(lines[after])):
+            break
+        raised = after
+    return raised
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +73,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
             if begin and _OF_NOBODY.match(lines[begin - 1]):
                 continue
             end = next((at for at in range(begin + 1, len(lines)) if _EXCEPTION.match(lines[at])), None)
-            found = end if end is not None else found
+            found = _cause(lines, end) if end is not None else found
         return found
 
     def of(self, topic: str) -> list[Said]:

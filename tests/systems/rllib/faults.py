@@ -36,6 +36,8 @@ class Fault:
     """Words of the finding's cause or observation."""
     settings: dict[str, Any] = field(default_factory=dict)
     rollouts: int = 2
+    first: int = 0
+    """The rollout in which it is first seen."""
 
 
 def _loss_with(**changed: Any) -> Callable[[Any, pytest.MonkeyPatch], None]:
@@ -243,13 +245,20 @@ FAULTS = (
     Fault("advantages are not standardised", _advantages(_not_standardised), "RLS516", "not normalised"),
     Fault("advantages of the opposite sign", _advantages(lambda rows, module: -rows["advantages"]), "RLS516"),
     Fault("the rate is doubled", _rate_doubled, "RLS605"),
-    Fault("the rate's schedule stands still", _rate_schedule_stands, "RLS605", "", {"lr": [[0, 3e-3], [200, 1e-4]]}),
+    Fault(
+        "the rate's schedule stands still",
+        _rate_schedule_stands,
+        "RLS605",
+        "",
+        {"lr": [[0, 3e-3], [200, 1e-4]]},
+        first=1,
+    ),
     Fault("the norm is not clipped", _clip_ignored, "RLS808", "", {"grad_clip": 0.05}),
     Fault("one pass less", _with_update(lambda given: given.update(num_epochs=2)), "RLS204"),
     Fault("one pass more", _with_update(lambda given: given.update(num_epochs=4)), "RLS202"),
     Fault("smaller mini-batches", _with_update(lambda given: given.update(minibatch_size=16)), "RLS207"),
-    Fault("weights are not synced", _not_synced, "RLS402", "", {"runners": 1}),
-    Fault("the runner keeps its weights", _weights_not_taken, "RLS301", rollouts=4),
+    Fault("weights are not synced", _not_synced, "RLS402", "", {"runners": 1}, first=1),
+    Fault("the runner keeps its weights", _weights_not_taken, "RLS301", rollouts=4, first=1),
     Fault("every third step is skipped", _every_third_step_skipped, "RLS204"),
     Fault("the loss is doubled on its way", _losses_doubled, "RLS805"),
     Fault("the values are detached", _outputs_with(values=lambda of: of.detach()), "RLS805", "detach"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.detection.outcomes import Clean, note
 from tests.systems.rllib.tiny import config, learner_of, trained
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def _assert_silent(report: Report) -> None:
 def test_clean_runs(name: str) -> None:
     settings, before = HEALTHY[name]
     report = trained(settings, before=before)
+    loud = tuple(finding.code for finding in report.findings if finding.severity != "info")
+    note(Clean(framework="RLlib", alarms=loud))
     _assert_silent(report)
     rollouts = 6 if settings.min_sample_timesteps_per_iteration else 3
     assert (report.counts.rollouts, report.counts.weight_syncs) == (rollouts, rollouts)

@@ -67,7 +67,8 @@ def trained(
         for _ in range(before):
             algorithm.train()
         breaks(algorithm)
-        audit: Any = StepAuditRLlib(algorithm, log_dir=None, listeners=(), **options) if audited else nullcontext()
+        options = {"log_dir": None, "listeners": ()} | options
+        audit: Any = StepAuditRLlib(algorithm, **options) if audited else nullcontext()
         with audit:
             for _ in range(rollouts):
                 algorithm.train()
