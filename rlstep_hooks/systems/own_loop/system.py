@@ -99,6 +99,17 @@ SYSTEM = System(
             "whole",
         ),
         "RLS809": yes("updates whose advantages and log-probs, new and old, the loop hands over"),
+        "RLS811": yes(
+            "with audit(model=...): what each rank's backward passes gave, and what it got of the reduction, joined from all "
+            "records (megatron-core's DDP 0.16.1; of torch's DDP, known mistakes)",
+            "not without it, nor tensor and pipeline parallelism, loss per token over all ranks, fused gradients",
+            "whole",
+        ),
+        "RLS812": yes(
+            "with audit(model=...): what each optimizer of megatron-core uses, against what came of the reduction",
+            "not without it, nor with a gradient scaler",
+            "whole",
+        ),
     },
     does_not_observe=("what the loop does not tell",),
 )
