@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, get_args
 
@@ -10,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.reduction.records import Lines
+from rlstep_hooks.judge.rollouts import rollout_of
 from rlstep_hooks.judge.rules.weights.replicas import ReplicasDiffer
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import Moment, Replica, ReplicaSums
@@ -35,8 +35,7 @@ class Replicas:
     """
 
     def __init__(self, started: RunStarted | None = None) -> None:
-        schedule = None if started is None else started.schedule
-        self._per_rollout = None if schedule is None else schedule.updates_per_rollout
+        self._started = started
         self._facts = {} if started is None else started.facts
         self._first: dict[tuple[Replica, str], list[ReplicaSums]] = {}
         """By kind and role, what the ranks held when training began."""
@@ -86,12 +85,13 @@ class Replicas:
         drifted = moved if 0 < len(moved) < len(looks) else []
         odd = drifted or _odd(looks)
         severity: Severity = "warning" if first.kind == "buffers" and first.moment != "begin" else "error"
-        rollout = None if not self._per_rollout else math.floor(first.update / self._per_rollout)
+        rollout = rollout_of(self._started, first.role, first.update)
+        whose = "" if first.role == "policy" else f"{first.role}'s "
         self._found[key] = Finding(
             code=ReplicasDiffer.code,
             severity=severity,
             title=ReplicasDiffer.title,
-            expected=f"the same {first.kind} on all {len(looks)} ranks, bit for bit",
+            expected=f"the same {whose}{first.kind} on all {len(looks)} ranks, bit for bit",
             observed=f"{_ranks(odd)} {'holds' if len(odd) == 1 else 'hold'} others{self._in_words(looks, differ)}",
             where=Where(rollout=rollout, update=first.update, rank=odd[0]),
             why=_why(first, drifted),

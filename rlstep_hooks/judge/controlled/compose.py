@@ -19,6 +19,7 @@ from rlstep_hooks.record.events import (
     Carried,
     FactsRead,
     Generated,
+    GradientParts,
     Inspected,
     Measured,
     MicroBatch,
@@ -26,6 +27,7 @@ from rlstep_hooks.record.events import (
     PhaseEnded,
     Received,
     Refresh,
+    ReplicaSums,
     Rollout,
     RolloutValues,
     RunEnded,
@@ -258,7 +260,7 @@ class TrainerStream:
         """Remaining events: numbers that came after the last call, and what a trainer did without a call of its controller."""
         rest = self._keep_received(self._phases.rest())
         if ended.status == "raised":  # it happened within a call that did not return
-            rest = [event for event in rest if isinstance(event, Measured | Unobserved)]
+            rest = [event for event in rest if isinstance(event, Measured | GradientParts | ReplicaSums | Unobserved)]
         placed = list(map(self._placed, rest))
         left = tuple(values for _, values in self._of_parts.values())
         return [*placed, Measured(at=ended.at, rollouts=left)] if left else placed
@@ -364,6 +366,9 @@ class TrainerStream:
                 self._version = version
                 return msgspec.structs.replace(event, index=event.index + self._base, version=version)
             return event
+        if isinstance(event, GradientParts | ReplicaSums):
+            counted = self._base if event.role == "policy" else 0
+            return msgspec.structs.replace(event, update=event.update + counted)
         if isinstance(event, WeightsSent):
             return msgspec.structs.replace(event, policy_version=event.policy_version + self._base)
         if isinstance(event, WeightSync):

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.controlled.compose import TrainerPhases, TrainerStream
-from rlstep_hooks.judge.deviations import DeviationsOf, none_known
+from rlstep_hooks.judge.controlled.joined import JoinedTrainers
+from rlstep_hooks.judge.deviations import DeviationsOf, explained, none_known
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks import listed, shape, why_it_matters
 from rlstep_hooks.judge.report import Counts, Report, Summary, merge_findings
-from rlstep_hooks.judge.rules.loss.reduced import ClippedOtherwise, ReducedOtherwise
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
-from rlstep_hooks.judge.rules.weights.replicas import ReplicasDiffer
 from rlstep_hooks.planning.finding import Finding, Verdict, Where
 from rlstep_hooks.record.events import TOPICS, AnyEvent, MicroBatch, Phase, Rollout, RunEnded, RunStarted, Update
 
@@ -29,10 +28,6 @@ MOST_TRAINERS = 2048
 """Trainers that are judged, each by itself, whether or not it has a record."""
 HEARD = 65_536
 """Largest number of events kept for followers of the run, because there may be none to take them."""
-
-
-NOT_JOINED = "gradients and weights of several trainers are not joined in this framework"
-"""Why a run under a controller says nothing of how its trainers reduce gradients and hold copies."""
 
 
 class _Trainer:
@@ -102,6 +97,8 @@ class ControlledRun:
         self._disagreement: Finding | None = None
         self._compared = 0
         self._heard: list[AnyEvent] = []
+        self._joined: JoinedTrainers | None = None
+        """What several trainers gave to their gradients and hold; None until one of them has begun, and where there is one."""
 
     @property
     def run(self) -> RunStarted | None:
@@ -116,7 +113,11 @@ class ControlledRun:
     @property
     def failed(self) -> bool:
         """Whether an error was found so far, on a trainer or between trainers."""
-        return self._disagreement is not None or any(trainer.judge.failed for trainer in self._trainers)
+        return (
+            self._disagreement is not None
+            or any(trainer.judge.failed for trainer in self._trainers)
+            or any(finding.severity == "error" for finding in self._of_joined())
+        )
 
     @property
     def counts(self) -> Counts:
@@ -162,6 +163,7 @@ class ControlledRun:
                 if self._watcher is not None:
                     self._watcher.watch(trainer.rank, composed, trainer.judge, found)
                 findings += [at_rank(f, trainer.rank, len(self._trainers)) for f in found]
+                findings += self._join(trainer.rank, composed)
                 if trainer.rank == 0 and len(self._heard) < HEARD:
                     self._heard.append(composed)
         if rollout_seen:
@@ -176,6 +178,20 @@ class ControlledRun:
         """Events for those who follow the run: the first trainer's newly complete ones."""
         events, self._heard = self._heard, []
         return events
+
+    def _join(self, rank: int, event: AnyEvent) -> list[Finding]:
+        """Join an event of a trainer with those of the others, where there are others."""
+        if len(self._trainers) == 1 or self.run is None:
+            return []
+        if self._joined is None:
+            self._joined = JoinedTrainers(len(self._trainers), self.run)
+        return explained(self._joined.take(rank, event), self.run, self._deviations_of)
+
+    def _of_joined(self) -> list[Finding]:
+        """What was found between trainers that reduce and hold the same."""
+        if self._joined is None or self.run is None:
+            return []
+        return explained(self._joined.findings, self.run, self._deviations_of)
 
     def _compare(self, *, ended: bool) -> list[Finding]:
         """Compare what trainers did since the last comparison; only the run's first difference is reported."""
@@ -202,7 +218,8 @@ class ControlledRun:
         if first.rank:
             own = [at_rank(finding, first.rank, len(self._trainers)) for finding in report.findings]
             report = msgspec.structs.replace(report, findings=own)
-        outcomes = [self._missing(findings), self._ranks(findings), *self._not_joined()]
+        findings += self._of_joined()
+        outcomes = [self._missing(findings), self._ranks(findings), *self._outcomes_of_joined()]
         if report.verdict == "PASS" and any(other.verdict == "NOT_EVALUATED" for other in reports.values()):
             report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
         unknown = _unobserved_by_others(reports) | self._cut() | report.not_evaluated
@@ -259,14 +276,12 @@ class ControlledRun:
             return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, idle=True)
         return RuleOutcome(code=code, title=title, verdict="PASS", checks=self._compared)
 
-    def _not_joined(self) -> list[RuleOutcome]:
-        """What several trainers hold and reduce is joined from records that trainers under a controller do not write."""
+    def _outcomes_of_joined(self) -> list[RuleOutcome]:
         if len(self._trainers) == 1:
             return []
-        return [
-            RuleOutcome(code=rule.code, title=rule.title, verdict="NOT_EVALUATED", reason=NOT_JOINED)
-            for rule in (ReducedOtherwise, ClippedOtherwise, ReplicasDiffer)
-        ]
+        joined = self._joined or JoinedTrainers(len(self._trainers), self.run)
+        absent = [trainer.rank for trainer in self._trainers if not trainer.recorded]
+        return joined.outcomes(absent, ended=self.ended is not None)
 
 
 def _common_shape(event: AnyEvent, schedule: Schedule | None) -> str:

@@ -12,6 +12,7 @@ from rlstep_hooks.judge.reduction.clip import compare_clip, factor_before_read
 from rlstep_hooks.judge.reduction.compare import Difference, compare, earlier_of
 from rlstep_hooks.judge.reduction.parts import joined
 from rlstep_hooks.judge.reduction.records import PartsOfRank, updates_of, why_not_followed
+from rlstep_hooks.judge.rollouts import rollout_of
 from rlstep_hooks.judge.rules.loss.reduced import ClippedOtherwise, ReducedOtherwise
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Where
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.base import Rule
     from rlstep_hooks.record.events import GradientParts, RunStarted
     from rlstep_hooks.record.ledger import Record
+    from rlstep_hooks.record.values import Role
 
 MOST_FINDINGS = 8
 """Different findings of one rule."""
@@ -41,13 +43,13 @@ class Reductions:
 
     def __init__(self, ranks: int, started: RunStarted | None = None) -> None:
         self._ranks = ranks
-        schedule = None if started is None else started.schedule
-        self._per_rollout = None if schedule is None else schedule.updates_per_rollout
+        self._started = started
         self._facts = {} if started is None else started.facts
         self._updates = 0
         self._earlier: dict[str, tuple[int, Earlier]] = {}
         """By role: the latest update, and its elements."""
-        self._found: dict[tuple[str, str], Finding] = {}
+        self._found: dict[tuple[str, Role, str], Finding] = {}
+        """By rule, role and kind of mistake."""
         self.compared = 0
         """Elements whose reduction was compared, on each rank that holds them."""
         self.clipped = 0
@@ -80,36 +82,37 @@ class Reductions:
             (len(rank) for of in known.tensors for element in of.elements for rank in element.parts), default=0
         )
         micro = f"{passes} micro-batches" if passes > 1 else "one micro-batch"
-        expected = f"the mean over {self._ranks} ranks of the gradients of {micro}"
+        whose = "the gradients" if role == "policy" else "the critic's gradients"
+        expected = f"the mean over {self._ranks} ranks of {whose} of {micro}"
         seeds = _seeds(parts)
         for difference in (*(() if seeds is None else (seeds,)), *result.differences):
-            self._report(ReducedOtherwise, expected, difference, update)
+            self._report(ReducedOtherwise, expected, difference, parts[0])
         compared, clipped = compare_clip(parts, known, earlier)
         self.clipped += compared
         # Where each rank holds all, RLS808 sees a norm above its limit; and gradients of ranks that part have norms of their own.
         cause = ReducedOtherwise.code if result.differences else "RLS808"
         for difference in clipped:
-            self._report(ClippedOtherwise, _CLIP, difference, update, explained_by=cause)
+            self._report(ClippedOtherwise, _CLIP, difference, parts[0], explained_by=cause)
 
     def _report(
-        self, rule: type[Rule], expected: str, difference: Difference, update: int, *, explained_by: str = ""
+        self, rule: type[Rule], expected: str, difference: Difference, of: GradientParts, *, explained_by: str = ""
     ) -> None:
-        key = rule.code, difference.variant
-        rollout = None if not self._per_rollout else math.floor(update / self._per_rollout)
+        key = rule.code, of.role, difference.variant
+        rollout = rollout_of(self._started, of.role, of.update)
         known = self._found.get(key)
         if known is None and difference.unknown:
             # What a known mistake does to later updates is seldom a mistake of its own.
-            key = next((of for of in self._found if of[0] == rule.code), key)
+            key = next((other for other in self._found if other[:2] == key[:2]), key)
             known = self._found.get(key)
         if known is None:
-            if sum(code == rule.code for code, _ in self._found) < MOST_FINDINGS:
+            if sum(code == rule.code for code, _, _ in self._found) < MOST_FINDINGS:
                 self._found[key] = Finding(
                     code=rule.code,
                     severity=difference.severity,
                     title=rule.title,
                     expected=expected,
                     observed=difference.observed + _tensors(difference),
-                    where=Where(rollout=rollout, update=update, rank=difference.rank),
+                    where=Where(rollout=rollout, update=of.update, rank=difference.rank),
                     why=difference.why,
                     fix=difference.fix,
                     explained_by=difference.explained_by or explained_by,
@@ -138,7 +141,7 @@ class Reductions:
         ]
 
     def _outcome(self, rule: type[Rule], checks: int, missed: int, reason: str) -> RuleOutcome:
-        if any(code == rule.code for code, _ in self._found):
+        if any(code == rule.code for code, _, _ in self._found):
             return RuleOutcome(code=rule.code, title=rule.title, verdict="FAIL", checks=checks)
         if not checks:
             told = self._declared("not_compared", rule) or reason
