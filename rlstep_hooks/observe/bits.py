@@ -30,3 +30,21 @@ def sum_of_bits(values: Tensor) -> Tensor:
     whole = flat.numel() // per_word * per_word
     rest = bits(flat[whole:]).sum(dtype=torch.int64)
     return flat[:whole].view(torch.int64).sum() + rest if whole else rest
+
+
+class SumsOfMoment:
+    """Sums of the bits of tensors at one moment, at which several watches ask for the same ones: each tensor is read once."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, int, torch.dtype], Tensor] = {}
+
+    def begin(self) -> None:
+        """A moment begins at which tensors may hold others than before."""
+        self._sums = {}
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """As `sum_of_bits`."""
+        at = (tensor.data_ptr(), tensor.numel(), tensor.dtype)
+        if at not in self._sums:
+            self._sums[at] = sum_of_bits(tensor)
+        return self._sums[at]

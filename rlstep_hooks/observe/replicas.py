@@ -54,12 +54,13 @@ class ReplicaWatch:
         self._fetched: DeferredValues[ReplicaSums] = DeferredValues()
         self._held: list[tuple[ReplicaSums, Tensor]] = []
 
-    def look(self, update: int, moment: Moment) -> None:
+    def look(self, update: int, moment: Moment, sum_of: Callable[[Tensor], Tensor] = sum_of_bits) -> None:
         """Read what this rank holds.
 
         Args:
             update: The update that comes next at the beginning and before a step, else the one that was made.
             moment: When.
+            sum_of: Sums the bits of a tensor.
         """
         first = moment == "begin"
         for group in self._groups:
@@ -67,7 +68,7 @@ class ReplicaWatch:
                 continue
             size = -(-len(group.named) // MOST_SUMS)
             starts = range(0, len(group.named), size)
-            sums = _sums([tensor for _, tensor in group.named], size)
+            sums = _sums([tensor for _, tensor in group.named], size, sum_of)
             if sums is None:
                 continue
             names = tuple(_name(group.named[start : start + size]) for start in starts) if first else ()
@@ -95,10 +96,10 @@ class ReplicaWatch:
         ]
 
 
-def _sums(tensors: Sequence[Any], size: int) -> Tensor | None:
+def _sums(tensors: Sequence[Any], size: int, sum_of: Callable[[Tensor], Tensor]) -> Tensor | None:
     """One number for each `size` neighbours, int64; None where they lie on several devices."""
     with torch.no_grad():
-        sums = [sum_of_bits(tensor.detach()) for tensor in tensors]
+        sums = [sum_of(tensor.detach()) for tensor in tensors]
         if len({of.device for of in sums}) != 1:
             return None
         found = torch.stack(sums)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.bits import SumsOfMoment
 from rlstep_hooks.observe.graded import GradedTensors
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.guard import Guard
@@ -75,6 +76,7 @@ class StepFollower:
         self._snapshot: GradientSnapshot | None = None
         self._graded: GradedTensors | None = None
         self._sums: WeightSums | None = None
+        self._bits = SumsOfMoment()
         self._left_over: LeftOver | None = None
         self._known: dict[str, Any] = {}
         """What the host knows of the update that is being made, as fields of UpdateValues."""
@@ -222,9 +224,10 @@ class StepFollower:
 
     def _look_before(self, update: int, *, whole: bool) -> None:
         self._whole = whole
+        self._bits.begin()
         with self._replicas_guard:
             if self._replicas is not None and whole:
-                self._replicas.look(update, "before")
+                self._replicas.look(update, "before", self._bits.of)
 
     def before_part(self, optimizer: Any) -> None:
         """One of several steps that make one update comes next, of the tensors in `param_groups`, whose gradients are there."""
@@ -246,11 +249,13 @@ class StepFollower:
             probed: Whether weights are read around it.
             whole: Whether it is looked at which tensors have a gradient; else it is only if a tensor has its first.
         """
-        if not self.in_parts:
+        if self.in_parts:
+            self._bits.begin()  # the steps have been made since `before_parts`
+        else:
             self._look_before(update, whole=whole)
         with self._weights_guard:
             if self._sums is not None:
-                self._sums.before_step(update)
+                self._sums.before_step(update, self._bits.of)
             left_over = None if self._left_over is None else self._left_over.before_step()
             if self.probe is not None and left_over is not None:
                 self.probe.found_left_over(left_over)
@@ -279,9 +284,10 @@ class StepFollower:
             rate: The learning rate of its first group.
             whole: Whether all that it leaves, weights and gradients, is compared with what the next step begins with.
         """
+        self._bits.begin()
         with self._weights_guard:
             if self._sums is not None and whole:
-                self._sums.after_step()
+                self._sums.after_step(self._bits.of)
             if self.probe is not None:
                 self.probe.after_step(update, rate)
             if self._known:
@@ -290,11 +296,12 @@ class StepFollower:
                 self._left_over.begin()
         with self._replicas_guard:
             if self._replicas is not None and self._whole:
-                self._replicas.look(update, "after")
+                self._replicas.look(update, "after", self._bits.of)
         with self._reduction_guard:
             if self._reduction is not None:
                 norm, limit = (None, None) if self._norm is None else self._norm
                 self._reduction.after_step(update, norm=norm, limit=limit, scale=self.gradient_scale)
+        self._bits.begin()
         with self._replay_guard:
             if self._replay is not None:
                 self._replay.after_step(update)

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import sum_of_bits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class WeightSums:
@@ -30,19 +30,23 @@ class WeightSums:
         """The sums right after an update; None where they were not taken."""
         self._held: list[tuple[int, Tensor]] = []
 
-    def after_step(self) -> None:
-        """An update was made; the weights that it leaves are those that the next one should begin with."""
-        self._left = self._sums()
+    def after_step(self, sum_of: Callable[[Tensor], Tensor] = sum_of_bits) -> None:
+        """An update was made; the weights that it leaves are those that the next one should begin with.
 
-    def before_step(self, update: int) -> None:
-        """The optimizer is about to step."""
+        Args:
+            sum_of: Sums the bits of a tensor.
+        """
+        self._left = self._sums(sum_of)
+
+    def before_step(self, update: int, sum_of: Callable[[Tensor], Tensor] = sum_of_bits) -> None:
+        """The optimizer is about to step; arguments as in `after_step`."""
         left, self._left = self._left, None
-        now = None if left is None else self._sums()
+        now = None if left is None else self._sums(sum_of)
         if left is not None and now is not None and now.device == left.device:
             self._held.append((update, (now != left).sum().float().reshape(1)))
 
-    def _sums(self) -> Tensor | None:
-        sums = [sum_of_bits(p.detach()) for p in self._parameters]
+    def _sums(self, sum_of: Callable[[Tensor], Tensor]) -> Tensor | None:
+        sums = [sum_of(p.detach()) for p in self._parameters]
         return torch.stack(sums) if len({of.device for of in sums}) == 1 else None
 
     def work_up(self) -> list[tuple[int, Tensor]]:

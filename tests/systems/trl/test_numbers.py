@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 import torch
 
 from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.observe.bits import SumsOfMoment, sum_of_bits
 from rlstep_hooks.observe.deferred import DeferredValues
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
+from rlstep_hooks.observe.replicas import Replicated, ReplicaWatch
 from rlstep_hooks.observe.weight_probe import WeightProbe
+from rlstep_hooks.observe.weight_sums import WeightSums
 from rlstep_hooks.record.events import Measured, MicroBatchValues, UpdateValues
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
@@ -305,3 +309,24 @@ def test_a_generation_that_lays_sequences_end_to_end_gives_no_log_probs() -> Non
         processors[0](torch.tensor([3, 4, 5]), torch.zeros(1, 3, 8))
     assert watch.take(torch.zeros(1, 2, dtype=torch.int64)) is None
     assert gaps.said == []
+
+
+def test_watches_of_one_moment_read_a_tensor_once_and_the_next_moment_reads_it_again() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    groups = [Replicated("weights", [("weight", weight)])]
+    replicas, sums, moment = ReplicaWatch(groups), WeightSums([weight]), SumsOfMoment()
+    summed = mock.Mock(side_effect=sum_of_bits)
+    with mock.patch("rlstep_hooks.observe.bits.sum_of_bits", summed):
+        sums.after_step(moment.of)
+        replicas.look(0, "after", moment.of)
+        assert summed.call_count == 1
+        moment.begin()
+        with torch.no_grad():
+            weight[0] = 3.0
+        replicas.look(1, "before", moment.of)
+        sums.before_step(1, moment.of)
+        assert summed.call_count == 2
+    assert [(update, moved.item()) for update, moved in sums.work_up()] == [(1, 1.0)]
+    replicas.send()
+    before, after = (event.sums for event in replicas.arrived(lambda: 0.0, wait=True))
+    assert before != after

@@ -205,4 +205,5 @@ def main(folder: Path, deployment: Deployment) -> None:
     os._exit(0)  # torch aborts or hangs now and then when the interpreter of a rank exits, after all is done
 
 
-main(Path(sys.argv[1]), sys.argv[2])  # type: ignore[arg-type]  # the launch gives one of them
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])  # type: ignore[arg-type]  # the launch gives one of them

@@ -1,0 +1,215 @@
+"""What the audit's hooks take of a TRL run of two ranks: processor time of the hooks by that of the whole process, for each deployment.
+
+Each call of a hook is timed by its thread's processor time, without what it wraps; hooks that torch calls (of tensors, modules and
+optimizers) are timed too. A cycle is one rollout and the two updates on it. The first 8 cycles compare everything; later cycles mix
+what is compared, one of 41, with what is not. So three figures are printed: the first cycles but for the one with the imports, the
+later cycles in which gradients are joined or losses recomputed, and the others.
+
+    python -m tests.bench.ranks_overhead [--deployments ddp fsdp2 zero2 zero3] [--updates N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from transformers import TrainerCallback
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.record.cadence import ALL_OF_FIRST
+from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
+from tests.bench.hook_meter import Stopwatch
+from tests.bench.trl_overhead import LARGER
+from tests.systems.trl_ranks.train_many import (
+    allow_sharding_on_the_cpu,
+    gather_outside_of_the_graph,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DEPLOYMENTS = ("ddp", "fsdp2", "zero2", "zero3")
+RANKS = 2
+PATIENCE = 1800
+"""Seconds for one launch."""
+COMPARED = 0.002
+"""Share of a rank's processor time above which a later cycle counts as one in which something is compared: cycles of both kinds
+differ by a factor of ten and more."""
+REGISTERED = (
+    (torch.Tensor, "register_hook"),
+    (torch.Tensor, "register_post_accumulate_grad_hook"),
+    (torch.nn.Module, "register_forward_pre_hook"),
+    (torch.nn.Module, "register_forward_hook"),
+    (torch.optim.Optimizer, "register_step_pre_hook"),
+    (torch.optim.Optimizer, "register_step_post_hook"),
+)
+"""Where torch is given hooks."""
+
+
+class Cycles(TrainerCallback):  # type: ignore[misc]
+    """Processor time of each cycle, and of hooks in it.
+
+    Args:
+        watches: Gets a watch with each call of a hook.
+    """
+
+    def __init__(self, watches: list[Stopwatch]) -> None:
+        self.watches = watches
+        self.cycles: list[tuple[float, float]] = []
+        """Seconds of this process in all its threads, and of hooks."""
+        self._began = time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An update ended."""
+        if state.global_step % LARGER.updates_per_cycle:
+            return
+        now = time.process_time()
+        self.cycles.append((now - self._began, sum(watch.processor for watch in self.watches)))
+        self.watches.clear()
+        self._began = now
+
+
+def _of_the_audit(hook: Callable[..., Any]) -> bool:
+    while isinstance(hook, partial):
+        hook = hook.func
+    return getattr(inspect.unwrap(hook), "__module__", "").startswith("rlstep_hooks.")
+
+
+@contextlib.contextmanager
+def watched(watches: list[Stopwatch]) -> Iterator[None]:
+    """Every hook of the audit is called with a watch."""
+
+    def whole(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return hook(*args, **kwargs)
+            finally:
+                watch.stop()
+                watches.append(watch)
+
+        return timed
+
+    place = Patches.wrap
+
+    def wrap(self: Patches, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return wrapper(watch.around(wrapped), instance, args, kwargs)
+            finally:
+                watch.stop()
+                watches.append(watch)
+
+        place(self, owner, name, timed)
+
+    def registering(register: Callable[..., Any]) -> Callable[..., Any]:
+        def registered(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            return register(self, whole(hook) if _of_the_audit(hook) else hook, *args, **kwargs)
+
+        return registered
+
+    with contextlib.ExitStack() as placed:
+        placed.enter_context(mock.patch.object(Patches, "wrap", wrap))
+        for owner, name in REGISTERED:
+            placed.enter_context(mock.patch.object(owner, name, registering(getattr(owner, name))))
+        for name in [name for name in vars(StepAuditCallback) if name.startswith("on_")]:
+            placed.enter_context(mock.patch.object(StepAuditCallback, name, whole(getattr(StepAuditCallback, name))))
+        yield
+
+
+def train(folder: Path, deployment: Any, updates: int) -> None:
+    """Train on this rank, and leave its cycles in FOLDER/rank<N>.json."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    if deployment.startswith("fsdp"):
+        allow_sharding_on_the_cpu()
+    if deployment.startswith("zero"):
+        gather_outside_of_the_graph()
+    watches: list[Stopwatch] = []
+    cycles = Cycles(watches)
+    with watched(watches):
+        trainer = tiny_trainer(
+            folder / "out",
+            callbacks=[StepAuditCallback(log_dir=folder / "log"), cycles],
+            model=tiny_model(tiny_tokenizer(), **LARGER.model),
+            max_steps=updates,
+            logging_steps=10_000,
+            **LARGER.settings,
+            **settings_of(deployment, {}),
+        )
+        trainer.train()
+    (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(cycles.cycles))
+    os._exit(0)  # torch aborts or hangs now and then when the interpreter of a rank exits, after all is done
+
+
+def shares(cycles: list[tuple[float, float]]) -> dict[str, list[tuple[float, float]]]:
+    """The cycles by what is compared in them."""
+    later = cycles[ALL_OF_FIRST:]
+    return {
+        f"the first {ALL_OF_FIRST}": cycles[1:ALL_OF_FIRST],
+        "later, compared": [of for of in later if of[1] > COMPARED * of[0]],
+        "later, others": [of for of in later if of[1] <= COMPARED * of[0]],
+        "all later": later,
+    }
+
+
+def measure(deployment: str, updates: int) -> None:
+    """Train in a deployment, and print what hooks take."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(RANKS), "--standalone", "-m"]
+        subprocess.run(
+            [*command, __spec__.name, "--rank-of", deployment, "--folder", scratch, "--updates", str(updates)],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            stdout=subprocess.DEVNULL,
+            timeout=PATIENCE,
+            check=True,
+        )
+        of_ranks = [json.loads(Path(scratch, f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    every = [shares(cycles) for cycles in of_ranks]
+    each = statistics.median(whole for cycles in of_ranks for whole, _ in cycles) / LARGER.updates_per_cycle
+    print(f"{deployment}: {1000 * each:.0f} ms of processor time an update and rank")
+    for kind in every[0]:
+        found = [cycle for of in every for cycle in of[kind]]
+        if found:
+            hooks, whole = sum(of[1] for of in found), sum(of[0] for of in found)
+            print(
+                f"  {kind}: {len(found)} cycles, hooks take {100 * hooks / whole:.2f} %, "
+                f"{1000 * hooks / len(found) / LARGER.updates_per_cycle:.1f} ms an update"
+            )
+
+
+def main() -> None:
+    """Print all figures."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--deployments", nargs="+", choices=DEPLOYMENTS, default=DEPLOYMENTS)
+    arguments.add_argument("--updates", type=int, default=120)
+    arguments.add_argument("--rank-of", choices=DEPLOYMENTS, help=argparse.SUPPRESS)
+    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    if options.rank_of:
+        train(options.folder, options.rank_of, options.updates)
+    for deployment in options.deployments:
+        measure(deployment, options.updates)
+
+
+if __name__ == "__main__":
+    main()
