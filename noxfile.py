@@ -68,7 +68,7 @@ nox.options.sessions = [
     f"trl(release='{NEWEST}')",
     "trl-older",
     "trl-step",
-    "ranks",
+    "ranks-quick",
     "classic",
     "verl",
     "openrlhf",
@@ -180,7 +180,10 @@ def install_trl_with_deepspeed(session: nox.Session, release: str) -> dict[str, 
     build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
     session.install("--no-deps", "--no-build-isolation", f"deepspeed=={release}", env=build)
     # Each release of DeepSpeed has a folder of its own: two that share one build everything anew, and can wait for each other.
-    return {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute()), "DS_ACCELERATOR": "cpu"}
+    return {
+        "TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute()),
+        "DS_ACCELERATOR": "cpu",
+    }
 
 
 def install_verl(session: nox.Session) -> None:
@@ -317,9 +320,17 @@ def trl_older(session: nox.Session, release: str) -> None:
 @nox.session
 @leaves_room
 def ranks(session: nox.Session) -> None:
-    """TRL under a real DeepSpeed engine on the CPU, two processes: healthy runs of each ZeRO stage, and faults."""
+    """TRL on two ranks and more, on the CPU: DDP, FSDP1, FSDP2, each ZeRO stage; healthy runs and faults. Not by default."""
     kept = install_trl_with_deepspeed(session, "0.19.8")
     session.run("pytest", "tests/systems/trl_ranks", *session.posargs, env=OFFLINE | kept)
+
+
+@nox.session(name="ranks-quick")
+@leaves_room
+def ranks_quick(session: nox.Session) -> None:
+    """Of `nox -s ranks` what is tested each time: DDP, FSDP2 and DeepSpeed, one launch each."""
+    kept = install_trl_with_deepspeed(session, "0.19.8")
+    session.run("pytest", "-m", "not thorough", "tests/systems/trl_ranks", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session(name="ranks-bugs")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-LIMIT = 400
+LIMIT = 900
 """Seconds for one launch; the first one of an environment compiles DeepSpeed's operations."""
 
 

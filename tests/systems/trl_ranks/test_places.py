@@ -11,6 +11,7 @@ import pytest
 
 from tests.systems.trl_ranks.launched import launch
 
+pytestmark = pytest.mark.thorough
 SCRIPT = Path(__file__).with_name("places_deepspeed.py")
 PARTS = (
     "zero1", "zero1-bf16", "zero1-bf16-accumulated", "zero1-offload",
