@@ -126,7 +126,7 @@ def launch(folder: Path, deployment: str, *cases: str, processes: int = 2) -> di
 
 
 def cases_of(table: Mapping[str, Iterable[str]]) -> list[Any]:
-    """Deployment and case; FSDP1, which torch is giving up, is not in each run of the tests."""
+    """Deployment and case; FSDP1, which torch has deprecated, is not in each run of the tests."""
     return [
         pytest.param(deployment, case, marks=[pytest.mark.thorough] if deployment == "fsdp1" else [])
         for deployment, cases in table.items()
@@ -161,7 +161,7 @@ def test_a_fault_is_found_with_its_rank_and_update(launched: Any, deployment: st
 
 @pytest.mark.thorough
 def test_a_hook_of_low_rank_is_silent(tmp_path: Path) -> None:
-    """By itself: once on a busy machine gloo broke off in it (a collective of another size than the other rank's), not again in 8 runs."""
+    """By itself: on a busy machine gloo once broke off in it (the other rank's collective had another size), and in 8 more runs not."""
     told = launch(tmp_path, "ddp", "lowrank")["lowrank"]
     assert "error" not in told, told["error"]
     assert (told["verdict"], [finding for finding in told["findings"] if finding[1] != "info"]) == ("PASS", [])
