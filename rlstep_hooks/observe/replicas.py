@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.record.events import Moment, Replica
+    from rlstep_hooks.record.values import Role
 
 MOST_SUMS = 512
 """Numbers of one look at one kind of tensors; where there are more tensors, neighbours share one."""
@@ -47,10 +48,12 @@ class ReplicaWatch:
 
     Args:
         groups: What is looked at.
+        role: Whose it is.
     """
 
-    def __init__(self, groups: Sequence[Replicated]) -> None:
+    def __init__(self, groups: Sequence[Replicated], *, role: Role = "policy") -> None:
         self._groups = [group for group in groups if group.named]
+        self._role = role
         self._fetched: DeferredValues[ReplicaSums] = DeferredValues()
         self._held: list[tuple[ReplicaSums, Tensor]] = []
 
@@ -72,7 +75,9 @@ class ReplicaWatch:
             if sums is None:
                 continue
             names = tuple(_name(group.named[start : start + size]) for start in starts) if first else ()
-            event = ReplicaSums(update=update, moment=moment, kind=group.kind, names=names, device=_device(sums))
+            event = ReplicaSums(
+                update=update, moment=moment, kind=group.kind, role=self._role, names=names, device=_device(sums)
+            )
             self._held.append((event, sums))
         del self._held[:-MOST_HELD]
 

@@ -237,9 +237,10 @@ class TrainerRecord:
             changed = Columns(RolloutValues, (refresh,), ("reference_changed",))
             self._numbers.add(changed, (weights != first).count_nonzero().float().reshape(1))
 
-    def before_step(self, role: Role, *, replayed: bool) -> None:
-        """The optimizer is about to step; gradients are final. Some steps are replayed."""
-        self.steps[role].before_step(self._updates[role], replayed=replayed)
+    def before_step(self, role: Role, *, replayed: bool, whole: bool = True) -> None:
+        """The optimizer is about to step; gradients are final. Some steps are replayed. What all ranks should hold alike, and which
+        tensors have a gradient, is looked at if `whole`."""
+        self.steps[role].before_step(self._updates[role], replayed=replayed, whole=whole)
 
     def after_step(self, role: Role, rate: Any, *, whole: bool = False) -> None:
         """The optimizer has stepped. All weights that it leaves are compared with those that the next step begins with, if `whole`."""
@@ -277,6 +278,7 @@ class TrainerRecord:
         """Start fetching numbers from the device: the framework synchronises with it before `write_numbers`."""
         for steps in self.steps.values():
             steps.add_to(self._numbers)
+            steps.parts_sent()
         self._numbers.send()
 
     def write_numbers(self, losses: Callable[[], Mapping[int, LossNumbers]] = dict) -> None:
@@ -300,6 +302,9 @@ class TrainerRecord:
         event = measured(found, self.writer.now)
         if event is not None:
             self.writer.emit(event)
+        for steps in self.steps.values():
+            for parts in steps.parts_arrived(self.writer.now):
+                self.writer.emit(parts)
 
 
 def _given(values: LossNumbers | RolloutValues) -> dict[str, Any]:

@@ -70,7 +70,13 @@ LINKS: dict[LinkName, Link] = {
         "not in between, where FSDP reduces gradients; not with a gradient scaler",
         proved=("FSDP2",),
     ),
-    "reduction": no("what a rank gives to FSDP and what it gets is not followed yet"),
+    "reduction": yes(
+        "what each trainer's backward passes gave against what its optimizer gets, of policy and critic, and the clip by the norm "
+        "over all trainers",
+        "not with Ulysses, where one of the ranks that share sequences keeps a record",
+        often="whole",
+        proved=("FSDP2",),
+    ),
     "gradient norm": yes(
         "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=("FSDP2",)
     ),
@@ -98,7 +104,12 @@ LINKS: dict[LinkName, Link] = {
         "only a distance with such a cause",
     ),
     "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
-    "replicas": no("its ranks hold shards, of which there are no replicas"),
+    "replicas": yes(
+        "the bits of all buffers, when training begins and around steps",
+        "not weights, of which ranks hold shards",
+        often="whole",
+        proved=("FSDP2",),
+    ),
 }
 
 _ENGINE = yes(
@@ -159,4 +170,15 @@ RULES: dict[str, Link] = {
         "mini-batch is taken as verl counted it",
         "compared",
     ),
+    "RLS811": yes(
+        "what each trainer's backward passes gave, and what it got of the reduction, of policy and critic, while the run goes on",
+        "not with Ulysses, where one of the ranks that share sequences keeps a record; not what engines other than FSDP reduce",
+        "whole",
+    ),
+    "RLS812": yes(
+        "what the optimizer of each trainer uses, against what came of the reduction",
+        "not with a gradient scaler",
+        "whole",
+    ),
+    "RLS419": yes("the buffers", "not weights, which are shards", "whole"),
 }

@@ -9,14 +9,18 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import stepped_by
+from rlstep_hooks.observe.reduction import ReductionWatch
+from rlstep_hooks.observe.replicas import ReplicaWatch
 from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.record.events import NOT_FINITE
 from rlstep_hooks.systems.verl.observe import settings
 from rlstep_hooks.systems.verl.observe.engines import role_of
+from rlstep_hooks.systems.verl.observe.ranks import USUAL_PASSES, ranks_of, reduction_of, replicas_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.observe.settings import SettingsWatch
+    from rlstep_hooks.observe.steps import StepFollower
     from rlstep_hooks.observe.trainer_record import TrainerRecord
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
@@ -25,6 +29,7 @@ _SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "cr
 """The section of verl's configuration of each role."""
 
 _ORDER, _VALUES, _OPTIMIZER = ("order",), ("log_ratio", "weights"), ("optimizer",)
+_REDUCTION, _REPLICAS = ("reduction",), ("replicas",)
 """What is not observed any more where a hook fails."""
 
 
@@ -73,11 +78,38 @@ class EngineSteps:
         self._settings[role] = settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim")
         names = engine.module.named_parameters()
         steps.watch_whole((plain_name(name), local_shard(parameter)) for name, parameter in names)
+        if ranks_of(engine) > 1:
+            self._follow_ranks(engine, steps)
         return True
 
-    def asked(self) -> None:
-        """verl is about to step its optimizer, or to leave the step out."""
+    def _follow_ranks(self, engine: Any, steps: StepFollower) -> None:
+        """Read what this rank gives to gradients, gets of them, and holds as all others do."""
+        guard = Guard(self._record.writer, _REDUCTION)
+        with guard:
+            found = reduction_of(engine)
+            if found.hidden:
+                self._record.writer.cannot("reduction", found.hidden)
+            else:
+                steps.watch_reduction(
+                    ReductionWatch(
+                        found.places,
+                        guard,
+                        passes=USUAL_PASSES,
+                        role=steps.role,
+                        reduced_in=found.reduced_in,
+                        approximate=found.approximate,
+                        now=found.now,
+                    )
+                )
+                if getattr(engine, "scaler", None) is not None:
+                    steps.gradient_scale = None
+        with Guard(self._record.writer, _REPLICAS):
+            steps.watch_replicas(ReplicaWatch(replicas_of(engine), role=steps.role), 0)
+
+    def asked(self, engine: Any) -> None:
+        """verl is about to clip gradients, which are reduced by now, and to step the optimizer of an engine or leave the step out."""
         self._stepped, self._asked = False, True
+        self._record.steps[role_of(engine)].gradients_reduced()
 
     def gradients_made(self, engine: Any) -> None:
         """The forward and backward passes of an update are done."""
@@ -108,7 +140,8 @@ class EngineSteps:
     # Steps of an optimizer
 
     def _before(self, call: Call) -> None:
-        self._record.before_step(self._roles[id(call.owner)], replayed=self._losses.looks)
+        replayed, whole = self._losses.looks, self._losses.looks_at_all
+        self._record.before_step(self._roles[id(call.owner)], replayed=replayed, whole=whole)
 
     def _see_norm(self, call: Call) -> None:
         role = self._roles[id(call.owner)]

@@ -284,7 +284,7 @@ class VerlTrainer:
         """A forward of training begins; its data are still where verl's loader left them."""
         self._record.abandon_microbatch()
         with self._record.values:
-            self._record.begin_window(role)
+            self._record.begin_window(role, followed=self._losses.looks_at_all)
         with self._record.samples:
             samples = int(data.shape[0])
             found = Recognised()

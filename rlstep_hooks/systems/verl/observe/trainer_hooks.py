@@ -243,7 +243,7 @@ def _passes(trainer: VerlTrainer, call: Call) -> None:
 
 
 def _optimizer_step(trainer: VerlTrainer, call: Call) -> Iterator[None]:
-    trainer.steps.asked()
+    trainer.steps.asked(call.owner)
     yield
     trainer.after_update(call.owner, call.result)
 
