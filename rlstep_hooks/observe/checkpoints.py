@@ -53,6 +53,8 @@ def _note(folder: Path, process: str, path: str) -> Path:
 def restored(now: State, first: State, noted: State | None, *, loads: dict[str, bool], exact: bool) -> dict[str, Any]:
     """The fact of a role that rule RLS702 reads.
 
+    `optimizer_left_out` has the optimizer's steps where the configuration loads the weights without it: a fresh one trains on.
+
     Args:
         now: When training begins.
         first: When the model was built, before any checkpoint was loaded.
@@ -72,4 +74,5 @@ def restored(now: State, first: State, noted: State | None, *, loads: dict[str, 
         "saved_optimizer_step": None if noted is None else noted.optimizer_step,
         "lr_tick": now.lr_tick if loads["extra"] else None,
         "saved_lr_tick": None if noted is None else noted.lr_tick,
+        "optimizer_left_out": now.optimizer_step if loads["model"] and not loads["optimizer"] else None,
     }

@@ -62,6 +62,9 @@ def test_steps_and_ticks_are_said_where_they_are_loaded() -> None:
         "saved_optimizer_step": 3,
         "lr_tick": 5,
         "saved_lr_tick": 2,
+        "optimizer_left_out": None,
     }
     without = restored(now, now, noted, loads=ALL | {"optimizer": False, "extra": False}, exact=True)
-    assert (without["optimizer_step"], without["lr_tick"]) == (None, None)
+    assert (without["optimizer_step"], without["lr_tick"], without["optimizer_left_out"]) == (None, None, 4)
+    neither = restored(now, now, noted, loads=dict.fromkeys(ALL, False), exact=True)
+    assert neither["optimizer_left_out"] is None, "a run that keeps nothing of the checkpoint"

@@ -115,7 +115,9 @@ BROKEN: dict[str, Broken] = {
         said="Reward function is not implemented", overrides=("reward.custom_reward_function.path=null",)
     ),
     "a checkpoint without the optimizer": Broken(
-        said="RLS702", overrides=("actor_rollout_ref.actor.checkpoint.save_contents=[model,extra]",)
+        said="RLS702",
+        overrides=("actor_rollout_ref.actor.checkpoint.save_contents=[model,extra]",),
+        options=("--strict",),
     ),
     "a reward function under the name of an older release": Broken(
         said="custom_reward_function.path (now reward.custom_reward_function.path)",

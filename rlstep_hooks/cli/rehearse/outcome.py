@@ -35,6 +35,8 @@ _OF_RANDOMNESS = frozenset({"RLS505"})
 _OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
 """Rules about the learning rate over the whole run; where a script built the schedule, the real updates are looked at instead."""
 
+_OF_RESUMES = "RLS7"
+"""The hundred of rules about resuming: what they warn of in the resumed run is not proved by it."""
 
 _OF_THIS_MACHINE = (
     "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "FileNotFoundError", "not compiled with CUDA", "No CUDA GPUs",
@@ -296,9 +298,12 @@ def _resume(rehearsed: Rehearsed, own_rate: bool) -> list[Line]:
     report = part.report
     if report is None or not part.of("trained"):
         return [Line(what=what, state="not proved", detail="the resumed run recorded nothing")]
-    errors = [each for each in _findings([part], own_rate) if each.severity == "error"]
-    if errors:
-        return [Line(what=what, state="wrong", detail=f"{errors[0].code} {errors[0].title}: {errors[0].observed}")]
+    findings = _findings([part], own_rate)
+    errors = [each for each in findings if each.severity == "error"]
+    doubted = errors or [each for each in findings if each.code.startswith(_OF_RESUMES)]
+    if doubted:
+        detail = f"{doubted[0].code} {doubted[0].title}: {doubted[0].observed}"
+        return [Line(what=what, state="wrong" if errors else "not proved", detail=detail)]
     updates = part.of("trained")[-1].values["updates"]
     if [each.values for each in rehearsed.first.of("set")] != [each.values for each in part.of("set")]:
         detail = "the resumed run has other rows than the first: the script draws or splits them without a seed"

@@ -20,6 +20,11 @@ _WEIGHTS = {
 """What a resumed run may hold instead of the weights of its checkpoint."""
 
 
+def _goes_on(step: int | None, saved: int | None) -> bool | None:
+    """Whether an optimizer that the configuration does not load has steps all the same; None where none were saved."""
+    return None if step is None or saved == 0 else step > 0
+
+
 class CheckpointNotRestored(Rule):
     """A resumed run does not hold what its checkpoint should have brought back.
 
@@ -28,8 +33,8 @@ class CheckpointNotRestored(Rule):
         what the run that saved the checkpoint noted beside its records, where it did; the position of the learning rate
         against the rollouts that the plan has before this one; and the loader's position against the rows that these
         rollouts took. Without a note, weights that are still those from before the checkpoint was loaded, and an
-        optimizer without a step, are errors all the same. What the configuration leaves out of loading is not looked
-        at.
+        optimizer without a step, are errors all the same. Where the configuration loads the weights and leaves out the
+        optimizer, an optimizer that begins without a step is a warning; what else it leaves out is not looked at.
 
     Why it matters:
         A checkpoint that is not loaded raises no error. Training goes on from the first weights under the old step
@@ -84,6 +89,17 @@ class CheckpointNotRestored(Rule):
             planned = "1 step or more" if saved is None else number(saved, "steps")
             right = step > 0 if saved is None else step == saved
             self._compare(f"an optimizer{of} after {planned}", f"an optimizer{of} after {number(step, 'steps')}", right)
+        saved = restored["saved_optimizer_step"]
+        if not self.holds(_goes_on(restored.get("optimizer_left_out"), saved)):
+            steps = "1 step or more" if saved is None else number(saved, "steps")
+            self.fail(
+                severity="warning",
+                expected=f"an optimizer{of} after {steps}",
+                observed=f"an optimizer{of} that begins anew: the configuration leaves it out of what is loaded",
+                why="the moments are lost: the first updates after the resume are not those that the run would have made without it",
+                fix="save and load the optimizer with the weights",
+                variant=f"left out{of}",
+            )
         if tick is not None and self.schedule.lr_clock == "rollout":
             saved = restored["saved_lr_tick"]
             due = rollouts if saved is None else saved

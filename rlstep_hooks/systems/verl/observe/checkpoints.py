@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def state_of(engine: Any, weights: Tensor) -> State:
     """The state of an engine. Waits for its device, which happens at the start and where a checkpoint is written anyway."""
-    return State(checksum_of_weights(weights), _optimizer_step(engine.optimizer), _tick(engine.lr_scheduler))
+    return State(checksum_of_weights(weights), optimizer_step(engine.optimizer), _tick(engine.lr_scheduler))
 
 
 def checksum_of_weights(weights: Tensor) -> int:
@@ -26,15 +26,20 @@ def _tick(scheduler: Any) -> int | None:
     return tick if isinstance(tick, int) else None
 
 
-def _optimizer_step(optimizer: Any) -> int | None:
-    """The steps of the first parameter that has any; 0 where no parameter has a state yet."""
+def optimizer_step(optimizer: Any) -> int | None:
+    """The steps of the first parameter that has any; 0 where none has a state yet, None where none ever will or states count none."""
     states = getattr(optimizer, "state", None)
     if states is None:
         return None
     first = next((state for state in states.values() if state), None)
     if first is None:
-        return 0
+        return None if _keeps_nothing(optimizer) else 0
     return int(first["step"]) if "step" in first else None
+
+
+def _keeps_nothing(optimizer: Any) -> bool:
+    """Whether it is SGD without momentum, whose state stays empty (torch/optim/sgd.py `_init_group`, 2.13)."""
+    return all(group.get("momentum") == 0 and "dampening" in group for group in optimizer.param_groups)
 
 
 def loader_position(loader: Any) -> int:
