@@ -197,5 +197,16 @@ CHECKS: tuple[Check | Demand, ...] = (
         for samples, when in (("samples_per_rollout", "in the first rollout"), ("samples_of_last_rollout", _LAST))
         for check in _shared(samples, processes, when, where)
     ),
+    # The parameters of PEFT's wrapper are sent under its names, and vLLM's model has none of these. Raised by 0.11.2 with vLLM 0.32;
+    # the same loop was read in 0.5.7, 0.9.9, 0.10.3 and 0.11.0. Reported: OpenRLHF issues 546, 991, 1081.
+    Check(
+        "ds.lora.rank <= 0",
+        "ValueError: There is no module or parameter named 'base_model' in vLLM's model: OpenRLHF sends the weights of an adapter "
+        "under the names that PEFT gives them",
+        fix=f"{flag_of('ds.lora.rank')} = 0",
+        when="at the first sync of the weights, after the first updates",
+        source="{home} trainer/ray/ppo_actor.py broadcast_to_vllm",
+        where="vllm.num_engines",
+    ),
 )
 """In the order in which a run meets them."""

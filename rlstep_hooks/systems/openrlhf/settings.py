@@ -49,6 +49,7 @@ SETTINGS: dict[str, Typed] = {
     "algo.kl.init_coef": number(0.01, also=("init_kl_coef",)),
     "ds.ring_attn_size": count(1, also=("ring_attn_size",)),
     "ds.tensor_parallel_size": count(1, also=("ds_tensor_parallel_size",)),
+    "ds.lora.rank": count(0, least=_ANY, also=("lora_rank",)),
     "actor.num_nodes": count(1, also=("actor_num_nodes",)),
     "actor.num_gpus_per_node": count(8, also=("actor_num_gpus_per_node",)),
     "critic.num_nodes": count(1, least=0, also=("critic_num_nodes",)),
@@ -78,7 +79,7 @@ OF_SCHEDULE = tuple(name for name in SETTINGS if not name.startswith(("actor.lr_
 SHOWN = tuple(
     name
     for name in OF_SCHEDULE
-    if ".is_correction" not in name and name not in ("actor.policy_loss_type", "rollout.top_p")
+    if ".is_correction" not in name and name not in ("actor.policy_loss_type", "rollout.top_p", "ds.lora.rank")
 )
 """Settings that are shown beside the Schedule; the correction is shown in words."""
 

@@ -123,6 +123,7 @@ def test_a_smaller_last_rollout_leaves_gradients() -> None:
         ("--rollout.n_samples_per_prompt 1", "group_norm requires n_samples_per_prompt > 1", "2 or more"),
         ("--algo.advantage.estimator grpo", "invalid choice: 'grpo'", "group_norm"),
         ("--rollout.vllm_generate_batch_size 512", "requires --train.async_enable", "256"),
+        ("--ds.lora.rank 16", "no module or parameter named 'base_model'", "ds.lora.rank = 0"),
     ],
 )
 def test_refusals(more: str, message: str, fix: str) -> None:
