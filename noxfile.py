@@ -138,9 +138,9 @@ SMALL_LAUNCH = (
 )  # fmt: skip
 
 KEPT = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Python keeps its bytecode even where it is told not to: the fast tests start this package about 150 times."""
+"""Python keeps its bytecode even where it is told not to: tests start this package again and again, the fast ones about 150 times."""
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+OFFLINE = KEPT | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
 
 def leaves_room(function: Callable[..., None]) -> Callable[..., None]:
@@ -557,7 +557,7 @@ def fuzz(session: nox.Session) -> None:
     session.run("python", "-m", "tests.fuzz", *session.posargs)
     session.run("python", "-m", "tests.fuzz.pool")
     session.run("pytest", *IN_PARALLEL, "tests/fuzz")
-    session.run("pytest", *IN_PARALLEL, *FAST, env={"RLSTEP_EXAMPLES": "500"})
+    session.run("pytest", *IN_PARALLEL, *FAST, env=KEPT | {"RLSTEP_EXAMPLES": "500"})
 
 
 @nox.session

@@ -10,13 +10,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli import main
 from rlstep_hooks.cli.app import parser
 from rlstep_hooks.cli.plan import OPTIONS
 from rlstep_hooks.planning.schedule import Schedule
+from tests.examples import MANY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -360,7 +361,7 @@ def test_recipes_have_sources(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @given(st.lists(st.text(max_size=15), max_size=6))
-@settings(deadline=None, max_examples=150)
+@MANY
 def test_any_words_are_planned_or_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", "--", *words])

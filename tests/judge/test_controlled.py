@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.controlled.compose import REMEMBERED, TrainerPhases
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
 
-FEWER = settings(max_examples=30)
 
 PLAN = phase_plan(
     world_size=2,
@@ -127,7 +126,6 @@ def test_a_micro_batch_is_as_old_as_the_oldest_of_its_samples() -> None:
     assert (sampled[mixed.index], sampled[mixed.index + 1]) == (2, 4)  # type: ignore[union-attr]
 
 
-@FEWER
 @given(case=phase_cases())
 def test_files_give_the_report_of_the_live_run(case: PhaseCase, tmp_path_factory: pytest.TempPathFactory) -> None:
     script = scripted_phases(case)
@@ -136,7 +134,6 @@ def test_files_give_the_report_of_the_live_run(case: PhaseCase, tmp_path_factory
     assert report_of(folder) == Live().play(script).run.report()
 
 
-@FEWER
 @given(case=phase_cases(), data=st.data())
 def test_files_give_the_report_of_the_live_run_also_of_a_run_with_a_fault(
     case: PhaseCase, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -158,7 +155,6 @@ def happened(line: tuple[str, AnyEvent]) -> bool:
     return line[0] == CONTROLLER or not isinstance(line[1], Phase)
 
 
-@FEWER
 @given(case=phase_cases(critic=True))
 def test_a_critic_may_have_processes_of_its_own(case: PhaseCase, tmp_path_factory: pytest.TempPathFactory) -> None:
     script = scripted_phases(case)
@@ -191,7 +187,6 @@ def resumed_cases(draw: st.DrawFn) -> tuple[PhaseCase, PhasePosition]:
     return msgspec.structs.replace(case, skipped=skipped), position
 
 
-@FEWER
 @given(resumed_cases())
 def test_a_resumed_run_as_planned_passes(resumed: tuple[PhaseCase, PhasePosition]) -> None:
     case, start = resumed
@@ -221,7 +216,6 @@ def test_a_resumed_run_counts_rollouts_updates_and_versions_from_the_start_of_tr
 # Killed runs
 
 
-@FEWER
 @given(case=phase_cases(), data=st.data())
 def test_a_run_that_is_killed_is_judged_to_its_end(case: PhaseCase, data: st.DataObject) -> None:
     script = scripted_phases(case)
@@ -234,7 +228,6 @@ def test_a_run_that_is_killed_is_judged_to_its_end(case: PhaseCase, data: st.Dat
     assert report.counts.weight_syncs == returned["sync"]
 
 
-@FEWER
 @given(case=phase_cases(), data=st.data())
 def test_files_may_be_cut_anywhere(
     case: PhaseCase, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.causes import groups
@@ -369,7 +369,6 @@ def test_a_trainer_without_a_record_is_named_and_not_accused() -> None:
         assert [rule.verdict for rule in report.rules if rule.code == "RLS902"] == ["NOT_EVALUATED"]
 
 
-@settings(max_examples=40)
 @given(phase_cases(critic=True), st.data())
 def test_a_trainer_that_stops_recording_is_named_and_not_accused(case: PhaseCase, data: st.DataObject) -> None:
     script = scripted_phases(case)

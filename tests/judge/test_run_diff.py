@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.cli import main
@@ -72,7 +72,6 @@ def number_of(events: Sequence[AnyEvent], kind: type, which: int) -> int:
 # Two runs
 
 
-@settings(max_examples=40)
 @given(case=cases())
 def test_two_runs_of_one_plan_do_not_part(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     events = scripted_run(case.schedule)
@@ -209,7 +208,6 @@ def test_runs_of_other_plans_part_and_the_settings_are_named(tmp_path: Path) -> 
 
 
 @given(share=st.floats(0.0, 1.0))
-@settings(max_examples=60)
 def test_a_record_that_was_cut_is_compared_as_far_as_it_goes(
     share: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

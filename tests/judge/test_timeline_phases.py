@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.timeline import (
@@ -30,8 +30,6 @@ END = 300
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
-
-FEWER = settings(max_examples=60)
 
 
 def timeline(schedule: Schedule, start: PhasePosition | None = None, *, taken: int = 2) -> list[ExpectedEvent]:
@@ -60,7 +58,6 @@ def by_role(kind: type, role: str, events: list[ExpectedEvent]) -> list[Expected
     return [event for event in of_kind(kind, events) if event.role == role]  # type: ignore[union-attr]
 
 
-@FEWER
 @given(phase_cases(finite=True))
 def test_sums_over_the_timeline_are_the_totals_of_the_plan(case: PhaseCase) -> None:
     schedule = case.schedule
@@ -78,7 +75,6 @@ def test_sums_over_the_timeline_are_the_totals_of_the_plan(case: PhaseCase) -> N
     assert [event.epoch for event in of_kind(ExpectedEpochEnd, events)] == planned  # type: ignore[union-attr]
 
 
-@FEWER
 @given(phase_cases(finite=True, dynamic=False))
 def test_each_pass_trains_all_samples_that_the_plan_does_not_leave_out(case: PhaseCase) -> None:
     schedule = case.schedule
@@ -95,7 +91,6 @@ def test_each_pass_trains_all_samples_that_the_plan_does_not_leave_out(case: Pha
         assert trained == passes * schedule.samples_trained_per_rollout
 
 
-@FEWER
 @given(phase_cases(finite=True, critic=True))
 def test_a_critic_trains_in_every_rollout_that_is_its_own(case: PhaseCase) -> None:
     schedule, critic = case.schedule, case.schedule.critic
@@ -113,7 +108,6 @@ def test_a_critic_trains_in_every_rollout_that_is_its_own(case: PhaseCase) -> No
     assert updates == passes * critic.reuse_epochs
 
 
-@FEWER
 @given(phase_cases())
 def test_lags_count_the_updates_since_the_rollout(case: PhaseCase) -> None:
     made = 0
@@ -151,7 +145,6 @@ def goes_on(case: PhaseCase, number: int) -> bool:
     raise AssertionError("there is no such rollout")
 
 
-@FEWER
 @given(phase_cases(), st.data())
 def test_a_timeline_goes_on_from_any_rollout(case: PhaseCase, data: st.DataObject) -> None:
     case = PhaseCase(schedule=case.schedule, ages=case.ages)

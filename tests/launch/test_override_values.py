@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.arguments import override_value
 from rlstep_hooks.launch.text import Place, SettingError
+from tests.examples import MANY
 
 overrides_parser = pytest.importorskip(
     "hydra.core.override_parser.overrides_parser", reason="hydra is compared with where it is"
@@ -65,13 +66,13 @@ NESTED = st.recursive(
 
 
 @given(NESTED)
-@settings(deadline=None, max_examples=300)
+@MANY
 def test_random_values_are_those_of_hydra(text: str) -> None:
     assert same(override_value(text), hydra(text))
 
 
 @given(st.text(st.sampled_from("ab1.,'\"[]{}: \\$()"), max_size=12))
-@settings(deadline=None, max_examples=400)
+@MANY
 def test_any_value_is_read_as_hydra_does_or_refused(text: str) -> None:
     """Never another value than Hydra's: what this parser takes, Hydra takes too, with the same result, or refuses."""
     try:

@@ -9,12 +9,13 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.shell.script import read_script, read_text
 from rlstep_hooks.launch.shell.walk import LARGEST_SCRIPT
 from rlstep_hooks.launch.text import LaunchError
+from tests.examples import MANY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +103,7 @@ def test_words_are_those_of_bash(script: str) -> None:
         st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1), min_size=1, max_size=4
     )
 )
-@settings(deadline=None, max_examples=150)
+@MANY
 def test_quoted_words_come_back_as_they_are(arguments: list[str]) -> None:
     assert words("s " + shlex.join(arguments)) == ["s", *arguments]
 
@@ -117,7 +118,7 @@ def read_or_refused(text: str) -> bool:
 
 
 @given(st.text(max_size=200))
-@settings(deadline=None, max_examples=300)
+@MANY
 def test_any_text_gives_commands_or_a_message(text: str) -> None:
     assert read_or_refused(text)
 
@@ -129,7 +130,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=25))
-@settings(deadline=None, max_examples=300)
+@MANY
 def test_any_pieces_of_shell_give_commands_or_a_message(pieces: list[str]) -> None:
     assert read_or_refused(" ".join(pieces))
 

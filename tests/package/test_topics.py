@@ -12,7 +12,10 @@ from rlstep_hooks.record.values import TOPICS
 def test_every_topic_in_the_code_is_known() -> None:
     named: dict[str, str] = {}
     for file in Path(rlstep_hooks.__file__).parent.rglob("*.py"):
-        for call in ast.walk(ast.parse(file.read_text())):
+        text = file.read_text()
+        if "cannot(" not in text and "Guard(" not in text:
+            continue
+        for call in ast.walk(ast.parse(text)):
             if not isinstance(call, ast.Call) or not call.args:
                 continue
             name = getattr(call.func, "attr", getattr(call.func, "id", ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -15,6 +14,7 @@ from rlstep_hooks.judge.rules import RULES
 from rlstep_hooks.record.events import RunEnded
 from rlstep_hooks.record.ledger import FolderLedger, rank_process
 from rlstep_hooks.session.recorder import Recorder
+from tests.examples import THOROUGH
 from tests.judge import rule_examples
 from tests.scripted import make_plan, scripted_run, started
 
@@ -128,8 +128,8 @@ def test_a_damaged_line_adds_no_rule_to_those_that_found_something(
     path = recorded(tmp_path, EXAMPLES[code])
     whole = path.read_bytes().splitlines(keepends=True)
     known = problems(report_of(tmp_path))
-    if not os.environ.get("RLSTEP_EXAMPLES"):  # `nox -s fuzz` damages every line of long runs too
-        step = max(step, len(whole) // 12)
+    if not THOROUGH:
+        step = max(step, len(whole) // 5)
     for number in range(1, len(whole) - 2, step):
         path.write_bytes(b"".join(damage(whole, number)))
         assert problems(report_of(tmp_path)) <= known, whole[number]

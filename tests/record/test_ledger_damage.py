@@ -25,6 +25,7 @@ from rlstep_hooks.record.ledger import LONGEST_LINE, FolderLedger, MemoryLedger,
 from rlstep_hooks.record.wire import encode
 from rlstep_hooks.session.recorder import Recorder
 from rlstep_hooks.show.summary import sentence
+from tests.examples import MANY
 from tests.scripted import make_plan, scripted_run, started
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ WHOLE = b"".join(map(encode, EVENTS))
 
 
 @given(damaged(WHOLE))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(MANY, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_never_changes_what_stands_before_it(tmp_path: Path, damage: tuple[int, bytes]) -> None:
     at, left = damage
     folder = tmp_path / "damaged"

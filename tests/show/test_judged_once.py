@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rlstep_hooks
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.show.page.model import Page
 
-FEWER = settings(max_examples=60)
 PLAN = make_plan(iterations=3, max_steps=180, rows=180)
 """60 rollouts of 3 updates, each after 2 micro-batches."""
 
@@ -99,7 +98,6 @@ def damaged(events: list[AnyEvent], data: st.DataObject) -> list[AnyEvent]:
     return [*events[:index], *[events[index]] * data.draw(st.sampled_from([0, 1, 2])), *events[index + 1 :]]
 
 
-@FEWER
 @given(case=cases(), data=st.data())
 def test_a_page_has_the_differences_that_the_judge_found(
     case: Case, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -109,7 +107,6 @@ def test_a_page_has_the_differences_that_the_judge_found(
     agrees(folder)
 
 
-@FEWER
 @given(case=phase_cases(), data=st.data())
 def test_a_page_of_several_processes_has_the_differences_that_the_judge_found(
     case: PhaseCase, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
