@@ -95,13 +95,16 @@ class HeadWatch:
         model = model.get_base_model() if hasattr(model, "get_base_model") else model
         head, layers = model.get_output_embeddings(), getattr(model, "base_model", None)
         compiled = _is_compiled(model) or _is_compiled(layers)
-        if layers is None or layers is model or compiled or not _is_plain(head) or _caps_logits(model):
+        if layers is None or layers is model or compiled or _caps_logits(model):
             return
 
         def see(module: Any, inputs: Any, output: Any) -> None:
             self.end()
             with self._guard:
-                self._follow(output.last_hidden_state, head, tokens, attention, length)
+                # Where weights are sharded it is whole by now if it is gathered with the model, as FSDP does (a root group), and not if
+                # it is gathered for its own forward alone, as ZeRO-3 does.
+                if _is_plain(head):
+                    self._follow(output.last_hidden_state, head, tokens, attention, length)
 
         self._handle = layers.register_forward_hook(see)
 

@@ -151,6 +151,10 @@ class StepFollower:
         self._snapshot = GradientSnapshot(tensors)
         self._sums = WeightSums(tensor for _, tensor in tensors)
 
+    def watch_model(self, parameters: Iterable[Any]) -> None:
+        """Compare these tensors, or their local parts, between updates, where the optimizer steps on others."""
+        self._sums = WeightSums(parameters)
+
     def watch_left_over(self) -> None:
         """Look for gradients that are never cleared, where nobody says when they are."""
         if self.probe is not None:
@@ -221,6 +225,9 @@ class StepFollower:
     def before_parts(self, update: int, *, whole: bool) -> None:
         """Several steps that make one update come next. Arguments as in `before_step`, which is called once they are made."""
         self._look_before(update, whole=whole)
+        with self._weights_guard:
+            if self._sums is not None:
+                self._sums.before_step(update, self._bits.of)
 
     def _look_before(self, update: int, *, whole: bool) -> None:
         self._whole = whole
@@ -254,7 +261,7 @@ class StepFollower:
         else:
             self._look_before(update, whole=whole)
         with self._weights_guard:
-            if self._sums is not None:
+            if self._sums is not None and not self.in_parts:
                 self._sums.before_step(update, self._bits.of)
             left_over = None if self._left_over is None else self._left_over.before_step()
             if self.probe is not None and left_over is not None:

@@ -44,6 +44,8 @@ class WeightProbe:
         ]
         step = max(len(same) // PROBED_TENSORS, 1)
         self._probed = [(p, *_spacing(p.numel())) for p in same[::step][:PROBED_TENSORS]]
+        self._lent = any(getattr(p, "lent", False) for p, _, _ in self._probed)
+        """Whether some memory is there for a while only: a view that is kept would hold it."""
         self._views: list[Tensor] = []
         self._addresses: list[int] = []
         self.size = sum(count for _, count, _ in self._probed)
@@ -69,6 +71,8 @@ class WeightProbe:
 
     def _weights(self) -> list[Tensor]:
         """Views of the probed weights."""
+        if self._lent:
+            return [p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed]
         addresses = [p.data_ptr() for p, _, _ in self._probed]
         if addresses != self._addresses:  # views are valid only while the weights' storage does not move
             self._views = [p.detach().as_strided((count,), (stride,)) for p, count, stride in self._probed]

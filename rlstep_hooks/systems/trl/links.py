@@ -79,7 +79,8 @@ LINKS: dict[LinkName, Link] = {
     ),
     "advantages": yes(
         "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
-        "before 0.20 rewards are not seen; not RLOO with a KL penalty on several processes, nor trainers with advantages of their own",
+        "before 0.20 rewards are not seen; on several processes not RLOO with a KL penalty where they share a group or "
+        "normalise advantages together; nor trainers with advantages of their own",
         often="compared",
         proved=_SPREAD,
     ),

@@ -17,6 +17,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     fault: str = ""
     """Its name in the corpus of faults, or of those of ranks (`rank_faults`); empty for a healthy run."""
+    healthy: bool = False
+    """Whether only what the run without the fault needs as well is made of it."""
     settings: dict[str, Any] = {}
     """For `tiny_trainer`."""
     draw: str = ""
@@ -47,6 +49,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of each rule, and why it has none."""
     not_evaluated: dict[str, str] = {}
     updates: int = 0
+    trained: str = ""
+    """Digest of what this rank holds of the weights at the end: equal where two runs trained the same."""
     seconds: float = 0.0
     false: list[str] = []
     """Of a random configuration: findings that no condition of it makes true."""

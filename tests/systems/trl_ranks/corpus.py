@@ -36,16 +36,19 @@ def settings_of(fault: Fault) -> dict[str, object]:
     return {name: value * RANKS if name in COUNTED else value for name, value in fault.settings.items()}
 
 
-def cases_of(faults: Sequence[Fault]) -> list[Case]:
-    """These faults, each preceded by a healthy run of its settings, where there was none before."""
-    cases: list[Case] = []
-    known: list[object] = []
+def cases_of(faults: Sequence[Fault]) -> list[tuple[Case, Case]]:
+    """The cases of these faults, each with the healthy run of what it needs."""
+    cases: list[tuple[Case, Case]] = []
+    healthy: list[tuple[object, Case]] = []
     for fault in faults:
         settings = settings_of(fault)
-        if settings not in known:
-            known.append(settings)
-            cases.append(Case(name=f"{CLEAN}-{len(known)}", settings=settings))
-        cases.append(Case(name=fault.name, fault=fault.name, settings=settings))
+        needs = (settings, fault.prepare)
+        known = next((case for of, case in healthy if of == needs), None)
+        if known is None:
+            name = f"{CLEAN}-{len(healthy) + 1}"
+            known = Case(name=name, fault=fault.name, healthy=True, settings=settings)
+            healthy.append((needs, known))
+        cases.append((Case(name=fault.name, fault=fault.name, settings=settings), known))
     return cases
 
 
@@ -57,8 +60,14 @@ def is_at(place: Where, expected: Where) -> bool:
     return all(getattr(place, name) == value for name, value in numbers.items())
 
 
-def outcome_in_words(fault: Fault, outcome: Outcome) -> tuple[str, str]:
-    """A class of outcomes, and what came of a fault in words."""
+def outcome_in_words(fault: Fault, outcome: Outcome, *, without_effect: bool) -> tuple[str, str]:
+    """A class of outcomes, and what came of a fault in words.
+
+    Args:
+        fault: The fault.
+        outcome: What the first rank says of it.
+        without_effect: Whether all ranks have ended with the weights of the healthy run.
+    """
     if outcome.error:
         return "error", outcome.error.splitlines()[0]
     codes = list(dict.fromkeys(f"{f.code}{'' if f.severity == 'error' else 'w'}" for f in outcome.found))
@@ -69,8 +78,15 @@ def outcome_in_words(fault: Fault, outcome: Outcome) -> tuple[str, str]:
         return "elsewhere", f"{fault.code} at {named[0].place}"
     if codes:
         return "other", " ".join(codes)
+    if without_effect:
+        return "harmless", f"{outcome.verdict}; both ranks end with the weights of the healthy run"
     verdict, reason = outcome.rules.get(fault.code, ("", "no such rule"))
     return "missed", f"{outcome.verdict}; {fault.code}: {verdict} {reason}"
+
+
+def digests(of_ranks: Sequence[Outcome]) -> list[str]:
+    """What the ranks trained."""
+    return [outcome.trained for outcome in of_ranks]
 
 
 def main() -> int:
@@ -78,16 +94,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="corpus")
     parser.add_argument("deployment", choices=get_args(Deployment))
     parser.add_argument("faults", nargs="*")
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--folder", type=Path, help="goes on where a run of this folder was broken off")
     arguments = parser.parse_args()
     every = {fault.name: fault for fault in EXPRESSIBLE} | OF_RANKS
     faults = [every[name] for name in arguments.faults] if arguments.faults else list(every.values())
     deployment: Deployment = arguments.deployment
+    pairs = cases_of(faults)
+    healthy = {case.name: clean.name for case, clean in pairs}
+    found: dict[str, list[Outcome]] = {}
     tally: Counter[str] = Counter()
     loud = 0
 
     def say(name: str, of_ranks: list[Outcome]) -> None:
         nonlocal loud
+        found[name] = of_ranks
         first = of_ranks[0]
         if name.startswith(CLEAN):
             texts = [first.error] if first.error else [f"{f.code} {f.place} {f.text}" for f in first.found]
@@ -95,13 +115,15 @@ def main() -> int:
             print(f"{name:50} {first.verdict} {' | '.join(texts)} ({first.seconds:.1f} s)", flush=True)
             return
         fault = every[name]
-        kind, words = outcome_in_words(fault, first)
+        clean = found.get(healthy[name], [])
+        kind, words = outcome_in_words(fault, first, without_effect=digests(clean) == digests(of_ranks))
         tally[kind] += 1
         print(f"{name:50} {fault.code:7} {kind:9} {words} ({first.seconds:.1f} s)", flush=True)
 
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="ranks-"))
-    print(folder)
-    outcomes(folder / deployment, deployment, cases_of(faults), ranks=RANKS, say=say)
+    print(folder, flush=True)
+    cases = list({case.name: case for fault, clean in pairs for case in (clean, fault)}.values())
+    outcomes(folder / deployment, deployment, cases, ranks=RANKS, say=say)
     print(dict(tally), "healthy runs accused:", loud)
     return int(bool(loud or tally["missed"] or tally["error"]))
 

@@ -34,7 +34,7 @@ def outcomes(
     """Train cases on several ranks; the outcomes of each case, by rank.
 
     Args:
-        folder: Where records go; of this deployment alone.
+        folder: Where records go; of this deployment alone. Cases whose outcomes are there already are not trained again.
         deployment: How the ranks share the model.
         cases: What is trained, in this order.
         ranks: Number of processes.
@@ -42,7 +42,11 @@ def outcomes(
     """
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[Outcome]] = {}
-    left = list(cases)
+    for case in cases:
+        if _is_done(folder / case.name, ranks):
+            found[case.name] = _read(folder / case.name, ranks)
+            say(case.name, found[case.name])
+    left = [case for case in cases if case.name not in found]
     while left:
         (folder / "cases.json").write_bytes(msgspec.json.encode(left))
         with (folder / "output.txt").open("ab") as output:
@@ -85,7 +89,7 @@ def _watched(
     while done < len(cases):
         ended = process.poll() is not None
         case = cases[done]
-        if all((folder / case.name / f"rank{rank}.json").exists() for rank in range(ranks)):
+        if _is_done(folder / case.name, ranks):
             found[case.name] = _read(folder / case.name, ranks)
             say(case.name, found[case.name])
             done, since = done + 1, time.monotonic()
@@ -97,6 +101,11 @@ def _watched(
             time.sleep(0.1)
     _end(process)
     return done
+
+
+def _is_done(folder: Path, ranks: int) -> bool:
+    """Whether all ranks have left an outcome of a case."""
+    return all((folder / f"rank{rank}.json").exists() for rank in range(ranks))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

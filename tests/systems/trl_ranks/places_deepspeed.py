@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rlstep_hooks.observe.sharding.zero import why_no_places, wrapped_optimizer, zero_places
+from rlstep_hooks.observe.shards import local_shard
 
 LIMIT = 0.05
 """Of the gradient norm, small enough to clip."""
@@ -84,6 +85,19 @@ def whole_weights(engine: Any) -> dict[str, torch.Tensor]:
         return {name: p.detach().float().reshape(-1).clone() for name, p in named}
 
 
+def parts_of(engine: Any) -> dict[str, dict[str, list[float]]]:
+    """What this rank's part of each weight is said to be, while the weights are cut into parts and while they are gathered."""
+    if engine.zero_optimization_stage() < 3:
+        return {}
+    named = list(engine.module.named_parameters())
+    for _, parameter in named:
+        parameter.partition()  # small ones stay gathered otherwise
+    shards = [(name, local_shard(parameter)) for name, parameter in named]
+    cut = {name: of.detach().float().tolist() for name, of in shards}
+    with deepspeed.zero.GatheredParameters([p for _, p in named]):
+        return {"cut": cut, "gathered": {name: of.detach().float().tolist() for name, of in shards}}
+
+
 def run(case: str) -> dict[str, Any]:
     """One update of three micro-batches."""
     layers = model()
@@ -95,6 +109,7 @@ def run(case: str) -> dict[str, Any]:
     engine, *_ = deepspeed.initialize(model=layers, optimizer=optimizer, config=settings(case))
     reason = why_no_places(engine)
     weights = {name: of.tolist() for name, of in whole_weights(engine).items()}
+    parts = parts_of(engine)
     observed = Observed(engine)
     held = {
         of.name: {e: float(place.tensor.detach().reshape(-1)[place.at]) for e, place in _places(of)}
@@ -116,6 +131,8 @@ def run(case: str) -> dict[str, Any]:
         "why": reason,
         "numel": {of.name: of.numel for of in observed.places},
         "owned": {name: sorted(of) for name, of in held.items()},
+        "weights": weights,
+        "parts": parts,
         "wrong": wrong,
         "passes": sorted({len(of) for of in observed.local.values()}),
         "local": {name: torch.stack(of).sum(0).tolist() for name, of in observed.local.items()},

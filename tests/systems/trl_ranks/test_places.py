@@ -71,6 +71,15 @@ def test_the_owner_gets_the_mean_of_what_the_ranks_have(case: str, ranks: list[d
         assert clip == pytest.approx(1 / max(1.0, (norm + 1e-6) / 0.05), rel=0.02 if "bf16" in case else 1e-5)
 
 
+@pytest.mark.parametrize("state", ["cut", "gathered"])
+@pytest.mark.parametrize("case", [of for of in PARTS if of.startswith("zero3")])
+def test_the_parts_of_all_ranks_are_the_weights(case: str, state: str, ranks: list[dict[str, Any]]) -> None:
+    weights = ranks[0][case]["weights"]
+    assert {f"4.{kind}" for kind in ("weight", "bias")} == set(weights) - names(), "a frozen layer has parts too"
+    for name, whole in weights.items():
+        assert [number for of in ranks for number in of[case]["parts"][state][name]] == whole
+
+
 def test_a_map_that_is_wrong_is_not_used(ranks: list[dict[str, Any]]) -> None:
     assert all("round_robin" in of[case]["why"] for of in ranks for case in UNREAD)
     assert any(of[case]["wrong"] for of in ranks for case in UNREAD), "DeepSpeed's own map has been mended"

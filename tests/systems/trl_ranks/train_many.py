@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import logging
 import os
 import sys
@@ -111,6 +112,16 @@ def forget() -> None:
     gc.collect()
 
 
+def digest_of(trainer: Any) -> str:
+    """A digest of what this rank holds of the trained weights: ZeRO-3 keeps its part beside each parameter (`ds_tensor`)."""
+    digest = hashlib.sha256()
+    for parameter in trainer.model.parameters():
+        held = getattr(parameter, "ds_tensor", parameter).detach()
+        held = held.to_local() if hasattr(held, "to_local") else held
+        digest.update(held.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def outcome_of(report: Report, trainer: Any) -> Outcome:
     """What a report says."""
     alarms = [finding for finding in report.findings if finding.severity != "info"]
@@ -120,6 +131,7 @@ def outcome_of(report: Report, trainer: Any) -> Outcome:
         rules={rule.code: (rule.verdict, rule.reason) for rule in report.rules},
         not_evaluated=dict(report.not_evaluated),
         updates=int(trainer.state.global_step),
+        trained=digest_of(trainer),
     )
 
 
@@ -144,13 +156,15 @@ def train(folder: Path, deployment: Deployment, case: Case) -> Outcome:
     trainer = tiny_trainer(folder / "out", callbacks=[audit], **settings)
     if fault is not None:
         fault.prepare(trainer)
-        fault.apply(trainer)
+        if not case.healthy:
+            fault.apply(trainer)
     try:
         trainer.train()
         return outcome_of(audit.report, trainer)
     finally:
         if deployment.startswith("zero"):
-            trainer.model_wrapped.destroy()  # the next engine finds hooks and groups of this one otherwise
+            # The next engine finds hooks and groups of this one otherwise.
+            trainer.accelerator.deepspeed_engine_wrapped.engine.destroy()
 
 
 def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:

@@ -51,7 +51,7 @@ class BackwardScale(ValueRule):
         - A token whose ratio is at an end of the clip to rounding, or whose entropy is at the threshold of those that are
           trained, is not compared: either gradient is right.
         - The gradient at the layers is compared where a plain last layer and log-softmax give the same log-probs, so not with
-          adapters on that layer, capped logits, shards or an entropy bonus.
+          adapters on that layer, capped logits, an entropy bonus, or a last layer that is gathered for its own forward alone (ZeRO-3).
 
     Sources:
         - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation

@@ -198,9 +198,17 @@ class RewardWatch:
     def _uncovered(self) -> str:
         if not hasattr(self._trainer, "_calculate_rewards"):
             return "this release computes rewards and advantages in one method, so rewards are not seen"
-        if self._algorithm == "RLOO" and self._trainer.beta != 0.0 and self._trainer.accelerator.num_processes > 1:
+        if self._algorithm == "RLOO" and self._trainer.beta != 0.0 and self._needs_others():
             return "RLOO's KL penalty is part of the rewards, and that of other processes is not known"
         return own_advantages(self._trainer)
+
+    def _needs_others(self) -> bool:
+        """Whether advantages of this process depend on samples of others: where a group is on several (each has an equal part of the
+        generation batch, whose groups stand in a row), or all samples of the rollout are normalised together."""
+        processes, args = self._trainer.accelerator.num_processes, self._trainer.args
+        # The batch is of all processes since 0.18; RLOOTrainer with this loop is of 0.24 and later.
+        own = args.generation_batch_size // processes
+        return bool(processes > 1 and (self._trainer.normalize_advantages or own % self._trainer.num_generations))
 
     def _scores(self, call: Call) -> Iterator[None]:
         self.scoring, self.given, self._rewards = True, None, None
@@ -245,6 +253,9 @@ class RewardWatch:
         if rewards.shape[0] % scored.group or rewards.shape[0] % samples:
             return None
         first = samples * self._trainer.accelerator.process_index
-        self._earlier = scored = msgspec.structs.replace(scored, first=first)
+        if penalty is not None:  # those of other processes do not enter the advantages of this one (`_needs_others`)
+            after = rewards.shape[0] - first - samples
+            penalty = torch.nn.functional.pad(penalty, (first, after))
+        self._earlier = scored = msgspec.structs.replace(scored, first=first, penalty=penalty)
         same_size = earlier is not None and earlier.rewards.shape == rewards.shape
         return msgspec.structs.replace(scored, earlier=earlier) if same_size else scored

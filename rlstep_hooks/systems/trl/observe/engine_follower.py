@@ -18,7 +18,9 @@ from rlstep_hooks.observe.sharding.zero import (
     wrapped_optimizer,
     zero_reduction,
 )
+from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.stepped_parts import SteppedParts
+from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.systems.trl.observe.engine_steps import has_loss_scale
 
@@ -51,6 +53,10 @@ class EngineFollower:
         self._hooks = Hooks(recorder)
         self._handles: list[Any] = []
         self._parts: SteppedParts | None = None
+        self._model: WeightProbe | None = None
+        """Of the weights that forwards read."""
+        self._left: Tensor | None = None
+        """These right after the latest update; None where they were not read there."""
         self._norms: list[Tensor] = []
         self._whole = False
         self._stepping = False
@@ -73,6 +79,9 @@ class EngineFollower:
             self._steps.in_parts = True
             self._steps.watch_weights(self._parts.tensors)
             self._steps.watch_steps(self._parts)
+            # What forwards read are other tensors, which the engine writes at the end of its step and nobody else until the next one.
+            self._model = WeightProbe(local_shards(self._engine.module.parameters()))
+            self._steps.watch_model(local_shards(self._engine.module.parameters()))
             # The inner optimizer's step: once for each group (ZeRO-1, 2), each sub-group (ZeRO-3), or once. It gives what the owner of
             # an element gets, and weights and moments before its step. Verified with DeepSpeed 0.18.2, 0.18.9 and 0.19.8.
             self._handles.append(inner.register_step_pre_hook(self._before_part))
@@ -148,7 +157,14 @@ class EngineFollower:
         self._steps.before_step(update, replayed=replayed, probed=probed, whole=False)
         with self._guard:
             self._parts.after_steps()
-        self._steps.after_step(update, rate)
+        self._steps.after_step(update, rate, whole=self._whole)
+        with self._guard:
+            self._left = self._model.weights() if self._model is not None and probed else None
+
+    def model_now(self) -> tuple[Tensor, Tensor] | None:
+        """The probed weights that the next forward reads, and what the latest update left there; None where that was not read."""
+        left = self._left
+        return None if self._model is None or left is None else (self._model.weights(), left)
 
     def not_made(self) -> None:
         """The engine came to no update, or skipped it."""

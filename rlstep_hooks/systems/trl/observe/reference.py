@@ -117,9 +117,10 @@ class ReferenceWatch:
 
     def _hidden(self) -> str:
         trainer = self._trainer
-        if getattr(trainer, "is_deepspeed_enabled", False):
-            return "the weights of the reference are sharded"
-        if getattr(trainer, "ref_model", None) is None and bool(trainer.beta) and hasattr(trainer.model, "peft_config"):
+        reference = getattr(trainer, "ref_model", None)
+        if reference is not None and any(_is_elsewhere(parameter) for parameter in reference.parameters()):
+            return "the weights of the reference are in memory only while they are used"
+        if reference is None and bool(trainer.beta) and hasattr(trainer.model, "peft_config"):
             return "the reference is the policy with its adapters switched off"
         return ""
 
@@ -200,8 +201,15 @@ class ReferenceWatch:
 
 
 def _probe_of(model: Any) -> WeightProbe:
-    """A probe of this process's part of a model: FSDP2 and FSDP1 cut reference and policy alike (trl/models/utils.py 1.16.0:292)."""
+    """A probe of this process's part of a model: FSDP2, FSDP1 and ZeRO-3 cut reference and policy alike. With the other stages of ZeRO
+    each process holds the whole reference (trl/models/utils.py 1.16.0:292, 246)."""
     return WeightProbe(local_shards(model.parameters()), frozen=True)
+
+
+def _is_elsewhere(parameter: Any) -> bool:
+    """Whether ZeRO-3 keeps a parameter on a disk (runtime/zero/partition_parameters.py 0.19.8:1820), or as whole numbers (:1838)."""
+    part = getattr(parameter, "ds_tensor", None)
+    return part is not None and (part.final_location is not None or hasattr(part, "ds_quant_scale"))
 
 
 def _places(probe: WeightProbe) -> list[tuple[int, int]]:

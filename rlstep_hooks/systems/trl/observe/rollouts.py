@@ -218,15 +218,11 @@ class RolloutHooks:
         return self._forwards
 
     def _look_at_weights(self, generation: Generation) -> None:
-        """The policy is about to generate: read the probe of its weights. Where it is sharded, they have other shapes now."""
+        """The policy is about to generate: read the probe of its weights."""
         with self._sampler_guard:
-            probe = self._observation.updates.steps.probe
-            trainer = self._observation.trainer
-            # DeepSpeed steps on weights of its own, which are not those that sample.
-            sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False)
-            left = None if probe is None or sharded else probe.left()
-            if probe is not None and left is not None:
-                generation.sampling_weights = probe.weights(), left
+            found = self._observation.updates.sampling_weights()
+            if found is not None:
+                generation.sampling_weights = found
 
     def _sampler_version(self, forwards: ForwardWatch | None) -> int | None:
         """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch.distributed.fsdp import FullyShardedDataParallel
+
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
@@ -236,6 +238,15 @@ class UpdateObserver:
         """Whether the loop steps right after the micro-batch it is at (accelerate's own flag, which transformers sets)."""
         followed = bool(self._handles) or self._engine is not None
         return followed and bool(self._trainer.accelerator.sync_gradients)
+
+    def sampling_weights(self) -> tuple[Tensor, Tensor] | None:
+        """Probed weights of the policy as they are now, and as the latest update left them; None where that was not read."""
+        if self._inner is not None:
+            return self._inner.model_now()
+        # FSDP1 has gathered its flat parameters by then; FSDP2's parts stay where they are.
+        probe = None if isinstance(self._trainer.model_wrapped, FullyShardedDataParallel) else self.steps.probe
+        left = None if probe is None else probe.left()
+        return None if probe is None or left is None else (probe.weights(), left)
 
     @property
     def latest(self) -> int:
