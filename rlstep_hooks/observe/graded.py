@@ -6,10 +6,65 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _IN_A_LAYER = re.compile(r"\.\d+\.")
 """Part of the name of a tensor in one of a model's numbered layers."""
+
+
+def _is_of_a_layer(name: str, dimensions: int) -> bool:
+    """Whether a tensor is a matrix in a numbered layer. Tokens may reach an expert in one update and not in the next."""
+    return dimensions > 1 and "expert" not in name and _IN_A_LAYER.search(name) is not None
+
+
+class GradedByHooks:
+    """Looks which matrices of a model's layers get a gradient from the backward passes of some updates, where gradients are taken out
+    of the tensors before the optimizer steps, as DeepSpeed does.
+
+    Args:
+        named: The trained tensors, with their names and dimensions.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Any, int]]) -> None:
+        self._matrices = [tensor for name, tensor, dimensions in named if _is_of_a_layer(name, dimensions)]
+        self._reached: set[int] = set()
+        """Places of those that got a gradient since `begin`."""
+        self._handles: list[Any] = []
+        self._graded: set[int] = set()
+        """Places of those that got one in the first update that was looked at."""
+
+    def begin(self) -> None:
+        """The first backward pass of an update comes next."""
+        self.remove()
+        self._reached = set()
+        self._handles = [
+            tensor.register_hook(_note(self._reached, place))
+            for place, tensor in enumerate(self._matrices)
+            if tensor.requires_grad
+        ]
+
+    def look(self) -> dict[str, int]:
+        """The backward passes of an update are done. Gives what is to be said of them, as fields of UpdateValues: nothing where nobody
+        has looked."""
+        if not self._handles:
+            return {}
+        self.remove()
+        self._graded = self._graded or self._reached
+        lost = [place for place in self._graded - self._reached if self._matrices[place].requires_grad]
+        return {"gradient_lost": len(lost)}
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _note(reached: set[int], place: int) -> Callable[[Any], None]:
+    def came(gradient: Any) -> None:
+        reached.add(place)
+
+    return came
 
 
 class GradedTensors:
@@ -24,12 +79,7 @@ class GradedTensors:
         self._never = [(name, tensor) for name, tensor in named if tensor.numel()]
         """Tensors without a gradient at any look so far, with their names."""
         self._named = any(name for name, _ in self._never)
-        self._matrices = [
-            tensor
-            for name, tensor in self._never
-            # Tokens may reach an expert in one update and not in the next.
-            if _IN_A_LAYER.search(name) and "expert" not in name and tensor.dim() > 1
-        ]
+        self._matrices = [tensor for name, tensor in self._never if _is_of_a_layer(name, tensor.dim())]
         self._graded: list[Any] | None = None
         """Matrices of layers that had a gradient at the first look."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.bits import SumsOfMoment
-from rlstep_hooks.observe.graded import GradedTensors
+from rlstep_hooks.observe.graded import GradedByHooks, GradedTensors
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.left_over import LeftOver
@@ -75,6 +75,7 @@ class StepFollower:
         """Whether all weights are compared around the update that is being made."""
         self._snapshot: GradientSnapshot | None = None
         self._graded: GradedTensors | None = None
+        self._reached: GradedByHooks | None = None
         self._sums: WeightSums | None = None
         self._bits = SumsOfMoment()
         self._left_over: LeftOver | None = None
@@ -144,6 +145,10 @@ class StepFollower:
         """Look which of these tensors get gradients."""
         self._graded = GradedTensors(named)
 
+    def watch_reached(self, named: Iterable[tuple[str, Any, int]]) -> None:
+        """Look which of these tensors get gradients from the backward passes of some updates. Argument as in `GradedByHooks`."""
+        self._reached = GradedByHooks(named)
+
     def watch_whole(self, named: Iterable[tuple[str, Any]]) -> None:
         """Compare the gradients of these tensors, or of their local parts, between backward passes and steps, and their values between
         updates."""
@@ -167,7 +172,7 @@ class StepFollower:
 
     def remove(self) -> None:
         """Take all hooks off."""
-        for watch in (self._gradients, self._left_over, self._reduction):
+        for watch in (self._gradients, self._left_over, self._reduction, self._reached):
             if watch is not None:
                 watch.remove()
 
@@ -188,6 +193,8 @@ class StepFollower:
             if self._reduction is not None and followed:
                 self._reduction.begin_window()
         with self._gradient_guard:
+            if self._reached is not None and followed:
+                self._reached.begin()
             if self._gradients is not None and followed:
                 self._gradients.begin_window()
                 self._known["frozen"] = self._gradients.frozen
@@ -228,6 +235,9 @@ class StepFollower:
         with self._weights_guard:
             if self._sums is not None:
                 self._sums.before_step(update, self._bits.of)
+        with self._gradient_guard:
+            if self._reached is not None:
+                self._known |= self._reached.look()
 
     def _look_before(self, update: int, *, whole: bool) -> None:
         self._whole = whole
@@ -244,8 +254,9 @@ class StepFollower:
 
     def not_made(self) -> None:
         """No update came of the window that is over."""
-        if self._reduction is not None:
-            self._reduction.remove()
+        for watch in (self._reduction, self._reached):
+            if watch is not None:
+                watch.remove()
 
     def before_step(self, update: int, *, replayed: bool, probed: bool = True, whole: bool = True) -> None:
         """The optimizer is about to step; gradients are final.

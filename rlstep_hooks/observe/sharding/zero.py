@@ -86,17 +86,27 @@ def zero_reduction(engine: Any) -> Reduction:
     return Reduction(zero_places(engine), str(asked or "").removeprefix("torch."), approximate=quantised)
 
 
+_OF_MODEL = ("bit16_groups", "fp16_groups", "bf16_groups")
+"""What outer optimizers call the model's parameters: ZeRO-1 and 2; 16 bits without ZeRO; BF16_Optimizer."""
+
+
 def held_parameters(engine: Any) -> list[Any]:
     """The model's parameters for which some rank's optimizer holds what it steps."""
+    return [parameter for parameters in parameters_of_groups(engine) for parameter in parameters]
+
+
+def parameters_of_groups(engine: Any) -> list[list[Any]]:
+    """The model's parameters of each group of the inner optimizer's settings, in which ZeRO puts tensors of its own."""
     outer = engine.optimizer
-    for name in (
-        "bit16_groups",
-        "fp16_groups",
-        "bf16_groups",
-    ):  # ZeRO-1 and 2; ZeRO-3 and 16 bits without ZeRO; BF16_Optimizer
+    if zero_stage(engine) == 3:  # some sub-groups make a group
+        members: dict[int, list[Any]] = {}
+        for place, parameters in enumerate(outer.fp16_groups):
+            members.setdefault(outer.sub_group_to_group_id[place], []).extend(parameters)
+        return [members[place] for place in sorted(members)]
+    for name in _OF_MODEL:
         if hasattr(outer, name):
-            return [parameter for group in getattr(outer, name) for parameter in group]
-    return [parameter for group in outer.param_groups for parameter in group["params"]]
+            return [list(parameters) for parameters in getattr(outer, name)]
+    return [list(group["params"]) for group in outer.param_groups]
 
 
 def stepped_tensors(engine: Any) -> list[tuple[Any, int]]:

@@ -106,7 +106,7 @@ LINKS: dict[LinkName, Link] = {
     ),
     "reference": yes(
         "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
-        "not shards, nor a reference that is the policy with its adapters off",
+        "where it is sharded, this process's part; not a reference that is the policy with its adapters off",
         often="compared",
     ),
     "reference on the way": yes(
@@ -120,7 +120,7 @@ LINKS: dict[LinkName, Link] = {
         "not what other servers do with the weights",
     ),
     "weights between updates": yes(
-        "a probe, between updates and while samples are generated; of DeepSpeed's own weights, between updates",
+        "a probe, between updates and while samples are generated; of DeepSpeed the weights that it steps and those of the model",
         often="probed",
         proved=_USUAL,
     ),
@@ -200,11 +200,12 @@ RULES: dict[str, Link] = {
     ),
     "RLS404": yes(
         "the policy's weights; torch's counters of writes, which also show what is written back again: at every update",
-        "of DeepSpeed's weights, those in float32 that this process steps",
+        "of DeepSpeed's weights, those in float32 that this process steps, and in fewer cycles those of the model; with ZeRO-3 and FSDP "
+        "writes are not counted",
         "probed",
     ),
     "RLS412": yes(
-        "the weights at the first forward of generate", "not with an engine, FSDP or torch.compile", "compared"
+        "the weights at the first forward of generate", "not with an engine, FSDP1 or torch.compile", "compared"
     ),
     "RLS411": yes(
         f"the reference at each of these rollouts; with sync_ref_model the first {ALL_OF_FIRST} syncs, and later one of {ONE_OF}",
@@ -217,7 +218,7 @@ RULES: dict[str, Link] = {
     "RLS407": yes("once, when training begins"),
     "RLS408": yes(
         f"layers that are frozen in mid-run, tensors without a gradient, and gradients that are lost: {WORDS['whole']}",
-        "the latter two in one process without shards; not layers that are frozen from the start",
+        "with DeepSpeed not tensors that never get one; not layers that are frozen from the start",
     ),
     "RLS402": limited(
         "of a vLLM server the sync is seen and the engine is not; with `rollout_func` or a compiled model, which weights sampled is "

@@ -24,7 +24,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     draw: str = ""
     """A random configuration (`tests.systems.trl.random_runs`) as JSON, which is trained in the place of `settings`."""
     sharding: dict[str, Any] = {}
-    """More of FSDP's own settings; of DeepSpeed's `stage` for another one than that of the launch, and `offload`."""
+    """More of FSDP's own settings; of DeepSpeed's `stage` for another one than that of the launch, `offload`, and `zero` with more of
+    ZeRO's own."""
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -31,14 +31,19 @@ COUNTED = ("rows", "evaluation_rows")
 """Settings that grow with the ranks, so that there are as many rollouts and updates as in one process."""
 
 
+SHARDING: dict[Deployment, dict[str, Any]] = {"zero3": {"zero": {"stage3_param_persistence_threshold": 64}}}
+"""Settings of a deployment's own: by default ZeRO-3 would leave all parameters of the tiny model gathered, and of a real one few."""
+
+
 def settings_of(fault: Fault) -> dict[str, object]:
     """The settings of a fault for several ranks."""
     return {name: value * RANKS if name in COUNTED else value for name, value in fault.settings.items()}
 
 
-def cases_of(faults: Sequence[Fault]) -> list[tuple[Case, Case]]:
+def cases_of(faults: Sequence[Fault], deployment: Deployment) -> list[tuple[Case, Case]]:
     """The cases of these faults, each with the healthy run of what it needs."""
     cases: list[tuple[Case, Case]] = []
+    sharding = SHARDING.get(deployment, {})
     healthy: list[tuple[object, Case]] = []
     for fault in faults:
         settings = settings_of(fault)
@@ -46,9 +51,10 @@ def cases_of(faults: Sequence[Fault]) -> list[tuple[Case, Case]]:
         known = next((case for of, case in healthy if of == needs), None)
         if known is None:
             name = f"{CLEAN}-{len(healthy) + 1}"
-            known = Case(name=name, fault=fault.name, healthy=True, settings=settings)
+            known = Case(name=name, fault=fault.name, healthy=True, settings=settings, sharding=sharding)
             healthy.append((needs, known))
-        cases.append((Case(name=fault.name, fault=fault.name, settings=settings), known))
+        case = Case(name=fault.name, fault=fault.name, settings=settings, sharding=sharding)
+        cases.append((case, known))
     return cases
 
 
@@ -99,7 +105,7 @@ def main() -> int:
     every = {fault.name: fault for fault in EXPRESSIBLE} | OF_RANKS
     faults = [every[name] for name in arguments.faults] if arguments.faults else list(every.values())
     deployment: Deployment = arguments.deployment
-    pairs = cases_of(faults)
+    pairs = cases_of(faults, deployment)
     healthy = {case.name: clean.name for case, clean in pairs}
     found: dict[str, list[Outcome]] = {}
     tally: Counter[str] = Counter()

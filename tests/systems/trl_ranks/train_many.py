@@ -70,11 +70,28 @@ def gather_outside_of_the_graph() -> None:
     stage_1_and_2.all_gather_dp_groups = torch.no_grad()(stage_1_and_2.all_gather_dp_groups)
 
 
+def kept_engines() -> list[Any]:
+    """The list that DeepSpeed's engines are added to when they are made, the policy's and the reference's."""
+    import deepspeed
+
+    engines: list[Any] = []
+    real = deepspeed.initialize
+
+    def initialize(*args: Any, **more: Any) -> Any:
+        made = real(*args, **more)
+        engines.append(made[0])
+        return made
+
+    deepspeed.initialize = initialize
+    return engines
+
+
 def settings_of(deployment: Deployment, sharding: dict[str, Any]) -> dict[str, Any]:
     """What transformers is told of the ranks."""
     if deployment.startswith("zero"):
         stage = sharding.get("stage", int(deployment[-1]))
-        return {"deepspeed": settings_of_deepspeed(stage, offload=bool(sharding.get("offload")))}
+        more = sharding.get("zero", {})
+        return {"deepspeed": settings_of_deepspeed(stage, offload=bool(sharding.get("offload")), more=more)}
     found: dict[str, Any] = {"ddp_backend": "gloo"}
     if deployment != "ddp":
         shards = {"version": int(deployment[-1]), **sharding}
@@ -84,9 +101,9 @@ def settings_of(deployment: Deployment, sharding: dict[str, Any]) -> dict[str, A
     return found
 
 
-def settings_of_deepspeed(stage: int, *, offload: bool) -> dict[str, Any]:
-    """A configuration of DeepSpeed as transformers' documentation writes it."""
-    zero: dict[str, Any] = {"stage": stage}
+def settings_of_deepspeed(stage: int, *, offload: bool, more: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of DeepSpeed as transformers' documentation writes it, with more of ZeRO's own settings."""
+    zero: dict[str, Any] = {"stage": stage, **more}
     if offload:
         zero["offload_optimizer"] = {"device": "cpu"}
     return {
@@ -101,10 +118,13 @@ def settings_of_deepspeed(stage: int, *, offload: bool) -> dict[str, Any]:
     }
 
 
-def forget() -> None:
+def forget(engines: list[Any]) -> None:
     """Let the next trainer begin as in a process of its own, but for the process group."""
     from accelerate.state import AcceleratorState, GradientState
 
+    while engines:  # the next engine finds hooks and groups of this one otherwise
+        with contextlib.suppress(Exception):
+            engines.pop().destroy()
     AcceleratorState._reset_state()
     GradientState._reset_state()
     for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
@@ -158,13 +178,8 @@ def train(folder: Path, deployment: Deployment, case: Case) -> Outcome:
         fault.prepare(trainer)
         if not case.healthy:
             fault.apply(trainer)
-    try:
-        trainer.train()
-        return outcome_of(audit.report, trainer)
-    finally:
-        if deployment.startswith("zero"):
-            # The next engine finds hooks and groups of this one otherwise.
-            trainer.accelerator.deepspeed_engine_wrapped.engine.destroy()
+    trainer.train()
+    return outcome_of(audit.report, trainer)
 
 
 def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:
@@ -197,15 +212,17 @@ def main(folder: Path, deployment: Deployment) -> None:
     rank = int(os.environ["RANK"])
     if deployment.startswith("fsdp"):
         allow_sharding_on_the_cpu()
+    engines: list[Any] = []
     if deployment.startswith("zero"):
         gather_outside_of_the_graph()
+        engines = kept_engines()
     cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
     for case in cases:
         place = folder / case.name
         place.mkdir(exist_ok=True)
         (place / f"begun{rank}").touch()
         started = time.monotonic()
-        forget()
+        forget(engines)
         try:
             outcome = (train_draw if case.draw else train)(place, deployment, case)
         except Exception as error:  # noqa: BLE001 - whatever training raises is the outcome

@@ -82,6 +82,8 @@ class EngineFollower:
             # What forwards read are other tensors, which the engine writes at the end of its step and nobody else until the next one.
             self._model = WeightProbe(local_shards(self._engine.module.parameters()))
             self._steps.watch_model(local_shards(self._engine.module.parameters()))
+            trained = [(name, p) for name, p in self._engine.module.named_parameters() if p.requires_grad]
+            self._steps.watch_reached((name, p, len(getattr(p, "ds_shape", p.shape))) for name, p in trained)
             # The inner optimizer's step: once for each group (ZeRO-1, 2), each sub-group (ZeRO-3), or once. It gives what the owner of
             # an element gets, and weights and moments before its step. Verified with DeepSpeed 0.18.2, 0.18.9 and 0.19.8.
             self._handles.append(inner.register_step_pre_hook(self._before_part))
@@ -160,6 +162,13 @@ class EngineFollower:
         self._steps.after_step(update, rate, whole=self._whole)
         with self._guard:
             self._left = self._model.weights() if self._model is not None and probed else None
+
+    @property
+    def model_tensors(self) -> list[Any]:
+        """The model's probed tensors, to which the engine writes within its step alone; none where they are gathered and given back
+        between steps, which torch counts as writes too."""
+        probed = [] if self._model is None else [tensor for tensor, _, _ in self._model.probed]
+        return [tensor for tensor in probed if not getattr(tensor, "lent", False)]
 
     def model_now(self) -> tuple[Tensor, Tensor] | None:
         """The probed weights that the next forward reads, and what the latest update left there; None where that was not read."""

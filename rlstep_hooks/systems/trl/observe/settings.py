@@ -15,7 +15,7 @@ from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.limits import own_construction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rlstep_hooks.observe.settings import Setting
     from rlstep_hooks.observe.sync_watch import EventRecorder
@@ -168,11 +168,13 @@ class OptimizerSettings:
     Args:
         trainer: A trainer of transformers.
         optimizer: The torch optimizer inside its own.
+        members: The model's parameters of each of its groups, where it steps on other tensors.
     """
 
-    def __init__(self, trainer: Any, optimizer: Any) -> None:
+    def __init__(self, trainer: Any, optimizer: Any, members: Sequence[Sequence[Any]] | None = None) -> None:
         self._trainer = trainer
         self._optimizer = optimizer
+        self._members = members
         # Not by methods of this object: nothing may wait for the garbage collector once training is over.
         self._followed = SettingsWatch(partial(_of_optimizer, trainer, optimizer), since="train_begin")
         self._lasting = self._from_now_on()
@@ -208,14 +210,15 @@ class OptimizerSettings:
         # A static method from 4.51 to 5.23; `create_optimizer` calls it.
         kind, given = type(self._trainer).get_optimizer_cls_and_kwargs(args)
         own = type(self._optimizer) is kind and all(made.get(name) == value for name, value in given.items())
-        if not own or not _grouped_by_decay(self._trainer, groups):
+        members = [group["params"] for group in groups] if self._members is None else self._members
+        if not own or len(members) != len(groups) or not _grouped_by_decay(self._trainer, members):
             return {}
         of_all = {**made, "lr": groups[0]["lr"], "initial_lr": args.learning_rate}
         return {
             _name(name, place): value
-            for place, group in enumerate(groups)
+            for place, parameters in enumerate(members)
             for name, value in {**of_all, "weight_decay": 0.0 if place else args.weight_decay}.items()
-            if group["params"]
+            if parameters
         }
 
 
@@ -238,13 +241,13 @@ def _name(setting: str, place: int) -> str:
     return f"optimizer.{setting} of group {place}"
 
 
-def _grouped_by_decay(trainer: Any, groups: list[dict[str, Any]]) -> bool:
-    """Whether the groups are the two of `Trainer.create_optimizer`: with decay, and without."""
-    if len(groups) != 2:
+def _grouped_by_decay(trainer: Any, members: Sequence[Sequence[Any]]) -> bool:
+    """Whether the groups with these parameters are the two of `Trainer.create_optimizer`: with decay, and without."""
+    if len(members) != 2:
         return False
     decays = set(trainer.get_decay_parameter_names(trainer.model))
     wanted: list[set[int]] = [set(), set()]
     for name, parameter in trainer.model.named_parameters():
         if parameter.requires_grad:
             wanted[0 if name in decays else 1].add(id(parameter))
-    return all({id(p) for p in group["params"]} == ids for group, ids in zip(groups, wanted, strict=True))
+    return all({id(p) for p in parameters} == ids for parameters, ids in zip(members, wanted, strict=True))

@@ -17,6 +17,7 @@ from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
 from rlstep_hooks.observe.replicas import ReplicaWatch
+from rlstep_hooks.observe.sharding.zero import parameters_of_groups, wrapped_optimizer
 from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
@@ -193,6 +194,11 @@ class UpdateObserver:
         passes = self._trainer.args.gradient_accumulation_steps
         self._inner = follower = EngineFollower(engine, self.steps, self._recorder, passes=passes)
         follower.attach()
+        with self._facts_guard:
+            inner = wrapped_optimizer(engine)
+            if hasattr(inner, "param_groups") and hasattr(inner, "defaults"):
+                self.settings = OptimizerSettings(self._trainer, inner, parameters_of_groups(engine))
+        self._tensors = follower.model_tensors
         self._trained = [parameter for parameter in self._trainer.model.parameters() if parameter.requires_grad]
         if self._trainer.accelerator.num_processes > 1:
             with self._replicas_guard:
@@ -207,6 +213,10 @@ class UpdateObserver:
         self._engine.attach(self._patches)
 
     def _engine_steps(self, follower: EngineFollower) -> None:
+        with self._before_guard:
+            if self.settings is not None and is_compared(self._windows // self._per_cycle):
+                self.settings.tell(self._recorder, stepped=self.version > 0)
+            self._written = self._count_written()
         follower.begin(self._windows, whole=is_compared_whole(self._windows // self._per_cycle))
 
     def _engine_stepped(self, follower: EngineFollower, made: EngineStep | None) -> None:
@@ -215,7 +225,8 @@ class UpdateObserver:
             return
         cycle = self._windows // self._per_cycle
         rate = 0.0 if made.rate is None else made.rate
-        follower.made(self._windows, rate, replayed=is_compared(cycle), probed=is_probed(cycle))
+        follower.made(self._windows, rate, replayed=is_compared(cycle), probed=bool(self._written) or is_probed(cycle))
+        self._writes = self._writes_so_far()
 
     def _cannot(self, why: str) -> None:
         for topic in ("order", "versions", "weights", "learning_rate"):
@@ -315,7 +326,7 @@ class UpdateObserver:
         return parameters
 
     def _writes_so_far(self) -> list[int] | None:
-        """How often torch saw an in-place write to each probed tensor; None where sharding moves weights about."""
+        """How often torch saw an in-place write to each probed tensor of the model; None where sharding moves weights about."""
         return [tensor._version for tensor in self._tensors] or None
 
     def _count_written(self) -> int | None:

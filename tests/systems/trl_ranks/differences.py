@@ -1,0 +1,139 @@
+"""What is found of a fault of the corpus on two ranks, where it is not the rule that finds it in one process at the same event.
+
+`python -m tests.systems.trl_ranks.differences` writes the table into docs/tests.md. Imports no framework.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Among = Literal["ddp", "fsdp2", "zero2", "zero3"]
+"""Deployments in which the corpus is trained."""
+NAMES: dict[Among, str] = {"ddp": "DDP", "fsdp2": "FSDP2", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+PAGE = Path(__file__).parents[3] / "docs" / "tests.md"
+BEGIN, END = "<!-- faults on two ranks: begin -->", "<!-- faults on two ranks: end -->"
+
+Kind = Literal["harmless", "elsewhere", "other", "refused", "missed"]
+"""The run ends with the weights of the healthy one; the same rule finds it elsewhere; another rule finds it; the framework refuses it;
+nothing finds it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Faults of which the same is found, for the same reason."""
+
+    kind: Kind
+    among: tuple[Among, ...]
+    faults: tuple[str, ...]
+    found: str
+    """What finds it, as a rule's code, with a place where that differs; empty where nothing does."""
+    why: str
+
+
+ZERO: tuple[Among, ...] = ("zero2", "zero3")
+EVERYWHERE: tuple[Among, ...] = get_args(Among)
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "harmless",
+        ZERO,
+        ("optimizer_stepped_twice", "bad_batches_skipped"),
+        "",
+        "the optimizer that a callback gets does nothing under DeepSpeed: the engine steps, within the backward pass",
+    ),
+    Difference(
+        "harmless",
+        ZERO,
+        ("optimizer_of_copied_weights", "optimizer_with_tensors_of_another_model", "layer_left_out_of_the_optimizer"),
+        "",
+        "transformers builds the engine's optimizer when training begins, whatever the trainer holds",
+    ),
+    Difference(
+        "harmless",
+        ZERO,
+        (
+            "gradients_zeroed_before_the_step",
+            "only_weight_decay_moves_the_weights",
+            "gradients_doubled_after_the_clip",
+            "one_update_zeroed_by_a_guard",
+            "gradients_halved_before_the_step",
+            "gradients_never_cleared",
+            "gradients_cleared_between_micro_batches",
+        ),
+        "",
+        "DeepSpeed takes gradients out of the parameters as they come, and clears its own; what callbacks find there is not used",
+    ),
+    Difference(
+        "harmless",
+        ZERO,
+        ("clip_that_only_measures", "accelerate_divides_too"),
+        "",
+        "accelerate clips and divides nothing under DeepSpeed",
+    ),
+    Difference(
+        "elsewhere",
+        ZERO,
+        ("moments_cleared_at_every_update", "steps_of_adam_counted_anew"),
+        "RLS807 at update 5",
+        "on_pre_optimizer_step comes after the engine's step, so that the first step that it changes is the next one",
+    ),
+    Difference(
+        "refused",
+        ZERO,
+        ("further_backward_pass",),
+        "",
+        "DeepSpeed raises: no parameter is reduced twice",
+    ),
+    Difference(
+        "refused",
+        ZERO,
+        ("gradients_clipped_by_value",),
+        "",
+        "torch's clip_grad_value_ raises where no parameter has a gradient",
+    ),
+    Difference(
+        "other",
+        EVERYWHERE,
+        ("window_counted_with_padding", "window_counted_by_the_micro_batch"),
+        "RLS820",
+        "the tokens of all ranks are not known to one of them: the joined records tell that the loss is divided by another number",
+    ),
+)
+"""In the order of the table."""
+
+
+def differences_of(deployment: Among) -> dict[str, Difference]:
+    """By fault."""
+    return {fault: of for of in DIFFERENCES if deployment in of.among for fault in of.faults}
+
+
+def table() -> str:
+    """The table as Markdown."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    yield "| deployment | fault | what finds it | why |"
+    yield "|---|---|---|---|"
+    for of in DIFFERENCES:
+        among = "all" if of.among == EVERYWHERE else ", ".join(NAMES[each] for each in of.among)
+        found = of.found or {"harmless": "nothing is wrong", "refused": "it cannot be made"}.get(of.kind, "nothing")
+        yield f"| {among} | {', '.join(f'`{fault}`' for fault in of.faults)} | {found} | {of.why} |"
+
+
+def page_with_table(text: str) -> str:
+    """A page with the table between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_table(PAGE.read_text()))
+    sys.exit(0)
