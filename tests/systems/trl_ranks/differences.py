@@ -1,6 +1,6 @@
 """What is found of a fault of the corpus on two ranks, where it is not the rule that finds it in one process at the same event.
 
-`python -m tests.systems.trl_ranks.differences` writes the table into docs/tests.md. Imports no framework.
+`python -m tests.systems.trl_ranks.differences` writes the table into docs/ranks.md. Imports no framework.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Among = Literal["ddp", "fsdp2", "zero2", "zero3"]
 """Deployments in which the corpus is trained."""
 NAMES: dict[Among, str] = {"ddp": "DDP", "fsdp2": "FSDP2", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
-PAGE = Path(__file__).parents[3] / "docs" / "tests.md"
+PAGE = Path(__file__).parents[3] / "docs" / "ranks.md"
 BEGIN, END = "<!-- faults on two ranks: begin -->", "<!-- faults on two ranks: end -->"
 
-Kind = Literal["harmless", "elsewhere", "other", "refused", "missed"]
-"""The run ends with the weights of the healthy one; the same rule finds it elsewhere; another rule finds it; the framework refuses it;
-nothing finds it."""
+Kind = Literal["same", "harmless", "elsewhere", "other", "refused", "missed"]
+"""As in one process; the run ends with the weights of the healthy one; the same rule finds it elsewhere; another rule finds it; the
+framework refuses it; nothing finds it."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ DIFFERENCES: tuple[Difference, ...] = (
 """In the order of the table."""
 
 
-def differences_of(deployment: Among) -> dict[str, Difference]:
+def differences_of(deployment: str) -> dict[str, Difference]:
     """By fault."""
     return {fault: of for of in DIFFERENCES if deployment in of.among for fault in of.faults}
 
