@@ -83,6 +83,7 @@ _STEP = Cause(
     "gradients, the optimizer's step, its moments or the clipped norm are not those documented",
     ("RLS806", "RLS807", "RLS808", "RLS810", "RLS811", "RLS812"),
 )
+_RELEASE = Cause("a release that is installed has a known fault", ("RLS119",))
 _LEFT_OVER = Cause("gradients of the update before are added", ("RLS803",))
 _OTHER_UPDATES = Cause(
     "updates are missing, skipped, or made too early or at the wrong turn",
@@ -143,6 +144,7 @@ SYMPTOMS = (
             _NOT_ONE,
             _ALTERED,
             _LOSS,
+            _RELEASE,
             _STEP,
             _LEFT_OVER,
             _REFERENCE,

@@ -13,6 +13,7 @@ from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES, REPORTS, check_plan
 from rlstep_hooks.planning.reading import Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import schedule_in_phases
+from rlstep_hooks.systems.deepspeed_engine.faults import concerning, told
 from tests.golden.reading import planned
 from tests.passes import passes_of
 from tests.scripted import RELEASES, make_plan
@@ -55,6 +56,7 @@ WRONG = [
     ("RLS117", "warning", make(max_age=2, correction="none", old_logprob_source="detach", lags=(0,)), {"correct_by": "--it"}),
     ("RLS117", "warning", make(max_age=1, correction="token weights", correction_inert="there are no log-probs"), {}),
     ("RLS118", "warning", make(), {"unread": "custom_reward_function.path (now reward.custom_reward_function.path)"}),
+    ("RLS119", "warning", make(), {"release_faults": told(concerning("0.18.2")[:1], "0.18.2")}),
     ("RLS506", "info", make(passes=passes_of(650, 64)), {}),
     ("RLS506", "warning", make(passes=passes_of(650, 64), rows_reshuffled=False), {}),
     ("RLS510", "error", make(passes=passes_of(63, 64, epochs=3)), {}),
@@ -92,6 +94,8 @@ RIGHT = [
     ("RLS117", make(max_age=1, correction="token weights"), {}),
     ("RLS117", make(max_age=1, old_logprob_source="engine"), {}),
     ("RLS118", make(), {}),
+    ("RLS119", make(), {"release_faults": None}),
+    ("RLS119", make(), {"release_faults": []}),
     ("RLS510", make(passes=passes_of(64, 64)), {}),
     ("RLS510", make_plan(release=RELEASES[0], accumulation=2, rows=2), {}),
     ("RLS511", make(passes=passes_of(None, 64)), {}),

@@ -14,7 +14,7 @@ from rlstep_hooks.judge.rules.learning_rate import (
 )
 from rlstep_hooks.judge.rules.loss import backward, formula, gradient, normaliser, optimizer, reduced
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
-from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten
+from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten, ReleaseFault
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
 from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
@@ -37,6 +37,7 @@ HUNDREDS: dict[str, tuple[str, str]] = {
 
 RULES: tuple[type[Rule], ...] = (
     ConfigRewritten,
+    ReleaseFault,
     ClipNeverActs,
     UpdatesNotAsTheSizesSay,
     rollouts.UnexpectedRollout,

@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.data.rows import NoUpdates, RowsDropped, TooFewRow
 from rlstep_hooks.judge.rules.data.samples import SamplesNeverTrained
 from rlstep_hooks.judge.rules.learning_rate import RateFollowsRollouts, ScheduleHorizon, WarmupLength
 from rlstep_hooks.judge.rules.plan.age import OldAndNotCorrected
-from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused, SettingsWithoutEffect
+from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused, ReleaseFault, SettingsWithoutEffect
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs, IntervalMeetsCycle
 from rlstep_hooks.judge.rules.plan.sizes import (
     MinibatchNotBelowRollout,
@@ -35,6 +35,7 @@ PLAN_RULES: tuple[type[Rule], ...] = (
     PromptsForSamples,
     ForeignSettings,
     SettingsWithoutEffect,
+    ReleaseFault,
     TooFewRows,
     NoUpdates,
     SamplesNeverTrained,

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from rlstep_hooks.judge.deviations import Deviation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from rlstep_hooks.judge.deviations import Evidence
 
@@ -152,6 +152,21 @@ def faults_of(
 ) -> list[EngineFault]:
     """The faults that a run has. Arguments as in `EngineFault.concerns`."""
     return [of for of in FAULTS if of.concerns(release, deployment, reduced=reduced, microbatches=microbatches)]
+
+
+def told(faults: Iterable[EngineFault], release: str) -> list[dict[str, str]]:
+    """What a rule is told of the faults of an installed release (fact `release_faults`, read by RLS119)."""
+    return [
+        {
+            "release": f"DeepSpeed {release}",
+            "name": fault.name,
+            "title": fault.title,
+            "document": fault.document,
+            "code": fault.code,
+            "workaround": fault.workaround,
+        }
+        for fault in faults
+    ]
 
 
 def _explains(fault: EngineFault, evidence: Evidence) -> bool:

@@ -10,6 +10,7 @@ from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.counting import divisors
 from rlstep_hooks.planning.reading import Conversion
+from rlstep_hooks.systems.deepspeed_engine.launch import config_in, faults_of_launch
 from rlstep_hooks.systems.engine.request import release_of
 from rlstep_hooks.systems.trl.releases import TrlRelease
 
@@ -85,6 +86,24 @@ def processes_of(launch: Request) -> int | None:
 
 SHIPPED = {"single_gpu": 1, "multi_gpu": 8, "fsdp1": 8, "fsdp2": 8, "zero1": 8, "zero2": 8, "zero3": 8}
 """Configurations of accelerate that TRL ships, with the processes that train with each."""
+
+
+def engine_faults(launch: Request, accumulation: int) -> list[dict[str, str]] | None:
+    """Known faults of the DeepSpeed that is installed here, of the kind that this launch shows; None where there are none.
+
+    Weights are in 16 bits with bf16 or fp16; since 0.19 bf16 is the default (`GRPOConfig.bf16`: None stands for True without fp16).
+
+    Args:
+        launch: The launch.
+        accumulation: Micro-batches of an update.
+    """
+    config = config_in(launch)
+    if config is None:
+        return None
+    settings = launch.settings
+    half = settings.is_given("fp16") and settings.flag("fp16")
+    brain = settings.flag("bf16") if settings.is_given("bf16") else release_of(launch.version) >= (0, 19)
+    return faults_of_launch(config, reduced=half or brain, microbatches=accumulation)
 
 
 def rounds_down(version: str, transformers: str) -> bool:

@@ -27,6 +27,7 @@ from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import (
     PLAN_SETTINGS,
     algorithm_of,
+    engine_faults,
     processes_of,
     release_named,
     rounds_down,
@@ -142,6 +143,7 @@ SYSTEM = System(
         "has_adapter": has_adapter,
         **loader.FUNCTIONS,
         "algorithm_of": algorithm_of,
+        "engine_faults": engine_faults,
         "processes_of": processes_of,
         "rounds_down": rounds_down,
         "transformers_of": lambda version: release_named(version).transformers,
@@ -345,6 +347,7 @@ SYSTEM = System(
     facts={
         "more_updates": "'num_iterations above 1, or steps_per_generation above gradient_accumulation_steps,'",
         **loader.FACTS,
+        "release_faults": "engine_faults(launch, gradient_accumulation_steps)",
         "eval_every": "floor(eval_steps) if eval_strategy == 'steps' and eval_steps is not None and eval_steps >= 1 else None",
     },
     live="rlstep_hooks.systems.trl.plan:plan_live",

@@ -165,6 +165,65 @@ class SettingsWithoutEffect(Rule):
         )
 
 
+class ReleaseFault(Rule):
+    """A release that is installed here has a known fault in this configuration.
+
+    What it checks:
+        The installed release of DeepSpeed against faults that raise no error, each of which this project has seen in real training:
+        micro-batches of an update that ZeRO-2 loses, with optimizer offload too, and Adam that begins at step 1 without ZeRO. The
+        stage, the offload, the precision and the micro-batches of the launch or of the run decide whether a fault concerns it.
+
+    Why it matters:
+        Such a run trains on a part of its samples and looks like any other: the loss falls, only more slowly. It is known before
+        anything is trained.
+
+    Example:
+        WARNING RLS119 Installed release with a known fault · the whole run
+          expected  the gradients of all micro-batches of an update are added up
+          observed  DeepSpeed 0.18.2: ZeRO-2 loses all micro-batches of an update
+                    but the last
+          why       independent_gradient_partition_epilogue asks whether
+                    averaged_gradients is empty, which it is until the boundary, and
+                    so overwrites the accumulated gradients (all_grad_tensors) in
+                    each micro-batch: the optimizer gets those of the last one
+          fix       use DeepSpeed 0.18.3 or later, or ZeRO-1 or 3
+
+    What to do:
+        Install a release without it, or train with another stage. `rlstep doctor` lists the faults of what is installed.
+
+    Known limits:
+        - The plan of a launch looks at what is installed where the plan is made. A run looks at what it trains with.
+        - A launch says its stage in the file that `deepspeed` names, or in its configuration of accelerate; where the file is not
+          here, nothing is said.
+
+    Sources:
+        - https://github.com/deepspeedai/DeepSpeed/pull/7967: gradients of micro-batches that were dropped for a year and a half
+        - https://github.com/huggingface/accelerate/issues/3877: ZeRO-2 that trains worse than the same run without it
+        - https://github.com/huggingface/trl/issues/4631: the same in TRL
+    """
+
+    code = "RLS119"
+    title = "Installed release with a known fault"
+    severity = "warning"
+    seen_in = "plan and run"
+    optional = True
+    nothing_seen = "nothing that trains here has a release whose faults are known"
+    report = "https://github.com/deepspeedai/DeepSpeed/pull/7967"
+
+    def started(self, event: RunStarted) -> None:
+        """Look at what the system says of the releases that are installed."""
+        faults = event.facts.get("release_faults") or ()
+        self.checks += bool(faults)
+        for fault in faults:
+            self.fail(
+                expected=fault["document"],
+                observed=f"{fault['release']}: {fault['title']}",
+                why=fault["code"],
+                fix=fault["workaround"],
+                variant=fault["name"],
+            )
+
+
 _SIZES = lasting(
     *ORDER, *LENGTHS, *RATE, *LAG, *SAMPLES, *LOSS, "RLS308", "RLS501", "RLS509", "RLS515", "RLS516", "RLS803"
 )

@@ -22,7 +22,7 @@ from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.trl.observe.adapter import Observer, TrainerAdapter, adapter_of
-from rlstep_hooks.systems.trl.observe.deployment import deployment_of
+from rlstep_hooks.systems.trl.observe.deployment import deployment_of, engine_faults
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.settings import of_construction
@@ -226,6 +226,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             start.facts
             | index.link_facts(adapter.system, deployment := deployment_of(trainer))
             | {"deployment": list(deployment), "trained_before": self._training_calls > 0}
+            | {"release_faults": engine_faults(trainer, deployment)}
         )
         self._training_calls += 1
         recorder = session.begin(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.systems.deepspeed_engine.faults import faults_of, told
+from rlstep_hooks.systems.deepspeed_engine.launch import PACKAGE
+from rlstep_hooks.systems.engine.installed import release_here
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rlstep_hooks.systems.engine.links import Deployment
 
@@ -17,6 +21,22 @@ def deployment_of(trainer: Any) -> tuple[Deployment, ...]:
     made of its own arguments too.
     """
     return tuple(_parts(trainer))
+
+
+def engine_faults(trainer: Any, deployment: Sequence[Deployment]) -> list[dict[str, str]]:
+    """The known faults of the DeepSpeed that trains, as a rule is told of them; none without DeepSpeed.
+
+    Args:
+        trainer: The trainer.
+        deployment: As `deployment_of` gives it.
+    """
+    if getattr(trainer.accelerator.state, "deepspeed_plugin", None) is None:
+        return []
+    release, arguments = release_here(PACKAGE), trainer.args
+    reduced = bool(arguments.bf16 or arguments.fp16)
+    return told(
+        faults_of(release, deployment, reduced=reduced, microbatches=arguments.gradient_accumulation_steps), release
+    )
 
 
 def _parts(trainer: Any) -> Iterator[Deployment]:
