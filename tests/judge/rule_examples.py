@@ -47,6 +47,7 @@ from rlstep_hooks.record.events import (
     WeightSync,
 )
 from rlstep_hooks.show.console import finding_lines
+from rlstep_hooks.systems.deepspeed_engine.faults import concerning, told
 from tests.golden.reading import planned
 from tests.judge.gradients import Run as Ranks
 from tests.judge.test_early_stop import Script as EarlyStops
@@ -306,6 +307,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS116": lambda: launched(f"{VERL} actor_rollout_ref.rollout.tries_per_prompt=5"),
     "RLS117": lambda: launched(SLIME, rows=96_000),
     "RLS118": lambda: launched(f"{VERL} custom_reward_function.path=reward.py"),
+    "RLS119": lambda: of_schedule({"release_faults": told(concerning("0.18.2")[:1], "0.18.2")}),
     # Counts and order
     "RLS201": lambda: judged(without(without(run(), MicroBatch, 2, 3), Update, 1)),
     "RLS202": lambda: judged(without(without(run(), Rollout, 2), Refresh, 2)),
