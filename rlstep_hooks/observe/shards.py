@@ -140,8 +140,8 @@ class ZeroPart(LocalShard):
 
     @property
     def _version(self) -> int:
-        """How often torch saw writes to the parameter or to this rank's part."""
-        return int(self._parameter._version) + int(self._parameter.ds_tensor._version)
+        """How often torch saw writes to the parameter. DeepSpeed writes to its part whenever a gathered one may have been changed."""
+        return int(self._parameter._version)
 
 
 def local_shards(parameters: Iterable[Any]) -> list[Any]:
