@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,24 @@ def way(how: Callable[..., None], *given: Any, by: Callable[..., Any], **more: A
 
 
 # How users and wrappers reach into a trainer
+
+
+def whole(model: Any, *, written: bool = False) -> AbstractContextManager[Any]:
+    """A context in which a model's weights are whole, as users of ZeRO-3 write it; elsewhere they always are.
+
+    Args:
+        model: The model.
+        written: Whether what rank 0 writes to them there stays.
+    """
+    parameters = [of for of in model.parameters() if hasattr(of, "ds_id")]
+    if not parameters:
+        return nullcontext()
+    import deepspeed
+
+    gathered: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
+        parameters, modifier_rank=0 if written else None
+    )
+    return gathered
 
 
 def on(trainer: Any, event: str, act: Callable[..., None]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.testing.trl_faults import replace_method
-from tests.faults.fault import ONCE, REUSED, Fault, Settings, after_update, made, on, way
+from tests.faults.fault import ONCE, REUSED, Fault, Settings, after_update, made, on, way, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +56,11 @@ def weights_swapped_and_put_back(trainer: Any) -> None:
     first: list[torch.Tensor] = []
 
     def remember(state: Any, **kwargs: Any) -> None:
-        first.extend(p.detach().clone() for p in trainer.model.parameters())
+        with whole(trainer.model):
+            first.extend(p.detach().clone() for p in trainer.model.parameters())
 
     def swap() -> None:
-        with torch.no_grad():
+        with whole(trainer.model, written=True), torch.no_grad():
             for parameter, value in zip(trainer.model.parameters(), first, strict=True):
                 current = parameter.clone()
                 parameter.copy_(value)
@@ -128,12 +129,14 @@ def half_of_each_step_taken_back(trainer: Any, state: Any, **kwargs: Any) -> Non
 
 def frozen_weights_swapped_in_for_generation(trainer: Any) -> None:
     """Generation runs with the first weights, which are swapped in and out again before anyone looks."""
-    first = [p.detach().clone() for p in trainer.model.parameters()]
+    with whole(trainer.model):
+        first = [p.detach().clone() for p in trainer.model.parameters()]
 
     def generate(original: Callable[..., Any], rows: Any) -> Any:
         if trainer.state.global_step < 4:
             return original(rows)
-        current = [p.detach().clone() for p in trainer.model.parameters()]
+        with whole(trainer.model):
+            current = [p.detach().clone() for p in trainer.model.parameters()]
         set_weights(trainer.model, first)
         output = original(rows)
         set_weights(trainer.model, current)
@@ -144,8 +147,9 @@ def frozen_weights_swapped_in_for_generation(trainer: Any) -> None:
 
 def set_weights(model: Any, values: list[torch.Tensor]) -> None:
     """Write weights in a way that torch does not count."""
-    for parameter, value in zip(model.parameters(), values, strict=True):
-        parameter.data.copy_(value)
+    with whole(model, written=True):
+        for parameter, value in zip(model.parameters(), values, strict=True):
+            parameter.data.copy_(value)
 
 
 def one_gradient_scaled_by_a_hook(trainer: Any) -> None:

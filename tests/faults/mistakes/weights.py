@@ -21,6 +21,7 @@ from tests.faults.fault import (
     made,
     on,
     way,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ def weights_overwritten_between_updates(trainer: Any) -> None:
     start: dict[str, Tensor] = {}
 
     def remember(state: Any, **kwargs: Any) -> None:
-        start.update(copy.deepcopy(trainer.model.state_dict()))
+        with whole(trainer.model):
+            start.update(copy.deepcopy(trainer.model.state_dict()))
 
     def average() -> None:
-        with torch.no_grad():
+        with whole(trainer.model, written=True), torch.no_grad():
             for name, value in trainer.model.state_dict().items():
                 value.lerp_(start[name], 0.1)
 
@@ -85,13 +87,14 @@ def reference_is_the_policy(trainer: Any) -> None:
 def copy_of(model: Any) -> Any:
     """A model of its own with the same weights. Not a deep copy: later releases give models a forward that a copy shares."""
     copied = type(model)(model.config)
-    copied.load_state_dict(model.state_dict())
+    with whole(model):
+        copied.load_state_dict(model.state_dict())
     return copied
 
 
 def reference_of_another_checkpoint(trainer: Any) -> None:
     """The reference has other weights than the policy begins with."""
-    with torch.no_grad():
+    with whole(trainer.ref_model, written=True), torch.no_grad():
         for parameter in trainer.ref_model.parameters():
             parameter.mul_(1.5)
 
@@ -183,8 +186,9 @@ class EngineStandIn:
 
     def sync_weights(self) -> None:
         """Take over the policy's weights."""
-        weights = self._policy.state_dict()
-        self.load({name: of.full_tensor() if hasattr(of, "full_tensor") else of for name, of in weights.items()})
+        with whole(self._policy):
+            weights = self._policy.state_dict()
+            self.load({name: of.full_tensor() if hasattr(of, "full_tensor") else of for name, of in weights.items()})
 
     def load(self, weights: dict[str, Any]) -> None:
         """Put weights into the engine's memory."""

@@ -15,7 +15,7 @@ from tests.reports import unproved
 from tests.systems.trl_ranks.cases import Case, Outcome
 from tests.systems.trl_ranks.corpus import is_at, settings_of
 from tests.systems.trl_ranks.launching import outcomes
-from tests.systems.trl_ranks.zero_faults import DRIFT, ZERO_FAULTS
+from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_WEIGHTS, ZERO_FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,21 +24,29 @@ if TYPE_CHECKING:
 
 HEALTHY = (
     "zero0", "zero1", "zero1-offload", "zero2", "zero2-bf16", "zero2-offload", "zero2-bf16-offload",
-    "zero3", "zero3-bf16", "zero3-offload",
+    "zero3", "zero3-bf16", "zero3-offload", "zero2-synced", "zero3-cut-synced",
 )  # fmt: skip
 BEGINS_AT_STEP_1 = "zero0-bf16"
 SETTINGS: Mapping[str, Any] = {
     "rows": 12, "gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "num_train_epochs": 1,
 }  # fmt: skip
+SYNCED: Mapping[str, Any] = {
+    "beta": 0.04, "sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.3,
+}  # fmt: skip
+"""With a reference that the policy is mixed into after every second update."""
 STAGES = (2, 3)
 """Those with faults."""
 
 
 def case_of(name: str) -> Case:
-    """A healthy run; its name has words for the stage, `offload` and `bf16`."""
+    """A healthy run; its name has words for the stage, `offload`, `bf16`, `synced` and `cut`: no parameter stays gathered."""
     words = name.split("-")
-    sharding = {"stage": int(words[0][4:]), "offload": "offload" in words}
-    return Case(name=name, settings={**SETTINGS, **({"bf16": True} if "bf16" in words else {})}, sharding=sharding)
+    sharding: dict[str, Any] = {"stage": int(words[0][4:]), "offload": "offload" in words}
+    if "cut" in words:
+        sharding["zero"] = {"stage3_param_persistence_threshold": 0}
+    more = {"bf16": {"bf16": True}, "synced": SYNCED}
+    settings = {name: value for word in words for name, value in more.get(word, {}).items()}
+    return Case(name=name, settings={**SETTINGS, **settings}, sharding=sharding)
 
 
 def fault_of(fault: Fault, stage: int) -> Case:
@@ -50,7 +58,8 @@ def fault_of(fault: Fault, stage: int) -> Case:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     """What both ranks say of each case."""
     healthy = [case_of(name) for name in (*HEALTHY, BEGINS_AT_STEP_1)]
-    faulty = [fault_of(fault, stage) for stage in STAGES for fault in ZERO_FAULTS] + [fault_of(DRIFT, 2)]
+    faulty = [fault_of(fault, stage) for stage in STAGES for fault in ZERO_FAULTS]
+    faulty += [fault_of(fault, 2) for fault in (DRIFT, *OF_WHOLE_WEIGHTS)]
     return outcomes(tmp_path_factory.mktemp("deepspeed"), "zero2", healthy + faulty)
 
 
@@ -83,6 +92,7 @@ def test_a_healthy_run_is_silent(name: str, trained: dict[str, list[Outcome]]) -
     assert unproved(passed(first), "trl", stage) == set()
     assert "offload" not in name or unproved(passed(first), "trl", "offload") == set()
     assert passed(first) >= {"RLS811", "RLS812", "RLS419"}
+    assert "synced" not in name or "RLS411" in passed(first)
 
 
 def test_adam_that_begins_at_step_1_is_found(trained: dict[str, list[Outcome]]) -> None:
@@ -104,9 +114,14 @@ def test_a_rank_that_drifts_is_named(trained: dict[str, list[Outcome]]) -> None:
     assert_named(DRIFT, trained[f"{DRIFT.name}-2"][0])
 
 
+@pytest.mark.parametrize("fault", OF_WHOLE_WEIGHTS, ids=lambda fault: fault.name)
+def test_a_write_to_the_model_is_named(fault: Fault, trained: dict[str, list[Outcome]]) -> None:
+    assert_named(fault, trained[f"{fault.name}-2"][0])
+
+
 def assert_named(fault: Fault, of: Outcome) -> None:
     """The rule of a fault names it at its place."""
-    assert (of.error, of.verdict) == ("", "FAIL")
+    assert (of.error, of.verdict) == ("", "PASS" if fault.doubtful else "FAIL")
     named = [found for found in of.found if found.code == fault.code]
     assert named, of.found
     assert fault.cause in named[0].text

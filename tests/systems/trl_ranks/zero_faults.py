@@ -10,6 +10,7 @@ import torch
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.testing.trl_faults import replace_method
 from tests.faults.fault import FALLING_RATE, REUSED, WHOLE_RUN, Fault, on
+from tests.faults.mistakes import data, gradients, losses, weights
 from tests.faults.mistakes.gradients import SMALL_LIMIT
 from tests.faults.mistakes.order import old_log_probs_follow_the_policy
 
@@ -216,6 +217,7 @@ def update_swallowed(trainer: Any) -> None:
     on(trainer, "on_step_begin", act)
 
 
+IN_ONE_PROCESS = {fault.name: fault for part in (data, gradients, losses, weights) for fault in part.FAULTS}
 OF_ENGINE = (
     Fault(clip_left_out, "RLS808", Where(update=0), "deepspeed#7718", settings={**REUSED, **SMALL_LIMIT}),
     Fault(half_steps, "RLS806", Where(update=0), "any wrapper of step"),
@@ -224,6 +226,10 @@ OF_ENGINE = (
     Fault(scheduler_never_stepped, "RLS602", Where(update=1), "accelerate#1382", settings=FALLING_RATE),
     Fault(update_swallowed, "RLS210", Where(update=2), "any wrapper of the engine"),
     Fault(old_log_probs_follow_the_policy, "RLS310", WHOLE_RUN, "see the corpus of one process"),
+    *(
+        IN_ONE_PROCESS[name]
+        for name in ("layer_detached_in_mid_run", "optimizer_maximizes", "reference_follows_the_policy")
+    ),
 )
 """Faults that each rank can see alone."""
 
@@ -236,6 +242,16 @@ REDUCTIONS = (
     Fault(only_the_last_microbatch, "RLS811", Where(update=0), "accelerate#3877", cause="micro-batch"),
 )
 """Faults of the gradient over all ranks."""
+
+OF_WHOLE_WEIGHTS = tuple(
+    IN_ONE_PROCESS[name]
+    for name in (
+        "weights_overwritten_between_updates",
+        "weights_swapped_and_put_back",
+        "frozen_weights_swapped_in_for_generation",
+    )
+)
+"""Not with ZeRO-3: they write to whole weights, which are empty there until they are used."""
 
 DRIFT = Fault(a_weight_of_one_rank_drifts, "RLS419", Where(update=4), "a rank that writes to its copy", cause="rank 1")
 """Not with ZeRO-3, where no rank has a copy."""
