@@ -214,8 +214,12 @@ def main(folder: Path, deployment: Deployment) -> None:
         allow_sharding_on_the_cpu()
     engines: list[Any] = []
     if deployment.startswith("zero"):
+        import deepspeed
+
         gather_outside_of_the_graph()
         engines = kept_engines()
+        # A configuration that is refused would leave a group of which DeepSpeed's own module knows nothing.
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
     cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
     for case in cases:
         place = folder / case.name
