@@ -71,6 +71,8 @@ class StepFollower:
         self._gradients: GradientWatch | None = None
         self._reduction: ReductionWatch | None = None
         self._replicas: ReplicaWatch | None = None
+        self._update = -1
+        """The update that is being made in several steps."""
         self._whole = False
         """Whether all weights are compared around the update that is being made."""
         self._snapshot: GradientSnapshot | None = None
@@ -231,6 +233,7 @@ class StepFollower:
 
     def before_parts(self, update: int, *, whole: bool) -> None:
         """Several steps that make one update come next. Arguments as in `before_step`, which is called once they are made."""
+        self._update = update
         self._look_before(update, whole=whole)
         with self._weights_guard:
             if self._sums is not None:
@@ -251,10 +254,13 @@ class StepFollower:
         with self._reduction_guard:
             if self._reduction is not None:
                 self._reduction.before_step(optimizer)
+        with self._gradient_guard:
+            if self._gradients is not None:
+                self._gradients.before_step(self._update)
 
     def not_made(self) -> None:
         """No update came of the window that is over."""
-        for watch in (self._reduction, self._reached):
+        for watch in (self._reduction, self._gradients, self._reached):
             if watch is not None:
                 watch.remove()
 
@@ -280,7 +286,8 @@ class StepFollower:
             if self.probe is not None and probed:
                 self.probe.before_step()
         with self._gradient_guard:
-            for watch in (self._snapshot, self._gradients):
+            # Where several steps make an update, gradients are there only while each of them is made.
+            for watch in (self._snapshot, None if self.in_parts else self._gradients):
                 if watch is not None:
                     watch.before_step(update)
             if self._graded is not None:

@@ -216,6 +216,10 @@ class TrainerRecord:
 
     # Updates
 
+    def updates(self, role: Role) -> int:
+        """Updates of a role so far, made or skipped: the index of the next."""
+        return self._updates[role]
+
     def begin_window(self, role: Role, *, probed: bool = True, followed: bool = False) -> None:
         """A backward pass comes next; if it is the first of an update of this role, the update begins (see `StepFollower`)."""
         if not self._window[role]:

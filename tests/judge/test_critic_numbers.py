@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from rlstep_hooks.record.events import FactsRead, Measured, MicroBatch, MicroBatchValues, Update
+from rlstep_hooks.record.events import FactsRead, Measured, MicroBatch, MicroBatchValues, Update, UpdateValues
 from tests.scripted_phases import Live, PhaseCase, Script, phase_plan, scripted_phases
 
 if TYPE_CHECKING:
@@ -85,3 +85,16 @@ def test_the_critics_rate_is_that_of_its_own_schedule() -> None:
     (finding,) = found_in(rated(5e-4))
     assert finding.code == "RLS605"
     assert finding.observed == "0.0005, of the critic"
+
+
+@pytest.mark.parametrize(("steps", "found"), [(1, []), (2, ["RLS807"])])
+def test_steps_of_its_optimizer_are_compared_with_its_own_updates(steps: int, found: list[str]) -> None:
+    """The version that an update of the critic carries is the policy's."""
+    (place,) = [i for i, (_, e) in enumerate(RUN) if isinstance(e, Update) and (e.role, e.index) == ("critic", 1)]
+    numbers = Measured(
+        updates=(
+            UpdateValues(index=1, probed=8, changed=8, with_gradient=8, visible=8, role="critic", steps_idle=steps),
+        )
+    )
+    script = [*RUN[: place + 1], (RUN[place][0], numbers), *RUN[place + 1 :]]
+    assert [finding.code for finding in found_in(script)] == found

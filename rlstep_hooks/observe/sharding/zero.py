@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.replicas import Replicated
 from rlstep_hooks.observe.sharding.places import Place, Reduction
 from rlstep_hooks.observe.sharding.replicated import WholeParameter, first_hook
 
@@ -84,6 +85,20 @@ def zero_reduction(engine: Any) -> Reduction:
         asked = engine.torch_autocast_dtype()  # parameters of autocast modules (runtime/torch_autocast.py)
     quantised = bool(getattr(engine, "zero_quantized_gradients", bool)())
     return Reduction(zero_places(engine), str(asked or "").removeprefix("torch."), approximate=quantised)
+
+
+def zero_replicas(engine: Any) -> list[Replicated]:
+    """What every rank of an engine should hold alike.
+
+    DeepSpeed sends all parameters from rank 0 when it begins (runtime/engine.py 0.19.8 `_broadcast_model`), and after each update
+    gathers them from the parts that the ranks have stepped. With ZeRO-3 no rank holds them whole.
+    """
+    named = list(engine.module.named_parameters()) if zero_stage(engine) < 3 else []
+    return [
+        Replicated("weights", [of for of in named if of[1].requires_grad]),
+        Replicated("frozen weights", [of for of in named if not of[1].requires_grad], often=False),
+        Replicated("buffers", [of for of in engine.module.named_buffers() if not of[1].is_meta]),
+    ]
 
 
 _OF_MODEL = ("bit16_groups", "fp16_groups", "bf16_groups")

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.systems.engine.links import limited, no, yes
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.engine.links import Link, LinkName
+    from rlstep_hooks.systems.engine.links import Deployment, Link, LinkName
+
+_SPREAD: tuple[Deployment, ...] = ("ZeRO-1", "ZeRO-2", "ZeRO-3", "offload", "LoRA")
+"""Where two ranks of OpenRLHF's trainer are trained, each with its own losses and steps (tests/systems/openrlhf/test_ranks.py)."""
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(
@@ -46,7 +49,7 @@ LINKS: dict[LinkName, Link] = {
         often="compared",
     ),
     "mask on the way": yes(
-        "from the advantages to the loss, and from old log-probs or values to it", often="compared", proved=("ZeRO-2",)
+        "from the advantages to the loss, and from old log-probs or values to it", often="compared", proved=_SPREAD
     ),
     "loss": yes(
         "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term; the critic's with its clip "
@@ -54,12 +57,12 @@ LINKS: dict[LinkName, Link] = {
         "not an entropy bonus or a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with "
         "OpenRLHF's own divisor",
         often="compared",
-        proved=("ZeRO-2",),
+        proved=_SPREAD,
     ),
     "backward": yes(
         "the factor that arrives at the loss of policy or critic, and the gradient at each log-prob or value",
         "not in float16, where a scaler multiplies too",
-        proved=("ZeRO-2",),
+        proved=_SPREAD,
     ),
     "gradients cleared": no(
         "DeepSpeed keeps them inside its engine; what is left over shows in the gradients on the way"
@@ -69,22 +72,27 @@ LINKS: dict[LinkName, Link] = {
         "not where several processes train a role, nor with ZeRO-3, float16 or an offloaded optimizer",
         often="whole",
     ),
-    "reduction": no("what a rank gives to DeepSpeed and what it gets is not followed yet"),
+    "reduction": yes(
+        "what each rank's backward passes gave, and what it got of the reduction, joined from all records; policy and critic",
+        "not with ring attention or tensor parallelism",
+        often="whole",
+        proved=_SPREAD,
+    ),
     "gradient norm": yes(
         "of the gradients that DeepSpeed's optimizer steps with",
         "the part of one process",
         often="whole",
-        proved=("ZeRO-2",),
+        proved=_SPREAD,
     ),
     "optimizer step": yes(
-        "DeepSpeed's Adam and AdamW on its float32 weights, those that one process holds",
+        "DeepSpeed's Adam and AdamW on its float32 weights, those that a process holds",
         "not Muon",
         often="compared",
-        proved=("ZeRO-2",),
+        proved=_SPREAD,
     ),
-    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=("ZeRO-2",)),
+    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=_SPREAD),
     "learning rate": yes(
-        "constant, linear and cosine of transformers, of policy and critic", "not other schedules", proved=("ZeRO-2",)
+        "constant, linear and cosine of transformers, of policy and critic", "not other schedules", proved=_SPREAD
     ),
     "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
     "reference on the way": yes(
@@ -101,7 +109,12 @@ LINKS: dict[LinkName, Link] = {
         "not the model's with ZeRO-3",
         proved=("ZeRO-2",),
     ),
-    "replicas": no("what the ranks of DeepSpeed hold is not compared with each other"),
+    "replicas": yes(
+        "the weights and buffers of the ranks bit for bit; policy and critic",
+        "not weights with ZeRO-3, where no rank holds them whole; not with ring attention or tensor parallelism",
+        often="whole",
+        proved=("ZeRO-1", "ZeRO-2", "offload", "LoRA"),
+    ),
 }
 
 _ENGINE = yes("what vLLM is given and holds after each sync", "not weights through CUDA IPC")
@@ -146,4 +159,14 @@ RULES: dict[str, Link] = {
         "compared",
     ),
     "RLS802": yes("old log-probs, advantages and the critic's targets"),
+    "RLS811": yes(
+        "what each rank's backward passes gave, and what it got of the reduction, joined from all records; policy and critic",
+        "not with ring attention or tensor parallelism",
+        "whole",
+    ),
+    "RLS812": yes(
+        "what each rank's optimizer uses, against what came of the reduction",
+        "not in float16, where a scaler divides too; not with ring attention or tensor parallelism",
+        "whole",
+    ),
 }

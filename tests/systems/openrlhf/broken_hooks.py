@@ -12,6 +12,7 @@ RECORD = "rlstep_hooks.observe.trainer_record"
 OBSERVE = "rlstep_hooks.systems.openrlhf.observe."
 TRAINER = OBSERVE + "trainer"
 STEPS = OBSERVE + "steps"
+FOLLOWER = "rlstep_hooks.systems.deepspeed_engine.follower"
 CONTROLLER = OBSERVE + "controller"
 CONTROLLER_RECORD = "rlstep_hooks.session.controller_record"
 GENERATOR = OBSERVE + "generator"
@@ -19,7 +20,7 @@ GENERATOR = OBSERVE + "generator"
 FIRST = (
     ("rlstep_hooks.judge.controlled.run", "ControlledRun.summary"),
     (GENERATOR, "SamplingWeights.rollout"),
-    (STEPS, "_with_gradient"),
+    (FOLLOWER, "EngineFollower.begin"),
     (RECORD, "TrainerRecord.updated"),
     (RECORD, "TrainerRecord.end"),
     (RECORD, "TrainerRecord.see_log_probs"),
@@ -68,8 +69,7 @@ FURTHER = (
     (RECORD, "TrainerRecord.begin"),
     (RECORD, "TrainerRecord.refreshed"),
     (RECORD, "TrainerRecord.open_microbatch"),
-    (RECORD, "TrainerRecord.before_step"),
-    (RECORD, "TrainerRecord.after_step"),
+    (FOLLOWER, "EngineFollower.made"),
     (RECORD, "TrainerRecord.synced"),
     (RECORD, "TrainerRecord.measured"),
     (RECORD, "TrainerRecord.write_numbers"),

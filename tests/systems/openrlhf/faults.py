@@ -15,7 +15,7 @@ import copy
 import importlib
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -1019,10 +1019,10 @@ def asked_for() -> list[tuple[Fault, int]]:
     return [(FAULTS[name], int(rollout)) for name, rollout in named]
 
 
-def asking(faults: dict[str, int]) -> dict[str, str]:
-    """The environment that makes faults: name -> rollout."""
+def asking(faults: Mapping[str, int], module: str = MODULE) -> dict[str, str]:
+    """The environment that makes faults: name -> rollout. Those of another module are registered where it is imported."""
     asked = ",".join(f"{name}@{rollout}" for name, rollout in faults.items())
-    return {FAULTS_VARIABLE: asked, "RLSTEP_TEST_MODULE": MODULE}
+    return {FAULTS_VARIABLE: asked, "RLSTEP_TEST_MODULE": module}
 
 
 def make_faults() -> None:
@@ -1038,4 +1038,5 @@ def make_faults() -> None:
 
 # They register themselves, and need what stands above.
 importlib.import_module("tests.systems.openrlhf.foreign_faults")
-make_faults()
+if os.environ.get("RLSTEP_TEST_MODULE", MODULE) == MODULE:
+    make_faults()

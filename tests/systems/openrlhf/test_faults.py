@@ -12,6 +12,7 @@ import pytest
 
 from rlstep_hooks.record.events import RunEnded
 from tests.detection.outcomes import Detected, note
+from tests.systems.openrlhf import rank_faults
 from tests.systems.openrlhf.audited import alarms, audited, shown, tail, tracked
 from tests.systems.openrlhf.faults import FAULTS, asking
 from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, model_rewards, reinforce
@@ -272,7 +273,8 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
 
 
 def test_every_fault_is_made_and_described() -> None:
-    assert {name for _, name in CASES} | {"checkpoint_not_loaded"} == set(FAULTS), "that one is in test_resume.py"
+    elsewhere = {"checkpoint_not_loaded", *rank_faults.NAMES}
+    assert {name for _, name in CASES} | elsewhere == set(FAULTS), "these are in test_resume.py and test_ranks.py"
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
 
 

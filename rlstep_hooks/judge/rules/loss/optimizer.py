@@ -121,7 +121,8 @@ class MomentsLost(ValueRule):
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the moments before and after a step."""
-        made = event.version - 1
+        # The version is that of the policy; of the critic's own updates it is known how many came before.
+        made = event.index if event.role == "critic" else event.version - 1
         if values.steps_idle is not None and values.steps_idle > made:
             self.checks += 1
             self.fail(

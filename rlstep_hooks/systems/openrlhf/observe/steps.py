@@ -1,29 +1,37 @@
-"""The optimizer steps of a DeepSpeed engine: when one is made, which weights are looked at around it, and the norm of its gradients.
+"""The optimizer steps of a DeepSpeed engine that OpenRLHF drives: when one is made, and what is looked at around it.
 
 DeepSpeed steps on flat tensors, group by group, at the end of each window of micro-batches, whichever call reaches that end.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
+from rlstep_hooks.observe.replicas import ReplicaWatch
+from rlstep_hooks.observe.sharding.zero import stepped_tensors, zero_replicas
+from rlstep_hooks.systems.deepspeed_engine.follower import EngineFollower
 from rlstep_hooks.systems.openrlhf.observe.gradients import gradients_of
+from rlstep_hooks.systems.openrlhf.observe.process import patches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from rlstep_hooks.observe.hooks import Call, Hooks
+    from rlstep_hooks.observe.replicas import Replicated
     from rlstep_hooks.observe.trainer_record import TrainerRecord
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 
-_ORDER, _VALUES, _GRADIENT, _OPTIMIZER = ("order",), ("log_ratio", "weights"), ("gradient",), ("optimizer",)
+_ORDER, _VALUES, _GRADIENT, _REPLICAS = ("order",), ("log_ratio", "weights", "optimizer"), ("gradient",), ("replicas",)
 """What is not observed any more where a hook fails."""
+
+_SHARED = "processes that share samples (ring attention, tensor parallelism) reduce gradients with those that record"
+"""Why the gradients and weights of several processes are not joined."""
 
 
 class EngineSteps:
@@ -34,6 +42,7 @@ class EngineSteps:
         role: The role whose weights it trains.
         record: Takes what is seen.
         model: The weights that the model computes with.
+        ranks: Processes of this role that have samples of their own, each of which records.
         limit: The configured limit of the norm of the gradients; 0 where there is none.
         cycle: Gives the rollout that is trained, counted from 0.
         scaled: Whether a scaler changes the loss (float16), so that gradients are not those of the loss.
@@ -46,6 +55,7 @@ class EngineSteps:
         record: TrainerRecord,
         model: ModelWeights,
         *,
+        ranks: int,
         limit: float,
         cycle: Callable[[], int],
         scaled: bool,
@@ -54,33 +64,66 @@ class EngineSteps:
         self._role: Role = role
         self._record = record
         self._model = model
+        self._processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        self._joined = ranks == self._processes > 1
         self._limit = limit
         self._cycle = cycle
         self._scaled = scaled
-        self._gradients = Guard(record.writer, _GRADIENT)
+        self._follower: EngineFollower | None = None
+        """Follows the optimizer within a step of the engine."""
+        self._begun = self._stepped = False
+        """Whether the engine is about to make an update, and whether its optimizer has stepped for it."""
         self._steps = engine.global_steps
         """Steps that are recorded."""
         self._rate, self._tick, self._skipped = 0.0, None, 0
         """The learning rate of the step that is made, its scheduler's tick, and the steps that were skipped before."""
-        self._stepped = False
-        self._probed: Any = None
-        """The flat tensor that is looked at."""
-        self._probing = False
-        """Whether the optimizer that steps has it."""
-        self._norms: list[torch.Tensor] = []
-        """Norms of the gradients of the parts in which this process makes its step."""
 
-    def place(self, hooks: Hooks, strategy: Any) -> None:
-        """Place the hooks. All verified in 0.11.2 by real runs."""
+    def place(self, hooks: Hooks, strategy: Any, passes: int) -> None:
+        """Place the hooks. All verified in 0.11.2 by real runs.
+
+        Args:
+            hooks: Those of the trainer.
+            strategy: OpenRLHF's.
+            passes: Micro-batches of a usual window.
+        """
         # deepspeed.py:183: called once for each micro-batch; DeepSpeed steps at the end of each window. Hooks that are placed later
         # stand outside: what was seen of a step is recorded before the step is.
-        hooks.wrap(strategy, "optimizer_step", before=self._forget_norms, after=self._see_norm, topics=_OPTIMIZER)
+        hooks.wrap(strategy, "optimizer_step", before=self._engine_steps, after=self._engine_stepped, topics=_VALUES)
         hooks.wrap(strategy, "optimizer_step", after=self._leave, topics=_VALUES)
         hooks.wrap(strategy, "optimizer_step", before=self._begin, after=self._updated, topics=_ORDER)
-        # torch's own hooks. ZeRO steps its groups of flat weights one after the other; only one of them is looked at.
-        optimizer = self._engine.basic_optimizer
-        hooks.steps(optimizer, before=self._before, after=self._after, topics=_VALUES)
-        hooks.steps(optimizer, before=self._take_norm, topics=_OPTIMIZER)
+        # torch's own hook: an engine that counts an update whose step somebody swallowed has made none.
+        hooks.steps(self._engine.basic_optimizer, after=self._optimizer_stepped, topics=_VALUES)
+        with Guard(self._record.writer, (*_VALUES, *_GRADIENT)):
+            self._follow(passes)
+        if self._joined:
+            with Guard(self._record.writer, _REPLICAS):
+                watch = ReplicaWatch(_replicas(self._engine), role=self._role)
+                self._record.steps[self._role].watch_replicas(watch, self._record.updates(self._role))
+        elif self._processes > 1:
+            for topic in ("reduction", *_REPLICAS):
+                self._record.writer.cannot(topic, _SHARED)
+
+    def _follow(self, passes: int) -> None:
+        steps, recorder = self._record.steps[self._role], self._record.writer
+        follower = EngineFollower(
+            self._engine,
+            steps,
+            recorder,
+            passes=passes,
+            limit=self._limit,
+            reduces=self._joined,
+            patches=patches,
+        )
+        follower.attach()
+        if follower.optimizer_tensors is None:
+            return
+        self._follower = follower
+        flat = [tensor for tensor, _ in stepped_tensors(self._engine)]
+        if flat and self._processes == 1 and not self._scaled:
+            guard = Guard(recorder, _GRADIENT)
+            watch = gradients_of(self._engine.module.named_parameters(), flat[0], guard)
+            if watch is not None:
+                steps.watch_gradients(watch)
 
     def begin_window(self) -> None:
         """A backward comes next."""
@@ -96,17 +139,30 @@ class EngineSteps:
 
     def _begin(self, call: Call) -> None:
         self._rate, self._tick, self._skipped = 0.0, None, 0
+        self._begun = self._stepped = False
         self.elsewhere()
-        self._stepped = False
         self._rate, self._skipped = float(self._engine.get_lr()[0]), self._engine.skipped_steps
         self._tick = getattr(self._engine.lr_scheduler, "last_epoch", None)
 
-    def _forget_norms(self, call: Call) -> None:
-        self._norms.clear()
+    def _engine_steps(self, call: Call) -> None:
+        # runtime/engine.py 0.19.6: `step` makes an update where this is true, else it only counts the micro-batch.
+        self._begun = bool(self._engine.is_gradient_accumulation_boundary())
+        if self._follower is not None and self._begun:
+            self._record.steps[self._role].see_frozen(self._model.frozen)
+            self._follower.begin(self._record.updates(self._role), whole=is_compared_whole(self._cycle()))
 
-    def _see_norm(self, call: Call) -> None:
-        if self._norms and self._limit > 0:
-            self._record.see_norm(self._role, torch.stack(self._norms).square().sum().sqrt(), self._limit)
+    def _engine_stepped(self, call: Call) -> None:
+        follower, cycle = self._follower, self._cycle()
+        if follower is None or not self._begun:
+            return
+        if self._engine.global_steps == self._steps or not self._stepped:
+            follower.not_made()
+            return
+        update = self._record.updates(self._role)
+        follower.made(update, self._rate, replayed=is_compared(cycle), probed=is_probed(cycle))
+
+    def _optimizer_stepped(self, call: Call) -> None:
+        self._stepped = True
 
     def _leave(self, call: Call) -> None:
         if self._engine.global_steps != self._steps:
@@ -125,36 +181,14 @@ class EngineSteps:
             reason="gradient scaler" if scaler else "",
         )
 
-    # A step of the optimizer
 
-    def _before(self, call: Call) -> None:
-        self._probing = False
-        held, steps = list(_with_gradient(call.owner)), self._record.steps[self._role]
-        if self._probed is None and held:
-            self._probed = held[0]
-            steps.watch_weights([self._probed])
-            steps.watch_graded([("", self._probed)])
-            steps.watch_steps(call.owner)
-            if not self._scaled:
-                with self._gradients:
-                    watch = gradients_of(self._engine.module.named_parameters(), self._probed, self._gradients)
-                    if watch is not None:
-                        steps.watch_gradients(watch)
-        if any(weights is self._probed for weights in held):
-            self._probing = True
-            steps.see_frozen(self._model.frozen)
-            self._record.before_step(self._role, replayed=is_compared(self._cycle()))
+def _replicas(engine: Any) -> list[Replicated]:
+    """What every rank should hold alike.
 
-    def _take_norm(self, call: Call) -> None:
-        norm = norm_of_gradients(parameters_of(call.owner)) if is_compared_whole(self._cycle()) else None
-        if norm is not None:
-            self._norms.append(norm)
-
-    def _after(self, call: Call) -> None:
-        self._stepped = True
-        if self._probing:
-            self._record.after_step(self._role, call.owner.param_groups[0]["lr"])
-
-
-def _with_gradient(optimizer: Any) -> Iterable[Any]:
-    return (weights for group in optimizer.param_groups for weights in group["params"] if weights.grad is not None)
+    A critic has numbers that normalise values, which nothing fills where nothing is to be normalised (models/model.py 0.11.2:258, 310).
+    """
+    unused = () if getattr(engine.module, "normalize_reward", True) else ("mean", "std")
+    return [
+        replace(group, named=[of for of in group.named if of[0] not in unused]) if group.kind == "buffers" else group
+        for group in zero_replicas(engine)
+    ]

@@ -100,6 +100,7 @@ class OpenRlhfTrainer:
             role,
             self._record,
             self._model,
+            ranks=mesh["dp"].size(),
             limit=float(configured.max_norm),
             cycle=lambda: self._cycle,
             scaled=not self._scales_seen,
@@ -143,7 +144,7 @@ class OpenRlhfTrainer:
         wrap(trainer.strategy, "backward", before=lambda _: self._record.close_microbatch(), topics=_ORDER)
         wrap(trainer.strategy, "backward", before=lambda _: self._steps.begin_window(), topics=("gradient",))
         wrap(trainer.strategy, "backward", before=self._backward, topics=_FORMULA)
-        self._steps.place(hooks, trainer.strategy)
+        self._steps.place(hooks, trainer.strategy, self._engine.gradient_accumulation_steps())
         hooks.steps(self._engine.basic_optimizer, before=self._compare_settings, topics=("settings",))
         # deepspeed.py:685: writes the checkpoint of this process's model.
         wrap(trainer.strategy, "save_ckpt", after=self._saved, topics=("checkpoints",))
@@ -364,6 +365,7 @@ class OpenRlhfTrainer:
         def arrived(gradient: Any) -> None:
             with self._losses:
                 self._record.see_loss_scale(index, gradient * microbatches)
+                self._record.steps[self.role].see_seed(gradient)
 
         loss.register_hook(arrived)
 

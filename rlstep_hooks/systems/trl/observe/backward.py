@@ -13,7 +13,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.systems.trl.observe.engine_steps import engine_of, has_loss_scale
+from rlstep_hooks.systems.deepspeed_engine.follower import has_loss_scale
+from rlstep_hooks.systems.trl.observe.engine_steps import engine_of
 
 
 class Backward(msgspec.Struct, gc=False):

@@ -36,14 +36,6 @@ def engine_of(trainer: Any) -> Any:
     return getattr(getattr(trainer.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
 
 
-def has_loss_scale(engine: Any) -> bool:
-    """Whether an engine multiplies losses by a scale, and divides gradients by it before the step.
-
-    It does in fp16. Without ZeRO 0.18.2 does in bf16 too: its scale begins at 65536 (runtime/fp16/unfused_optimizer.py; not in 0.18.9).
-    """
-    return engine is not None and (engine.fp16_enabled() or getattr(engine.optimizer, "loss_scale", 1.0) != 1.0)
-
-
 class EngineSteps:
     """The latest step of one engine, until the observer takes it.
 

@@ -12,7 +12,7 @@ from rlstep_hooks.observe.sharding.dtensors import of_dtensors
 from rlstep_hooks.observe.sharding.flat_shards import of_flat_shards
 from rlstep_hooks.observe.sharding.places import Reduction
 from rlstep_hooks.observe.sharding.replicated import replicated
-from rlstep_hooks.observe.sharding.zero import zero_stage
+from rlstep_hooks.observe.sharding.zero import zero_replicas
 from rlstep_hooks.observe.shards import plain_name
 from rlstep_hooks.systems.trl.observe.engine_steps import engine_of
 
@@ -55,10 +55,7 @@ def replicas_of(trainer: Any) -> list[Replicated]:
         reference = getattr(trainer, "ref_model", None)
         others = [] if reference is None or reference is model else list(reference.named_parameters())
     elif (engine := engine_of(trainer)) is not None:
-        # DeepSpeed sends all parameters from rank 0 when it begins (runtime/engine.py 0.19.8 `_broadcast_model`), and after each update
-        # gathers them from the parts that the ranks have stepped. With ZeRO-3 no rank holds them whole.
-        named = list(engine.module.named_parameters()) if zero_stage(engine) < 3 else []
-        buffers, others = list(engine.module.named_buffers()), []
+        return zero_replicas(engine)
     elif getattr(trainer, "is_fsdp_enabled", False):
         state = trainer.accelerator.state
         second = getattr(state.fsdp_plugin, "fsdp_version", 1) == 2

@@ -21,7 +21,7 @@ from rlstep_hooks.observe.sharding.zero import parameters_of_groups, wrapped_opt
 from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
-from rlstep_hooks.systems.trl.observe.engine_follower import EngineFollower
+from rlstep_hooks.systems.deepspeed_engine.follower import EngineFollower
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
 from rlstep_hooks.systems.trl.observe.ranks import reduction_of, replicas_of
 from rlstep_hooks.systems.trl.observe.settings import OptimizerSettings
@@ -194,6 +194,9 @@ class UpdateObserver:
         passes = self._trainer.args.gradient_accumulation_steps
         self._inner = follower = EngineFollower(engine, self.steps, self._recorder, passes=passes)
         follower.attach()
+        if follower.optimizer_tensors is not None:
+            held = {"optimizer_tensors": follower.optimizer_tensors}
+            self._recorder.emit(FactsRead(at=self._recorder.now(), facts=held))
         with self._facts_guard:
             inner = wrapped_optimizer(engine)
             if hasattr(inner, "param_groups") and hasattr(inner, "defaults"):

@@ -1,4 +1,7 @@
-"""What DeepSpeed's optimizer does within one update: gradients that the owner of an element gets, and steps on weights of its own."""
+"""What DeepSpeed's optimizer does within one update, whichever framework drives its engine.
+
+It gives gradients that the owner of an element gets, and steps on weights of its own.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,24 @@ from rlstep_hooks.observe.sharding.zero import (
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.stepped_parts import SteppedParts
 from rlstep_hooks.observe.weight_probe import WeightProbe
-from rlstep_hooks.record.events import FactsRead
-from rlstep_hooks.systems.trl.observe.engine_steps import has_loss_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.hooks import Call
+    from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.observe.steps import StepFollower
-    from rlstep_hooks.session.recorder import Recorder
 
 TOPICS = ("weights", "optimizer", "gradient", "reduction")
+
+
+def has_loss_scale(engine: Any) -> bool:
+    """Whether an engine multiplies losses by a scale, and divides gradients by it before the step.
+
+    It does in fp16. Without ZeRO 0.18.2 does in bf16 too: its scale begins at 65536 (runtime/fp16/unfused_optimizer.py; not in 0.18.9).
+    """
+    return engine is not None and (engine.fp16_enabled() or getattr(engine.optimizer, "loss_scale", 1.0) != 1.0)
 
 
 class EngineFollower:
@@ -42,15 +52,32 @@ class EngineFollower:
         steps: Gets what is read.
         recorder: Is told what cannot be looked at.
         passes: Micro-batches of a usual window.
+        limit: The configured limit of the gradients' norm; that of the engine where it is left out.
+        reduces: Whether to record what this rank gives to the gradients of others, and what it gets.
+        patches: Where somebody else takes the hooks off, what does so.
     """
 
-    def __init__(self, engine: Any, steps: StepFollower, recorder: Recorder, *, passes: int) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        steps: StepFollower,
+        recorder: GapRecorder,
+        *,
+        passes: int,
+        limit: float | None = None,
+        reduces: bool = True,
+        patches: Patches | None = None,
+    ) -> None:
+        self.optimizer_tensors: dict[str, Any] | None = None
+        """What the optimizer holds of the model, as the fact of this name; None where nothing is followed."""
         self._engine = engine
         self._steps = steps
         self._recorder = recorder
         self._passes = passes
+        self._limit = limit
+        self._reduces = reduces
         self._guard = Guard(recorder, TOPICS)
-        self._hooks = Hooks(recorder)
+        self._hooks = Hooks(recorder, patches)
         self._handles: list[Any] = []
         self._parts: SteppedParts | None = None
         self._model: WeightProbe | None = None
@@ -73,8 +100,8 @@ class EngineFollower:
                 for topic in TOPICS:
                     self._recorder.cannot(topic, hidden)
                 return
-            held = optimizer_tensors_of(self._engine.module.parameters(), held_parameters(self._engine))
-            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
+            held = held_parameters(self._engine)
+            self.optimizer_tensors = optimizer_tensors_of(self._engine.module.parameters(), held)
             self._parts = SteppedParts(inner, stepped_tensors(self._engine))
             self._steps.in_parts = True
             self._steps.watch_weights(self._parts.tensors)
@@ -87,13 +114,19 @@ class EngineFollower:
             # The inner optimizer's step: once for each group (ZeRO-1, 2), each sub-group (ZeRO-3), or once. It gives what the owner of
             # an element gets, and weights and moments before its step. Verified with DeepSpeed 0.18.2, 0.18.9 and 0.19.8.
             self._handles.append(inner.register_step_pre_hook(self._before_part))
-            self._watch_reduction()
+            if self._reduces:
+                self._watch_reduction()
 
     def _watch_reduction(self) -> None:
         found = zero_reduction(self._engine)
         guard = Guard(self._recorder, ("reduction",))
         watch = ReductionWatch(
-            found.places, guard, passes=self._passes, reduced_in=found.reduced_in, approximate=found.approximate
+            found.places,
+            guard,
+            passes=self._passes,
+            role=self._steps.role,
+            reduced_in=found.reduced_in,
+            approximate=found.approximate,
         )
         self._steps.watch_reduction(watch)
         # Both clip what was reduced, and the first divides it by the loss scale too: ZeRO's optimizers and that of 16 bits without ZeRO
@@ -153,7 +186,7 @@ class EngineFollower:
         if self._parts is None:
             return
         with self._guard:
-            limit = float(self._engine.gradient_clipping())
+            limit = float(self._engine.gradient_clipping() if self._limit is None else self._limit)
             if self._norms and limit > 0:
                 self._steps.see_norm(update, torch.stack(self._norms).square().sum().sqrt(), limit)
         self._steps.before_step(update, replayed=replayed, probed=probed, whole=False)

@@ -1,0 +1,254 @@
+"""Faults of one of several ranks, and of what ranks do together; registered and made as those of `faults.py`, all on the policy.
+
+Each is made in one rollout of two updates, between autograd and the optimizer inside DeepSpeed's (ZeRO-2).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from tests.systems.openrlhf.faults import FAULTS, POLICY, STRATEGY, Now, fault, make_faults, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FAULTY = 1
+"""The rank of faults that one rank has."""
+
+
+def is_faulty() -> bool:
+    """Whether this is the rank of faults that one rank has."""
+    import torch
+
+    return bool(torch.distributed.get_rank() == FAULTY)
+
+
+def while_trained(at: int, act: Callable[[Any], Callable[[], None] | None]) -> None:
+    """Act on the policy's engine before one rollout is trained; what `act` returns is called when it has been."""
+
+    def ppo_train(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training != at - 1:  # counted by the wrapper inside of this one
+            return wrapped(*args, **kwargs)
+        undo = act(trainer.actor.model)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            if undo is not None:
+                undo()
+
+    wrap(POLICY, "ActorPPOTrainer.ppo_train", ppo_train)
+
+
+def change_gradients(at: int, change: Callable[[int, Any, Any], Any], *, all_ranks: bool = False) -> None:
+    """Change what autograd computed for each parameter before DeepSpeed gets it.
+
+    Args:
+        at: The rollout.
+        change: Gets the number of the backward pass in its update, the parameter and its gradient; gives another one.
+        all_ranks: Whether all ranks have the fault.
+    """
+
+    def act(engine: Any) -> Callable[[], None] | None:
+        if not (all_ranks or is_faulty()):
+            return None
+
+        def hook(parameter: Any) -> Any:
+            accumulated = engine.gradient_accumulation_steps()
+            return parameter.register_hook(
+                lambda gradient: change(engine.micro_steps % accumulated, parameter, gradient)
+            )
+
+        handles = [hook(parameter) for parameter in engine.module.parameters() if parameter.requires_grad]
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    while_trained(at, act)
+
+
+# Reductions
+
+
+@fault(report="axolotl#3061", code="RLS811", cause="rank 1 is missing")
+def a_rank_gives_zeros(at: int) -> None:
+    """The gradients of one rank are lost: the mean is half as large."""
+    change_gradients(at, lambda number, parameter, gradient: gradient * 0)
+
+
+@fault(report="a divisor of one rank", code="RLS811", cause="counts 2 times|, 2 in place of 1")
+def a_rank_counts_twice(at: int) -> None:
+    """The gradients of one rank are doubled."""
+    change_gradients(at, lambda number, parameter, gradient: gradient * 2)
+
+
+@fault(report="DeepSpeed#7967, on one rank", code="RLS811", cause="micro-batch")
+def a_rank_loses_a_microbatch(at: int) -> None:
+    """The first micro-batch of each update is lost on one rank."""
+    change_gradients(at, lambda number, parameter, gradient: gradient if number else gradient * 0)
+
+
+@fault(report="accelerate#3877", code="RLS811", cause="micro-batch")
+def only_the_last_microbatch(at: int) -> None:
+    """What micro-batches before the last one gave is lost on all ranks."""
+    change_gradients(at, lambda number, parameter, gradient: gradient if number else gradient * 0, all_ranks=True)
+
+
+@fault(report="stale gradients", code="RLS811")
+def a_rank_repeats_the_pass_before(at: int) -> None:
+    """One rank gives the gradients of its backward pass before this one."""
+    before: dict[int, Any] = {}
+
+    def late(number: int, parameter: Any, gradient: Any) -> Any:
+        last = before.get(id(parameter))
+        before[id(parameter)] = gradient.clone()
+        return gradient if last is None else last
+
+    change_gradients(at, late)
+
+
+@fault(report="a hook that forgets to divide", code="RLS811", cause="the mean")
+def ranks_are_divided_otherwise(at: int) -> None:
+    """With ZeRO-2 the gradients of the ranks are added up and not divided; with ZeRO-3 they are divided twice."""
+
+    def act(engine: Any) -> Callable[[], None]:
+        outer = engine.optimizer
+        name, other = (
+            ("gradient_predivide_factor", 2.0) if engine.zero_optimization_stage() == 3 else ("gradient_average", False)
+        )
+        usual = getattr(outer, name)
+        setattr(outer, name, other)
+        return lambda: setattr(outer, name, usual)
+
+    while_trained(at, act)
+
+
+@fault(report="verl#6609", code="RLS811", cause="rank")
+def ranks_are_not_reduced(at: int) -> None:
+    """Each rank keeps its own gradients: nothing is sent."""
+
+    def act(engine: Any) -> Callable[[], None]:
+        outer = engine.optimizer
+
+        def alone(bucket: Any, *args: Any, **kwargs: Any) -> Any:
+            return outer.flatten(bucket)
+
+        outer.allreduce_bucket = alone
+        average, outer.gradient_average = outer.gradient_average, False
+
+        def undo() -> None:
+            del outer.allreduce_bucket
+            outer.gradient_average = average
+
+        return undo
+
+    while_trained(at, act)
+
+
+# Clip, step, state, copies
+
+
+@fault(report="torchtune#2300", code="RLS812", cause="rank")
+def a_rank_clips_by_a_norm_of_its_own(at: int) -> None:
+    """The gradients of each rank are clipped by another norm."""
+
+    def act(engine: Any) -> Callable[[], None]:
+        outer = engine.optimizer
+        norm = outer.scaled_global_norm
+        outer.scaled_global_norm = lambda *args, **kwargs: norm(*args, **kwargs) * (4 if is_faulty() else 1)
+
+        def undo() -> None:
+            del outer.scaled_global_norm
+
+        return undo
+
+    while_trained(at, act)
+
+
+@fault(report="verl#7401, on one rank", code="RLS902", cause="update skipped")
+def a_rank_skips_a_step(at: int) -> None:
+    """One rank swallows one step; DeepSpeed's counters go on."""
+    done: list[bool] = []
+
+    def optimizer_step(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        engine = getattr(args[1], "model", args[1])
+        due = Now.policy and Now.training == at and is_faulty() and not done
+        if not due or not engine.is_gradient_accumulation_boundary():
+            return wrapped(*args, **kwargs)
+        done.append(True)
+        optimizer = engine.basic_optimizer
+        step, optimizer.step = optimizer.step, lambda *arguments, **keywords: None
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            optimizer.step = step
+
+    wrap(STRATEGY, "DeepspeedStrategy.optimizer_step", optimizer_step)
+
+
+@fault(report="states that are offloaded between rollouts", code="RLS807", cause="")
+def a_rank_forgets_its_moments(at: int) -> None:
+    """The moments of Adam are set to 0 on one rank before a rollout is trained."""
+
+    def act(engine: Any) -> None:
+        if is_faulty():
+            for state in engine.basic_optimizer.state.values():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    if name in state:
+                        state[name].zero_()
+
+    while_trained(at, act)
+
+
+@fault(report="a rank that writes to its copy", code="RLS419", cause="rank 1")
+def a_weight_of_one_rank_drifts(at: int) -> None:
+    """One weight of one rank is written to before a rollout is trained, until its owner's step overwrites it."""
+
+    def act(engine: Any) -> None:
+        import torch
+
+        if is_faulty():
+            with torch.no_grad():
+                next(engine.module.parameters()).view(-1)[5] += 0.25
+
+    while_trained(at, act)
+
+
+@fault(report="a callback of rank 0 alone", code="RLS806", cause="")
+def a_rank_steps_half_as_far(at: int) -> None:
+    """The steps of one rank in a rollout are made half."""
+
+    def place(module: Any) -> None:
+        plain = module.FusedAdam.step
+        plain = getattr(plain, "__wrapped__", plain)  # torch puts its hooks around it later
+
+        @functools.wraps(plain)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (Now.policy and Now.inside and Now.training == at and is_faulty()):
+                return plain(optimizer, *args, **kwargs)
+            stepped = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            before = [tensor.detach().clone() for tensor in stepped]
+            found = plain(optimizer, *args, **kwargs)
+            for tensor, old in zip(stepped, before, strict=True):
+                tensor.data.lerp_(old, 0.5)
+            return found
+
+        del step.__wrapped__
+        module.FusedAdam.step = step
+
+    wrapt.when_imported("deepspeed.ops.adam.fused_adam")(place)
+
+
+NAMES = tuple(name for name, found in FAULTS.items() if found.apply.__module__ == __name__)
+"""The faults of this module."""
+OF_ZERO_2 = (ranks_are_not_reduced, a_rank_clips_by_a_norm_of_its_own, a_weight_of_one_rank_drifts)
+"""Those that act on what only ZeRO-2 has."""
+
+if os.environ.get("RLSTEP_TEST_MODULE") == __name__:
+    make_faults()

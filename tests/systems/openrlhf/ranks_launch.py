@@ -1,0 +1,71 @@
+"""Launches cases of two ranks (`train_ranks.py`), and judges what they record together with what a controller would have recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.record.ledger import CONTROLLER
+from tests.reports import report_of
+from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
+from tests.systems.openrlhf.launch import CPU_FOLDER, ENVIRONMENT, ROOT
+from tests.systems.openrlhf.train_ranks import ROLLOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlstep_hooks.judge.report import Report
+    from tests.systems.openrlhf.train_ranks import Case
+
+SCRIPT = Path(__file__).with_name("train_ranks.py")
+RANKS = 2
+LIMIT = 900.0
+"""Seconds after which a launch is ended."""
+
+
+def reports(folder: Path, cases: Sequence[Case], extensions: Path) -> dict[str, Report]:
+    """Train cases one after the other in one launch of two ranks.
+
+    Args:
+        folder: Where records go.
+        cases: What is trained.
+        extensions: Where DeepSpeed keeps what it compiles.
+    """
+    (folder / "cases.json").write_bytes(msgspec.json.encode(list(cases)))
+    environment = os.environ | ENVIRONMENT | {"TORCH_EXTENSIONS_DIR": str(extensions)}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (CPU_FOLDER, ROOT)))
+    # DeepSpeed looks for the `ninja` of its environment.
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(RANKS), "--standalone"]
+    with (folder / "output.txt").open("wb") as output:
+        subprocess.run(
+            [*command, str(SCRIPT), str(folder)],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=LIMIT,
+            check=False,
+        )
+    return {case.name: judged(folder, case) for case in cases}
+
+
+def judged(folder: Path, case: Case) -> Report:
+    """The report of one case."""
+    done = [(folder / case.name / f"done{rank}").exists() for rank in range(RANKS)]
+    assert all(done), (folder / "output.txt").read_text(errors="replace")[-6000:]
+    plan = phase_plan(
+        world_size=RANKS,
+        samples=RANKS * ROLLOUT,
+        minibatches=(8, 8),
+        microbatch=4,
+        rollouts=case.rollouts,
+        syncs="after_updates",
+    )
+    lines = [line for line in scripted_phases(PhaseCase(schedule=plan)) if line[0] == CONTROLLER]
+    write_records(folder / case.name, lines)
+    return report_of(folder / case.name)

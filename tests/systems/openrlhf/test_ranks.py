@@ -1,0 +1,121 @@
+"""OpenRLHF with two ranks under DeepSpeed: healthy runs are silent, and each fault of a rank is named.
+
+Most is trained in one launch without Ray (`train_ranks.py`): OpenRLHF's own trainer of the policy, with ZeRO-1, 2 and 3, an offloaded
+optimizer and adapters. A launch with all of OpenRLHF's processes is a variant of those of `test_clean_runs.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.detection.outcomes import Clean, note
+from tests.reports import unproved
+from tests.systems.openrlhf import rank_faults
+from tests.systems.openrlhf.audited import alarms
+from tests.systems.openrlhf.faults import FAULTS
+from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, reinforce
+from tests.systems.openrlhf.ranks_launch import reports
+from tests.systems.openrlhf.test_clean_runs import check, clean
+from tests.systems.openrlhf.train_ranks import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rlstep_hooks.judge.report import Report
+
+OFFLOAD: Mapping[str, Any] = {"ds.adam_offload": True}
+LORA: Mapping[str, Any] = {"ds.lora.rank": 4}
+HEALTHY = (
+    Case("zero1", 1),
+    Case("zero2"),
+    Case("zero2-lora", 2, dict(LORA)),
+    Case("zero3", 3),
+    # These come last: from the first of them on torch's Adam is used, which needs no compiler.
+    Case("zero2-offload", 2, dict(OFFLOAD)),
+    Case("zero3-offload", 3, dict(OFFLOAD)),
+    Case("zero3-lora", 3, dict(LORA)),
+)
+OF_ZERO_2 = {fault.__name__ for fault in rank_faults.OF_ZERO_2}
+PLACES = {
+    stage: {
+        name: 2 * place
+        for place, name in enumerate(of for of in rank_faults.NAMES if stage == 2 or of not in OF_ZERO_2)
+    }
+    for stage in (2, 3)
+}
+"""Stage -> fault -> rollout: each has one of its own, and the rollout after it is healthy."""
+FAULTY = tuple(Case(f"faults{stage}", stage, {}, of, 2 * len(of)) for stage, of in PLACES.items())
+EACH = [(stage, name) for stage, of in PLACES.items() for name in of]
+UPDATES = 2
+"""Updates of the policy on each rollout."""
+
+JOINED = ("RLS811", "RLS812", "RLS419")
+COMPARED = {
+    *("RLS203", "RLS210", "RLS301", "RLS305", "RLS401", "RLS404", "RLS602", "RLS605"),
+    *("RLS801", "RLS802", "RLS804", "RLS805", "RLS806", "RLS807", "RLS808", "RLS811", "RLS812", "RLS901", "RLS902"),
+}
+"""Rules that have something to compare in each healthy run."""
+OF_CONTROLLER = {"RLS101", "RLS306", "RLS516", "RLS517"}
+"""Rules of what a controller does, which is left out here."""
+
+
+@pytest.fixture(scope="module")
+def trained(extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+    """What is said of each case."""
+    return reports(tmp_path_factory.mktemp("ranks"), [*FAULTY, *HEALTHY], extensions)
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
+def test_a_healthy_run_is_silent(case: Case, trained: dict[str, Report]) -> None:
+    report = trained[case.name]
+    found = alarms(report)
+    note(Clean(framework="OpenRLHF", alarms=tuple(finding.code for finding in found)))
+    assert [str(finding) for finding in found] == []
+    assert (report.verdict, report.counts.updates) == ("PASS", 6)
+    passed = {outcome.code for outcome in report.rules if outcome.verdict == "PASS"}
+    # No rank holds whole weights with ZeRO-3; its buffers are there.
+    assert COMPARED | {"RLS419"} <= passed, {code: report.not_evaluated.get(code) for code in COMPARED - passed}
+    stage = next(of for of in ("ZeRO-1", "ZeRO-2", "ZeRO-3") if of.endswith(str(case.stage)))
+    for deployment in (
+        stage,
+        *(["offload"] if "offload" in case.name else []),
+        *(["LoRA"] if "lora" in case.name else []),
+    ):
+        assert unproved(passed | OF_CONTROLLER, "openrlhf", deployment) == set()
+
+
+@pytest.mark.parametrize(("stage", "name"), EACH)
+def test_a_fault_of_a_rank_is_named_with_its_rollout(stage: int, name: str, trained: dict[str, Report]) -> None:
+    fault, at = FAULTS[name], PLACES[stage][name]
+    found = [of for of in trained[f"faults{stage}"].findings if of.code == fault.code]
+    here = [of for of in found if at in (of.where.rollout, *of.rollouts)]
+    assert here, [str(of) for of in found]
+    assert any(re.search(fault.cause, f"{of.observed} rank {of.where.rank}") for of in here), [str(of) for of in here]
+    updates = [of.where.update for of in here if of.where.rollout == at and of.where.update is not None]
+    assert all(update - UPDATES * at in range(UPDATES) for update in updates)
+
+
+@pytest.mark.parametrize("stage", PLACES)
+def test_nothing_is_found_beside_the_faults(stage: int, trained: dict[str, Report]) -> None:
+    report, rollouts = trained[f"faults{stage}"], set(PLACES[stage].values())
+    assert report.verdict == "FAIL"
+    assert not [str(of) for of in alarms(report) if not {of.where.rollout, *of.rollouts} <= rollouts]
+
+
+@pytest.mark.thorough
+def test_all_processes_of_two_ranks_are_silent(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    flags: dict[str, Any] = reinforce(assets, tmp_path, rows=24) | ENGINE_LOG_PROBS
+    flags |= {"actor.num_gpus_per_node": 2, "train.micro_batch_size": 2}
+    flags |= {"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 2}
+    run = clean(flags, tmp_path, extensions=extensions)
+    check(run, rollouts=3, updates=6, critic_updates=6, weight_syncs=3)
+    outcomes = {outcome.code: outcome for outcome in run.report.rules}
+    assert {code: outcomes[code].verdict for code in JOINED} == dict.fromkeys(JOINED, "PASS")
+    roles = {
+        event.role for process in ("rank0", "critic0") for event in run.record(process) if hasattr(event, "tensors")
+    }
+    assert roles == {"policy", "critic"}
