@@ -7,11 +7,13 @@ the loss themselves (a learning-rate schedule of another length).
 from __future__ import annotations
 
 from rlstep_hooks.judge.deviations import Deviation
+from rlstep_hooks.systems.deepspeed_engine import faults
 
 _ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208"})
 
 
 DEVIATIONS: tuple[Deviation, ...] = (
+    *faults.DEVIATIONS,
     Deviation(
         name="openrlhf-freezes-one-more",
         title="freezing_steps N freezes N + 1 rollouts",

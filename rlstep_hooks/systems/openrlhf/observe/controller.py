@@ -161,6 +161,7 @@ class OpenRlhfController:
     def _begin(self, run: str, rollouts: int) -> Recorder:
         args, schedule = self._trainer.args, self.schedule
         updates = self._engine_updates(run) if rollouts else 0
+        deployment = deployment_of(args, int(args.actor.num_nodes) * int(args.actor.num_gpus_per_node))
         facts: dict[str, Any] = {
             "position": {"rollouts": rollouts, "updates": updates, "version": updates},
             "engine_dtype": "bfloat16",  # vllm_engine.py:214
@@ -169,9 +170,8 @@ class OpenRlhfController:
             # The reference's own processes leave no record; the arrival of its log-probs is seen here.
             "unrecorded": ["reference"],
             "labels_are_weights": True,
-        } | index.link_facts(
-            "openrlhf", deployment_of(args, int(args.actor.num_nodes) * int(args.actor.num_gpus_per_node))
-        )
+            "deployment": deployment,
+        } | index.link_facts("openrlhf", deployment)
         if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
             # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
             asked = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
