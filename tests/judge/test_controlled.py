@@ -315,13 +315,13 @@ def test_trainers_that_were_not_called_yet_are_not_missed() -> None:
 @pytest.mark.parametrize("arrange", [list, with_critic_processes], ids=["one process a rank", "critic processes"])
 def test_a_long_run_is_judged_in_constant_memory(tmp_path: Path, arrange: Callable[[Script], Script]) -> None:
     """Live and from files, little but the events of the call under way waits, and little of what was is kept."""
-    script = arrange(scripted_phases(PhaseCase(schedule=msgspec.structs.replace(PLAN, rollouts=REMEMBERED + 50))))
+    script = arrange(scripted_phases(PhaseCase(schedule=msgspec.structs.replace(PLAN, rollouts=REMEMBERED + 20))))
     live = Live()
     for line in script:
         live.play([line])
         assert waiting(live) == 0
     write_records(tmp_path, script)
-    of_a_rollout = len(script) // (REMEMBERED + 50)
+    of_a_rollout = len(script) // (REMEMBERED + 20)
     files = Live()
     files.phases = [recorded_phases(tmp_path, "run", rank) for rank in range(PLAN.world_size)]
     files.run = ControlledRun(lambda rank: files.phases[rank])

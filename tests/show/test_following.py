@@ -123,7 +123,7 @@ def test_evaluation_and_the_critic_are_not_counted(tmp_path: Path) -> None:
 def test_only_new_bytes_are_read_and_none_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "RECENT_UPDATES", 50)  # what rules remember is full soon
     monkeypatch.setattr(gradient, "KEPT", 50)
-    data = [encode(event) for event in scripted_run(make_plan(iterations=2, max_steps=3000, rows=None))]
+    data = [encode(event) for event in scripted_run(make_plan(iterations=2, max_steps=1500, rows=None))]
     part = len(data) // 6
     run = FollowedRun(tmp_path, "run")
     path = tmp_path / "run.rank0.jsonl"

@@ -348,7 +348,7 @@ def test_a_long_run_is_condensed(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_run() -> None:
     kept = []
-    for updates in (3000, 12000):
+    for updates in (3000, 9000):
         events = scripted_run(make_plan(rows=400, iterations=2, max_steps=updates))
         judge, watcher = Judge(), TimelineWatcher()
         found = [(event, judge.observe(event)) for event in events]
@@ -365,7 +365,7 @@ def test_memory_does_not_grow_with_the_run() -> None:
 
 @pytest.mark.parametrize("lost", [None, 5, 150, 298])
 def test_a_rollout_with_many_updates_shows_its_ends_and_the_difference(tmp_path: Path, lost: int | None) -> None:
-    events = scripted_run(make_plan(iterations=300, max_steps=600))
+    events = scripted_run(make_plan(iterations=300, max_steps=300))
     shown = page(tmp_path, events if lost is None else without(events, Update, lost))
     row = shown.timeline.rows[0]
     assert row.stretches_in_all >= 300
