@@ -39,9 +39,9 @@ class TokenCounts(msgspec.Struct, frozen=True):
     """What one process told of the tokens of its rollouts, by rollout."""
 
     own: dict[int, int]
-    """Those that count in its own masks."""
+    """Tokens that count in its own masks."""
     given: dict[int, list[Given]]
-    """Those that its losses were given to divide by; each number once."""
+    """Numbers of tokens that its losses were given to divide by; each once."""
 
 
 def read_token_counts(path: Path) -> TokenCounts:

@@ -23,7 +23,7 @@ def optimizer_tensors(parameters: Iterable[Any], *optimizers: Any) -> dict[str, 
 
 
 def optimizer_tensors_of(parameters: Iterable[Any], held_by: Iterable[Any]) -> dict[str, int]:
-    """The same, where an optimizer steps on tensors of its own.
+    """Count which tensors of a model an optimizer has, where it steps on tensors of its own. Returns what `optimizer_tensors` does.
 
     Args:
         parameters: The parameters of the trained model.

@@ -31,7 +31,7 @@ class SteppedParts:
         self.stands_for = type(optimizer)
         """The optimizer whose formula is replayed."""
         self.adam_w_mode = getattr(optimizer, "adam_w_mode", True)
-        """Of DeepSpeed's own Adam: whether the decay shrinks the weights."""
+        """Whether the decay shrinks the weights, as DeepSpeed's own Adam says it."""
         self.grad_scale: Any = None
         self._optimizer = optimizer
         self._copied = [_Copied(*of) for of in WeightProbe([tensor for tensor, _ in held]).probed]

@@ -349,7 +349,7 @@ class StepFollower:
                 self._replicas.send()
 
     def parts_arrived(self, now: Callable[[], float], *, wait: bool = False) -> Sequence[GradientParts | ReplicaSums]:
-        """Of these, what has arrived. Arguments as in `ReductionWatch.arrived`."""
+        """What has arrived of the followed reductions and replicas. Arguments as in `ReductionWatch.arrived`."""
         gradients = [] if self._reduction is None else self._reduction.arrived(now, wait=wait)
         return gradients if self._replicas is None else [*gradients, *self._replicas.arrived(now, wait=wait)]
 

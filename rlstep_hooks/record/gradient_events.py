@@ -16,7 +16,7 @@ class TensorParts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     elements: tuple[int, ...]
     """Flat indices in the whole tensor; the same on all ranks."""
     dtype: str
-    """Of the local gradient, as torch names it; empty where none arrived."""
+    """The dtype of the local gradient, as torch names it; empty where none arrived."""
     local: tuple[tuple[int, ...], ...]
     """For each backward pass that reached the tensor, this rank's own gradient of that pass alone, at the elements."""
     owned: tuple[int, ...]

@@ -8,7 +8,7 @@ from rlstep_hooks.record.event_base import Event
 from rlstep_hooks.record.values import Role
 
 Replica = Literal["weights", "frozen weights", "buffers", "reference"]
-"""Of the model its trained weights, adapters included, its frozen ones and its buffers; the weights of the reference."""
+"""What all ranks hold alike: the model's trained weights, adapters included, its frozen ones, its buffers; the reference's weights."""
 Moment = Literal["begin", "before", "after"]
 """When training begins; right before the optimizer steps; right after it."""
 

@@ -23,7 +23,7 @@ class Before(NamedTuple):
     """An element in the update before, where that was followed too."""
 
     sums: tuple[float, ...]
-    """Of each rank, the sum of its parts."""
+    """The sum of each rank's parts."""
     used: dict[int, float]
     """By rank that holds the element, what its optimizer used."""
     size: float

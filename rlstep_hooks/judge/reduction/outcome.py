@@ -53,7 +53,7 @@ class Reductions:
         self.compared = 0
         """Elements whose reduction was compared, on each rank that holds them."""
         self.clipped = 0
-        """Those that were compared before and after the clip."""
+        """Elements that were compared before and after the clip, on each rank that holds them."""
         self.worst = 0.0
         """The largest distance of a reduced gradient, in units of what rounding explains."""
 

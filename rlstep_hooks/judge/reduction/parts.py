@@ -26,7 +26,7 @@ class Element:
     """One element of a gradient in one update, as all ranks saw it."""
 
     parts: tuple[tuple[float, ...], ...]
-    """Of each rank, what each backward pass gave."""
+    """What each backward pass gave, for each rank."""
     reduced: Mapping[int, float]
     """By rank that holds the element: what it has after the reduction."""
     used: Mapping[int, float]
@@ -34,7 +34,7 @@ class Element:
     without: tuple[int, ...]
     """Ranks that hold the element and have no gradient."""
     sums: tuple[float, ...]
-    """Of each rank, the sum of its parts."""
+    """The sum of each rank's parts."""
     mean: float
     """What is documented: the mean of these over the ranks."""
     size: float

@@ -44,7 +44,7 @@ class Reduction(NamedTuple):
     """How the ranks' gradients of one model are added up, as far as it decides what a judge may expect."""
 
     places: list[ParameterPlaces]
-    """Of all trained parameters, in an order that is the same on all ranks."""
+    """The places of all trained parameters, in an order that is the same on all ranks."""
     reduced_in: str = ""
     """The dtype in which ranks add up, as torch names it; empty where it is that of the gradients."""
     approximate: bool = False

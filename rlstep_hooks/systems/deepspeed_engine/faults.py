@@ -195,7 +195,7 @@ DEVIATIONS: tuple[Deviation, ...] = tuple(
     )
     for fault in FAULTS
 )
-"""The same, as deviations of a framework that drives the engine."""
+"""DeepSpeed's faults as deviations of a framework that drives the engine."""
 
 
 def concerning(release: str) -> list[EngineFault]:

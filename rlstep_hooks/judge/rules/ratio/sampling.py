@@ -26,8 +26,8 @@ class LossAsSampled(ValueRule):
         under another precision, with noise, without its adapters or with another mask, no metric shows it.
 
     Example:
-        WARNING RLS313 Loss of another forward than the sampling · data epoch 0,
-        rollout 2, update 4, micro-batch 8
+        WARNING RLS313 Log-probs of the loss are not those of sampling · data epoch
+        0, rollout 2, update 4, micro-batch 8
           expected  log-probs as they were when the tokens were drawn, within 0.0001
                     on average in float32
           observed  0.009 away on average, 0.08 at most
@@ -54,7 +54,7 @@ class LossAsSampled(ValueRule):
     """
 
     code = "RLS313"
-    title = "Loss of another forward than the sampling"
+    title = "Log-probs of the loss are not those of sampling"
     topics = ("versions", "drawn_log_probs", "log_ratio")
     nothing_seen = "no micro-batch at lag 0 had the log-probs with which its tokens were drawn"
     optional = True

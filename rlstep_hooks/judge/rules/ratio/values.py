@@ -45,8 +45,8 @@ LOGGED_TOLERANCE = 0.1
 VISIBLE_CHANGE = {"float32": 1e-7, "reduced": 1e-4}
 """Smallest change of a weight after which a ratio of exactly 1 on `MANY_TOKENS` tokens cannot be rounding."""
 VISIBLE_IN_ROUNDED = 1e-2
-"""The same where log-probs themselves are in reduced precision: one of -4 moves in steps of 0.016 in bfloat16, which updates of an
-adapter by 0.001 need not reach on any of a few tokens."""
+"""Smallest visible change where log-probs themselves are in reduced precision: one of -4 moves in steps of 0.016 in bfloat16, which
+updates of an adapter by 0.001 need not reach on any of a few tokens."""
 
 
 def _visible_change(progress: Progress) -> float:

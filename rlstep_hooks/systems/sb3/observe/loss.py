@@ -75,7 +75,7 @@ class MiniBatch(HiddenLoss[Settings]):
 
     @classmethod
     def of(cls, log_probs: Tensor, values: Tensor, entropies: Tensor | None, **settings: Any) -> MiniBatch:
-        """That of the log-probs, values and entropies that the policy returned, whose samples are not known yet."""
+        """Make a mini-batch of the log-probs, values and entropies that the policy returned, whose samples are not known yet."""
         leaves = ("log_probs", "values") if entropies is None else ("log_probs", "values", "entropies")
         return cls(leaves=leaves, inputs={"log_probs": log_probs, "values": values.flatten()}, **settings)
 
@@ -114,8 +114,8 @@ class MiniBatch(HiddenLoss[Settings]):
         return {"log_probs": log_probs.double(), "old": old, "advantages": self.inputs["advantages"].double()}
 
     def columns(self) -> dict[str, Tensor]:
-        """Those of the comparison, if the backward is over; and how many samples have a gradient of the policy's term that the clip
-        leaves, and of how many that is not known."""
+        """The columns of the comparison, if the backward is over; and how many samples have a gradient of the policy's term that the
+        clip leaves, and of how many that is not known."""
         given = self._of_policy()
         advantages, _ = _advantages(self.settings, given["advantages"])
         ratio, clip = _ratio(self.settings, given)

@@ -43,7 +43,7 @@ class MicroBatchHooks:
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._dtype = "float32"
-        """Of the log-probs of the latest loss."""
+        """The dtype of the log-probs of the latest loss."""
         self._microbatches = 0
         self.in_epoch = 0
         """Micro-batches of this pass of the loader."""
