@@ -98,13 +98,6 @@ DIFFERENCES: tuple[Difference, ...] = (
         "RLS807 at update 5",
         "on_pre_optimizer_step comes after the engine's step, so that the first step that it changes is the next one",
     ),
-    Difference(
-        "elsewhere",
-        ZERO,
-        ("sample_repeated_on_one_rank",),
-        "RLS502 at micro-batch 10",
-        "the sample that takes another's place is trained more often than there are passes one micro-batch later",
-    ),
     Difference("refused", ZERO, ("further_backward_pass",), "", "DeepSpeed reduces no parameter twice, and raises"),
     Difference(
         "refused",

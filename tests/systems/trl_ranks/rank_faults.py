@@ -199,7 +199,8 @@ FAULTS: tuple[Fault, ...] = (
           report="a guard against NaN"),
     Fault(of_one_rank(clip_that_only_measures), code="RLS808", where=Where(update=0, rank=FAULTY),
           report="a rank that clips nothing", settings=SMALL_LIMIT),
-    Fault(of_one_rank(sample_repeated), code="RLS502", where=Where(update=4, microbatch=8, rank=FAULTY),
+    # Where the sample is trained more often than there are passes.
+    Fault(of_one_rank(sample_repeated), code="RLS502", where=Where(update=5, microbatch=10, rank=FAULTY),
           report="a filter of one rank"),
     Fault(of_one_rank(way(after_update, 4, by=weight_changed)), code="RLS419", where=Where(update=4, rank=FAULTY),
           report="a callback of rank 0 alone"),
