@@ -154,10 +154,10 @@ class HeadWatch:
 
 
 def _is_plain(head: Any) -> bool:
-    """Whether a last layer is a matrix that is whole on this process, without an adapter."""
-    return (
-        type(head) is torch.nn.Linear and type(head.weight) in (Tensor, torch.nn.Parameter) and head.weight.dim() == 2
-    )
+    """Whether a last layer is a matrix that is whole on this process, without an adapter. FSDP2 gives it a class of its own, which
+    computes as torch's does (torch/distributed/fsdp/_fully_shard/_fully_shard.py 2.13.0, `FSDPModule`)."""
+    linear = isinstance(head, torch.nn.Linear) and type(head).forward is torch.nn.Linear.forward
+    return linear and type(head.weight) in (Tensor, torch.nn.Parameter) and head.weight.dim() == 2
 
 
 def _is_compiled(module: Any) -> bool:

@@ -201,7 +201,7 @@ RULES: dict[str, Link] = {
     "RLS404": yes(
         "the policy's weights; torch's counters of writes, which also show what is written back again: at every update",
         "of DeepSpeed's weights, those in float32 that this process steps, and in fewer cycles those of the model; with ZeRO-3 and "
-        "FSDP writes are not counted",
+        "FSDP1 writes are not counted",
         "probed",
     ),
     "RLS412": yes(

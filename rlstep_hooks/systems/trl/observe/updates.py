@@ -79,7 +79,7 @@ class UpdateObserver:
         self._trained: list[Any] = []
         """Tensors, or this process's parts of them, that are trained when training begins."""
         self._tensors: list[Any] = []
-        """Tensors that are probed, where sharding moves no weights about."""
+        """Tensors that are probed, where sharding moves no weights about (FSDP1 does)."""
         self._writes: list[int] | None = None
         """Writes to the probed tensors, as torch had counted them after the latest step."""
         self._written: int | None = None
@@ -120,7 +120,7 @@ class UpdateObserver:
         # FSDP2's parameters are DTensors, FSDP1's are views of this process's part of a flat one, or the flat ones themselves.
         self.steps.watch_weights(local_shards(stepped_by(inner, self._trainer.model.parameters())))
         self.steps.watch_steps(inner)
-        if self.steps.probe is not None and not self._sharded:
+        if self.steps.probe is not None and not self._flat:
             self._tensors = [tensor for tensor, _, _ in self.steps.probe.probed]
         self._watch_gradients()
         if self._trainer.accelerator.num_processes > 1:
@@ -253,12 +253,17 @@ class UpdateObserver:
         followed = bool(self._handles) or self._engine is not None
         return followed and bool(self._trainer.accelerator.sync_gradients)
 
+    @property
+    def _flat(self) -> bool:
+        """Whether FSDP1 holds the parameters in flat ones."""
+        return isinstance(self._trainer.model_wrapped, FullyShardedDataParallel)
+
     def sampling_weights(self) -> tuple[Tensor, Tensor] | None:
         """Probed weights of the policy as they are now, and as the latest update left them; None where that was not read."""
         if self._inner is not None:
             return self._inner.model_now()
         # FSDP1 has gathered its flat parameters by then; FSDP2's parts stay where they are.
-        probe = None if isinstance(self._trainer.model_wrapped, FullyShardedDataParallel) else self.steps.probe
+        probe = None if self._flat else self.steps.probe
         left = None if probe is None else probe.left()
         return None if probe is None or left is None else (probe.weights(), left)
 
