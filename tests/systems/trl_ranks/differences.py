@@ -122,6 +122,27 @@ DIFFERENCES: tuple[Difference, ...] = (
         "optimizer gets",
     ),
     Difference(
+        "harmless",
+        ("fsdp2",),
+        ("one_gradient_scaled_by_a_hook", "embedding_frozen_by_a_hook"),
+        "",
+        "the hooks are on parameters that FSDP2 replaces when training begins",
+    ),
+    Difference(
+        "refused",
+        ("fsdp2",),
+        ("frozen_weights_swapped_in_for_generation", "moments_flattened_after_the_step", "optimizer_of_copied_weights"),
+        "",
+        "what they write or hold are no parts of FSDP2's, and torch or accelerate raises",
+    ),
+    Difference(
+        "other",
+        ("fsdp2",),
+        ("further_backward_pass", "gradients_cleared_between_micro_batches"),
+        "RLS811",
+        "parts of gradients are reduced within the backward pass: what autograd gave on all ranks is joined with what the optimizer gets",
+    ),
+    Difference(
         "other",
         EVERYWHERE,
         ("window_counted_with_padding", "window_counted_by_the_micro_batch"),
