@@ -140,7 +140,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         ("fsdp2",),
         ("further_backward_pass", "gradients_cleared_between_micro_batches"),
         "RLS811",
-        "parts of gradients are reduced within the backward pass: what autograd gave on all ranks is joined with what the optimizer gets",
+        "gradients are reduced within the backward pass: what autograd gave on all ranks is joined with what the optimizer gets",
     ),
     Difference(
         "other",
