@@ -54,6 +54,8 @@ class Run:
     dtype: str = "float32"
     limit: float | None = None
     seed: int = 0
+    silent: int | None = None
+    """A rank whose samples all have the advantage 0."""
     local: Callable[[int, int, int, float], float] = lambda update, rank, one, number: number
     combine: Callable[[int, int, list[float]], float | None] = lambda update, rank, sums: math.fsum(sums) / len(sums)
     use: Callable[[int, int, float, float], float] = lambda update, rank, number, factor: number * factor
@@ -70,8 +72,11 @@ class Run:
         every = self.tensors * PER_TENSOR
         scale = [10 ** draw.uniform(-6, 0) for _ in range(every)]
         given = [
-            [[rounded(draw.gauss(0, 1) * scale[of]) for of in range(every)] for _ in range(self.passes)]
-            for _ in range(self.ranks)
+            [
+                [rounded(draw.gauss(0, rank != self.silent) * scale[of]) for of in range(every)]
+                for _ in range(self.passes)
+            ]
+            for rank in range(self.ranks)
         ]
         sums = []
         for rank in range(self.ranks):

@@ -87,6 +87,18 @@ def test_each_rank_has_its_own(sharded: bool) -> None:
 
 
 @both
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_other_weights_are_told_where_a_rank_gives_nothing(ranks: int, sharded: bool) -> None:
+    """Seen in verl: all samples of rank 0 had the advantage 0, and the gradients of rank 1 counted three times."""
+    run = Run(
+        ranks=ranks, sharded=sharded, silent=0, local=lambda update, rank, one, number: number * (3 if rank == 1 else 1)
+    )
+    finding = only(run)
+    assert finding.observed == f"the gradient of rank 1 counts 3 times, {EVERYWHERE}"
+    assert finding.where.rank == 1
+
+
+@both
 def test_a_sum_in_the_place_of_the_mean(sharded: bool) -> None:
     finding = only(Run(ranks=3, sharded=sharded, combine=lambda update, rank, sums: math.fsum(sums)))
     assert finding.observed == f"the sum over the ranks: 3 times the mean, {EVERYWHERE}"

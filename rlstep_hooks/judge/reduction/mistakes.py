@@ -281,17 +281,24 @@ def fitted(seen: Sequence[Seen], ranks: int) -> Mistake | None:
 
 
 def _weights(seen: Sequence[Seen], ranks: int) -> list[float] | None:
-    """Least squares of `got = sum of weight * part / ranks`, each row in units of its rounding, by the normal equations."""
+    """Least squares of `got = sum of weight * part / ranks`, each row in units of its rounding, by the normal equations. A rank that
+    gave nothing but zeros could have any weight, and has 1."""
+    gave = [rank for rank in range(ranks) if any(of.element.sums[rank] for of in seen)]
     rows = []
     for of in seen:
         unit = of.element.allowed
         if of.element.size > 0 and unit > 0:
-            rows.append(([part / ranks / unit for part in of.element.sums], of.got / unit))
-    if ranks > MOST_WEIGHTS or len(rows) < ranks + 2:
+            rows.append(([of.element.sums[rank] / ranks / unit for rank in gave], of.got / unit))
+    if ranks > MOST_WEIGHTS or len(rows) < len(gave) + 2:
         return None
-    matrix = [[sum(row[i] * row[j] for row, _ in rows) for j in range(ranks)] for i in range(ranks)]
-    vector = [sum(row[i] * got for row, got in rows) for i in range(ranks)]
-    return solved(matrix, vector)
+    every = range(len(gave))
+    matrix = [[sum(row[i] * row[j] for row, _ in rows) for j in every] for i in every]
+    vector = [sum(row[i] * got for row, got in rows) for i in every]
+    found = solved(matrix, vector)
+    if found is None:
+        return None
+    weights = dict(zip(gave, found, strict=True))
+    return [weights.get(rank, 1.0) for rank in range(ranks)]
 
 
 def solved(matrix: list[list[float]], vector: list[float]) -> list[float] | None:

@@ -8,7 +8,10 @@ from rlstep_hooks.record.cadence import WORDS
 from rlstep_hooks.systems.engine.links import no, yes
 
 if TYPE_CHECKING:
-    from rlstep_hooks.systems.engine.links import Link, LinkName
+    from rlstep_hooks.systems.engine.links import Deployment, Link, LinkName
+
+_SHARDED: tuple[Deployment, ...] = ("FSDP1", "FSDP2", "offload", "LoRA")
+"""By verl's own training workers on two ranks (tests/systems/verl/test_engines.py); with FSDP2 in whole runs too."""
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(
@@ -75,7 +78,7 @@ LINKS: dict[LinkName, Link] = {
         "over all trainers",
         "not with Ulysses, where one of the ranks that share sequences keeps a record",
         often="whole",
-        proved=("FSDP2",),
+        proved=_SHARDED,
     ),
     "gradient norm": yes(
         "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=("FSDP2",)
@@ -108,7 +111,7 @@ LINKS: dict[LinkName, Link] = {
         "the bits of all buffers, when training begins and around steps",
         "not weights, of which ranks hold shards",
         often="whole",
-        proved=("FSDP2",),
+        proved=_SHARDED,
     ),
 }
 

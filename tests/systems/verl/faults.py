@@ -50,18 +50,26 @@ class Fault:
     """A part of what the finding says was observed, where one rule names several of these faults."""
     whole_run: bool
     """Whether it concerns the run as a whole and no rollout of it."""
+    rank: int | None
+    """The trainer that its finding names; None where it need not name one."""
 
 
 FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    *, report: str, code: str, shows_after: int = 0, variant: str = "", whole_run: bool = False
+    *,
+    report: str,
+    code: str,
+    shows_after: int = 0,
+    variant: str = "",
+    whole_run: bool = False,
+    rank: int | None = None,
 ) -> Callable[[Callable[[int], None]], Any]:
     """Register a function as a fault under its own name."""
 
     def register(apply: Callable[[int], None]) -> Callable[[int], None]:
-        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, variant, whole_run)
+        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, variant, whole_run, rank)
         return apply
 
     return register
@@ -910,6 +918,6 @@ def make_faults() -> None:
         found.apply(rollout)
 
 
-from tests.systems.verl import engine_faults, number_faults  # noqa: E402, F401 - register their faults with what is defined above
+from tests.systems.verl import engine_faults, number_faults, rank_faults  # noqa: E402, F401 - register their faults with what is defined above
 
 make_faults()

@@ -176,6 +176,27 @@ LAUNCHES = {
         rows=72,
     ),
     "resumed": Launch(faults={"checkpoint_not_loaded": 0, "loader_begins_anew": 0}, settings={}, rows=32, resumed_at=2),
+    "ranks": Launch(
+        faults={
+            "gradients_of_a_rank_zeroed": 1,
+            "gradients_of_a_rank_tripled": 2,
+            "first_micro_batch_of_a_rank_lost": 3,
+            "gradients_of_a_rank_stale": 4,
+            "last_micro_batch_not_synced": 5,
+            "gradients_summed": 6,
+            "nothing_synced": 7,
+            "clip_by_the_own_norm": 8,
+            "gradients_of_a_rank_written": 9,
+            "moments_of_a_rank_cleared": 10,
+            "buffer_of_a_rank_written": 11,
+            "shard_written_between_updates": 12,
+            "gradients_of_the_critic_of_a_rank_zeroed": 13,
+        },
+        settings={"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1},
+        rows=120,
+        ranks=2,
+        critic=True,
+    ),
     "raise": Launch(faults={"optimizer_step_skipped_on_one_rank": 1}, settings={}, ranks=2, on_fail="raise"),
     "stop": Launch(
         faults={"worker_never_attached": 0, "optimizer_step_skipped": 1}, settings={}, ranks=2, on_fail="stop"
@@ -208,7 +229,11 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]
 
 def named(run: Audited, fault: Fault) -> list[int | None]:
     """Rollouts of the findings that name a fault."""
-    of_it = [f for f in alarms(run.report) if f.code == fault.code and fault.variant in f.observed]
+    of_it = [
+        f
+        for f in alarms(run.report)
+        if f.code == fault.code and fault.variant in f.observed and fault.rank in (None, f.where.rank)
+    ]
     return [rollout for f in of_it for rollout in (f.rollouts or (f.where.rollout,))]
 
 
@@ -229,6 +254,14 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     )
     note(outcome)
     assert found, [str(finding) for finding in alarms(run.report)]
+
+
+@pytest.mark.parametrize("name", LAUNCHES["ranks"].faults)
+def test_a_fault_of_ranks_is_found_with_its_update(name: str, run_of: Callable[[str], Audited]) -> None:
+    fault, at = FAULTS[name], LAUNCHES["ranks"].faults[name]
+    found = [f for f in alarms(run_of("ranks").report) if f.code == fault.code and fault.variant in f.observed]
+    # Where a rank has no signal in the first update of a rollout, the second one shows it first.
+    assert any(f.where.update is not None and f.where.update // 2 == at for f in found if f.where.rank == fault.rank)
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
