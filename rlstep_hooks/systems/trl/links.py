@@ -45,12 +45,12 @@ OF_UPDATES: dict[LinkName, Link] = {
 
 _USUAL: tuple[Deployment, ...] = ("DDP", "LoRA")
 _ZERO: tuple[Deployment, ...] = ("ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload")
-_SPREAD: tuple[Deployment, ...] = (*_USUAL, *_ZERO)
+_SPREAD: tuple[Deployment, ...] = (*_USUAL, *_ZERO, "FSDP2")
 
 LINKS: dict[LinkName, Link] = {
     **OF_UPDATES,
     "gradients on the way": msgspec.structs.replace(OF_UPDATES["gradients on the way"], proved=("LoRA",)),
-    "reduction": msgspec.structs.replace(OF_UPDATES["reduction"], proved=(*_SPREAD, "FSDP1", "FSDP2")),
+    "reduction": msgspec.structs.replace(OF_UPDATES["reduction"], proved=(*_SPREAD, "FSDP1")),
     **{
         name: msgspec.structs.replace(OF_UPDATES[name], proved=_SPREAD)
         for name in ("backward", "gradient norm", "optimizer step", "optimizer moments", "learning rate")
@@ -102,7 +102,7 @@ LINKS: dict[LinkName, Link] = {
         "a probe before the first micro-batch of each update",
         "not with DeepSpeed, whose gradients of all updates are those of their micro-batches",
         often="probed",
-        proved=_USUAL,
+        proved=(*_USUAL, "FSDP2"),
     ),
     "reference": yes(
         "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
@@ -122,7 +122,7 @@ LINKS: dict[LinkName, Link] = {
     "weights between updates": yes(
         "a probe, between updates and while samples are generated; of DeepSpeed the weights that it steps and those of the model",
         often="probed",
-        proved=_USUAL,
+        proved=_SPREAD,
     ),
     "replicas": yes(
         "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
