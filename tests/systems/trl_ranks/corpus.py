@@ -52,8 +52,9 @@ def cases_of(faults: Sequence[Fault], deployment: Deployment) -> list[tuple[Case
         needs = (settings, fault.prepare)
         known = next((case for of, case in healthy if of == needs), None)
         if known is None:
-            name = f"{CLEAN}-{len(healthy) + 1}"
-            known = Case(name=name, fault=fault.name, healthy=True, settings=settings, sharding=sharding)
+            known = Case(
+                name=f"{CLEAN}-{fault.name}", fault=fault.name, healthy=True, settings=settings, sharding=sharding
+            )
             healthy.append((needs, known))
         case = Case(name=fault.name, fault=fault.name, settings=settings, sharding=sharding)
         cases.append((case, known))

@@ -114,12 +114,19 @@ DIFFERENCES: tuple[Difference, ...] = (
         "a deep copy of a model that ZeRO-3 has cut cannot be used",
     ),
     Difference(
+        "harmless",
+        ("ddp",),
+        ("gradients_never_cleared",),
+        "",
+        "the loop calls zero_grad of the wrapper; `gradients_kept_by_the_wrapped_model` is the same mistake there",
+    ),
+    Difference(
         "other",
-        ZERO,
+        ("ddp", *ZERO),
         ("one_gradient_scaled_by_a_hook", "embedding_frozen_by_a_hook"),
         "RLS811",
-        "between a backward pass and the step DeepSpeed moves gradients about: what autograd gave on all ranks is joined with what the "
-        "optimizer gets",
+        "gradients are reduced between a backward pass and the step: what autograd gave on all ranks is joined with what the optimizer "
+        "gets",
     ),
     Difference(
         "harmless",
@@ -137,10 +144,17 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "other",
-        ("fsdp2",),
-        ("further_backward_pass", "gradients_cleared_between_micro_batches"),
+        ("ddp", "fsdp2"),
+        ("gradients_cleared_between_micro_batches",),
         "RLS811",
         "gradients are reduced within the backward pass: what autograd gave on all ranks is joined with what the optimizer gets",
+    ),
+    Difference(
+        "other",
+        ("fsdp2",),
+        ("further_backward_pass",),
+        "RLS811",
+        "it reaches each rank's own part alone, so that what the optimizer gets is not what the ranks gave",
     ),
     Difference(
         "other",
