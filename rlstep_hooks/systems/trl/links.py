@@ -122,7 +122,7 @@ LINKS: dict[LinkName, Link] = {
     "weights between updates": yes(
         "a probe, between updates and while samples are generated; of DeepSpeed the weights that it steps and those of the model",
         often="probed",
-        proved=_SPREAD,
+        proved=(*_USUAL, "FSDP2"),
     ),
     "replicas": yes(
         "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
