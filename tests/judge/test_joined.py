@@ -9,7 +9,8 @@ import pytest
 
 from rlstep_hooks.judge.controlled.joined import MOST_WAITING, JoinedTrainers
 from rlstep_hooks.judge.replay import report_of
-from rlstep_hooks.record.events import Measured, ReplicaSums, Unobserved
+from rlstep_hooks.record.events import Measured, Phase, ReplicaSums, Unobserved
+from rlstep_hooks.record.ledger import CONTROLLER
 from tests.judge.gradients import Run
 from tests.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases, write_records
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.record.events import GradientParts
+    from rlstep_hooks.record.events import AnyEvent, GradientParts
     from rlstep_hooks.record.values import Role
     from tests.scripted_phases import Script
 
@@ -132,3 +133,21 @@ def test_what_never_comes_of_one_trainer_is_kept_within_bounds() -> None:
         joined.take(0, held(update, 1)[0])
     assert len(joined._waiting) == MOST_WAITING
     assert joined.outcomes([], ended=True)[-1].verdict == "NOT_EVALUATED"
+
+
+def test_what_trainers_write_within_a_sync_for_an_evaluation_counts_too() -> None:
+    script = recorded()
+    last = max(i for i, (process, event) in enumerate(script) if process == CONTROLLER and isinstance(event, Phase))
+    numbers = [event.number for process, event in script if process == CONTROLLER and _is_sync(event)]
+    extra: Script = []
+    for rank, part in enumerate(Run().updates(1)[0]):
+        sync = Phase(name="sync", number=max(numbers) + 1)
+        extra += [(f"rank{rank}", sync), (f"rank{rank}", msgspec.structs.replace(part, update=6))]
+    extra.append((CONTROLLER, msgspec.structs.replace(sync, purpose="evaluation")))
+    report = Live().play([*script[: last + 1], *extra, *script[last + 1 :]]).run.report()
+    outcomes = {outcome.code: outcome for outcome in report.rules}
+    assert (report.findings, outcomes["RLS811"].checks, outcomes["RLS811"].missed) == ([], 240, 0)
+
+
+def _is_sync(event: AnyEvent) -> bool:
+    return isinstance(event, Phase) and event.name == "sync"

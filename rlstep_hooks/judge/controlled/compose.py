@@ -273,10 +273,10 @@ class TrainerStream:
             events = []
         events = self._keep_received(events)
         if call.purpose == "evaluation":
-            # A sync for an evaluation is not part of the plan, but later samples may carry its label.
-            for event in events:
-                self._placed(event)
-            return begun
+            # A sync for an evaluation is not part of the plan, but later samples may carry its label, and trainers write what came of
+            # the updates before it.
+            placed = list(map(self._placed, events))
+            return [*begun, *(event for event in placed if isinstance(event, GradientParts | ReplicaSums))]
         if self._held is not None or call.name == "reference":
             self._reference = self._reference or call.name == "reference"
         if call.name in _TRAINING or self._held is None:
