@@ -9,7 +9,10 @@ import msgspec
 from rlstep_hooks.judge.timeline.totals import planned_totals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
 
 
@@ -84,6 +87,11 @@ def unlike_plan(report: Report) -> str:
         return ""
     rows = [row for row in count_rows(report) if row.differs and row.name.partition(" (")[0] in _OF_THE_ORDER]
     return ", ".join(f"{row.observed} {row.name} where {row.planned} are planned" for row in rows)
+
+
+def explains_counts(findings: Iterable[Finding]) -> bool:
+    """Whether a finding says that the run is another than planned: a warning about its configuration, its order, or its resume."""
+    return any(found.severity != "info" and found.code[3] in "127" for found in findings)
 
 
 def _samples_name(schedule: Schedule | None) -> str:

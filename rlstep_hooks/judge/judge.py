@@ -10,7 +10,7 @@ import msgspec
 
 from rlstep_hooks.judge.causes import fold
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher
-from rlstep_hooks.judge.count_rows import unlike_plan
+from rlstep_hooks.judge.count_rows import explains_counts, unlike_plan
 from rlstep_hooks.judge.delivery import Deliveries, Delivery
 from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
 from rlstep_hooks.judge.health import health_of
@@ -425,7 +425,7 @@ class Judge:
             if self._run
             else {},  # as a record has it
         )
-        unlike = unlike_plan(report) if report.verdict == "PASS" and not _explains_counts(report.findings) else ""
+        unlike = unlike_plan(report) if report.verdict == "PASS" and not explains_counts(report.findings) else ""
         return (
             report
             if not unlike
@@ -491,11 +491,6 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     Unobserved: Judge._observe_unobserved,
     RunEnded: Judge._observe_end,
 }
-
-
-def _explains_counts(findings: list[Finding]) -> bool:
-    """Whether a finding says that the run is another than planned: a warning about its configuration, its order, or its resume."""
-    return any(found.severity != "info" and found.code[3] in "127" for found in findings)
 
 
 def _age(rollout: Rollout) -> int | None:

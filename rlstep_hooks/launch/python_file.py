@@ -477,15 +477,8 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             if isinstance(target, ast.Attribute):
                 yield ast.unparse(target), node.value
     elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-        yield (
-            ast.unparse(node.target),
-            ast.Name(
-                f"{ast.unparse(node.target)} changed in place",
-                ctx=ast.Load(),
-                lineno=node.lineno,
-                col_offset=node.col_offset,
-            ),
-        )
+        name = ast.unparse(node.target)
+        yield name, ast.copy_location(ast.Name(f"{name} changed in place", ctx=ast.Load()), node)
     elif isinstance(node, ast.Call) and _name(node.func) == "setattr" and len(node.args) == 3:
         owner, attribute, value = node.args
         if isinstance(owner, ast.Name) and isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):

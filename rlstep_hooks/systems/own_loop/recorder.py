@@ -15,7 +15,8 @@ from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update, WeightSync
-from rlstep_hooks.systems.own_loop.advantages import Asked, compared_with, differs
+from rlstep_hooks.systems.own_loop.forward_dtype import ForwardDtype
+from rlstep_hooks.systems.own_loop.handed_over import ON_A_DEVICE, HandedOver
 from rlstep_hooks.systems.own_loop.numbers import LoopNumbers
 from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps
 from rlstep_hooks.systems.own_loop.ranks import ReductionHooks
@@ -65,12 +66,8 @@ class LoopObserver:
         self._max_grad_norm = max_grad_norm
         self._learning_rate = learning_rate
         self._rate_of_rollout = rate_of_rollout
-        self._rewards: Any = None
-        """Rewards of the latest rollout, until its advantages come."""
-        self._advantages: Tensor | None = None
-        """Advantages of the latest rollout, one a sample; None where they were not handed over."""
-        self._counted: Tensor | None = None
-        """Which of them count; None where all do."""
+        self._latest = HandedOver()
+        """Numbers of the latest rollout."""
         self._worked_up = -interval
         self._rollouts = 0
         self._microbatches = 0
@@ -81,16 +78,11 @@ class LoopObserver:
         self._in_rollout = False
         self._sampled: int | None = None
         """Version that sampled the latest rollout."""
-        self._samples = 0
-        """Samples of the latest rollout."""
         self._refreshed: int | None = None
         """Version that computed the old log-probs of the latest rollout."""
         self._refreshed_in_rollout: tuple[int, Tensor | None] | None = None
-        self._old: Tensor | None = None
-        """Old log-probs of the latest rollout, one row a sample; None where they were not handed over."""
         self._refreshes = 0
-        self._dtype = facts.get("compute_dtype")
-        self._told_dtype = self._dtype is not None
+        self._dtype = ForwardDtype(facts.get("compute_dtype"))
         self._numbers = LoopNumbers(recorder)
         self._follows = False
         """Whether gradients are followed: a loop of one's own may do with them what it likes."""
@@ -177,7 +169,7 @@ class LoopObserver:
         """Sampling is over.
 
         Args:
-            samples: Those of the rollout.
+            samples: Samples of the rollout.
             sampler_version: Policy version that sampled it; None if it is not known.
             due: The samples that it should have, where the data decide it; None where the plan does.
         """
@@ -187,8 +179,8 @@ class LoopObserver:
                 raise ValueError("audit.rollout was not told its samples")
             recorder, index = self._recorder, self._rollouts
             self._rollouts += 1
-            self._sampled, self._samples, self._refreshed, self._old = self.version, samples, None, None
-            self._rewards = self._advantages = self._counted = self._due_rate = None
+            self._latest.begin(samples)
+            self._sampled, self._refreshed, self._due_rate = self.version, None, None
             events: list[AnyEvent] = [
                 Rollout(
                     at=recorder.now(),
@@ -217,12 +209,12 @@ class LoopObserver:
 
     def _refresh(self, version: int, old_logprobs: Tensor | None) -> Refresh:
         self._refreshed = version
-        self._old = None if old_logprobs is None else _by_sample(old_logprobs, self._samples)
+        self._latest.refreshed(old_logprobs)
         return Refresh(
             at=self._recorder.now(),
             rollout=self._rollouts - 1,
-            samples=self._samples,
-            positions=self._samples if old_logprobs is None else old_logprobs.numel(),
+            samples=self._latest.samples,
+            positions=self._latest.samples if old_logprobs is None else old_logprobs.numel(),
             policy_version=version,
         )
 
@@ -249,7 +241,7 @@ class LoopObserver:
     def rewarded(self, rewards: Tensor) -> None:
         """Rewards of the latest rollout."""
         with self._advantage_guard:
-            self._rewards = rewards.detach().clone() if self.compares else None
+            self._latest.rewarded(rewards if self.compares else None)
 
     def moved(self, moved: dict[str, Any]) -> None:
         """What the rollout that is about to end has otherwise than it was given, as fields of RolloutValues."""
@@ -258,18 +250,11 @@ class LoopObserver:
     def advantaged(self, advantages: Tensor, estimator: EstimatorName, **given: Any) -> None:
         """Advantages of the latest rollout; see `LoopAudit.advantages`."""
         with self._advantage_guard:
-            rewards, self._rewards = self._rewards, None
             if not self._rollouts:
                 raise ValueError("audit.advantages was called before a rollout ended")
-            if not self.compares:
-                return
-            self._advantages = _by_sample(advantages, self._samples)
-            mask = given.get("mask")
-            self._counted = None if mask is None else _by_sample(mask != 0, self._samples)
-            if rewards is None:
-                raise ValueError("audit.advantages was called without audit.rewards before it")
-            comparison = compared_with(Asked(estimator, **given), rewards, advantages.detach().clone())
-            self._numbers.add_advantages(self._rollouts - 1, comparison.off(), comparison.fit)
+            if self.compares:
+                comparison = self._latest.advantaged(advantages, estimator, **given)
+                self._numbers.add_advantages(self._rollouts - 1, comparison.off(), comparison.fit)
 
     def compare_advantages(self, off: Tensor | None, fit: Callable[[], str], advantages: Tensor) -> None:
         """How far the advantages of the latest rollout are from those of the documented formula, and which they are.
@@ -279,7 +264,7 @@ class LoopObserver:
             fit: Names which other calculation gives them.
             advantages: One a sample.
         """
-        self._advantages = advantages
+        self._latest.advantages = advantages
         if off is not None:
             self._numbers.add_advantages(self._rollouts - 1, off, fit)
 
@@ -325,7 +310,9 @@ class LoopObserver:
         index, self._microbatches = self._microbatches, self._microbatches + 1
         rows: tuple[int, ...] | None = None
         with self._microbatch_guard:
-            rows = None if indices is None else self._rows(indices)
+            rows = None if indices is None else self._latest.rows(indices)
+            if indices is not None and rows is None:
+                self._recorder.cannot("samples", ON_A_DEVICE)
             given: dict[Constant, Tensor | None] = {
                 "old_logprobs": old_logprobs,
                 "advantages": advantages,
@@ -337,24 +324,19 @@ class LoopObserver:
         if role == "policy" and old_logprobs is not None:
             with self._ratio_guard:
                 if new_logprobs is not None:
-                    self._see_dtype(new_logprobs)
-                refreshed = None if rows is None else self._refreshed_rows(indices, old_logprobs)
+                    self._dtype.see(new_logprobs)
+                refreshed = None if rows is None else self._latest.refreshed_rows(indices, old_logprobs)
                 self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
         if role == "policy" and advantages is not None:
             with self._ratio_guard, torch.no_grad():
                 # Equal ones are 0 once a loss has normalised them.
                 numbers = torch.as_tensor(advantages).detach()
                 self._numbers.see(index, {"max_abs_advantage": numbers.max() - numbers.min()})
-        if role == "policy" and rows is not None and advantages is not None and self._advantages is not None:
+        if role == "policy" and rows is not None and advantages is not None:
             with self._advantage_guard, torch.no_grad():
-                places = torch.as_tensor(indices, device=self._advantages.device)
-                known, used = self._advantages[places], advantages.detach()
-                if known.shape == used.shape:
-                    if self._counted is not None:
-                        counted = self._counted[places.to(self._counted.device)]
-                        known, used = known[counted.to(known.device)], used[counted.to(used.device)]
-                    if len(known):
-                        self._numbers.see(index, {"advantages_intact": differs(known, used)})
+                differing = self._latest.differing(indices, advantages)
+                if differing is not None:
+                    self._numbers.see(index, {"advantages_intact": differing})
 
     def _emit_microbatch(
         self,
@@ -373,7 +355,7 @@ class LoopObserver:
             samples: Number of samples; None if a tensor gives it.
             rows: Which samples; None if that is not known.
             shown: All tensors that were given, each with one row for each sample.
-            constants: Those that the loss treats as constant.
+            constants: Tensors that the loss treats as constant.
 
         Raises:
             ValueError: Nothing says how many samples there are.
@@ -401,31 +383,6 @@ class LoopObserver:
             )
         )
         self._windows[role] += 1
-
-    def _rows(self, indices: Tensor | Sequence[int]) -> tuple[int, ...] | None:
-        """Samples of the rollout by number, from 0; negative ones count from the end, as they do for torch and numpy."""
-        if isinstance(indices, Tensor) and indices.device.type != "cpu":
-            self._recorder.cannot(
-                "samples", "indices are on a device, and reading them would make the loop wait for it"
-            )
-            return None
-        rows = tuple(indices.tolist() if hasattr(indices, "tolist") else map(int, indices))
-        if min(rows, default=0) < 0:
-            rows = tuple(row + self._samples if row < 0 else row for row in rows)
-        return rows
-
-    def _refreshed_rows(self, indices: Any, old: Tensor) -> Tensor | None:
-        """What the refresh computed for these samples; None where it was not handed over."""
-        if self._old is None:
-            return None
-        known = self._old[torch.as_tensor(indices, device=self._old.device)]
-        return known if known.shape == old.shape else None
-
-    def _see_dtype(self, log_probs: Tensor) -> None:
-        """Autocast computes in another dtype than the weights have."""
-        kind = log_probs.device.type
-        if self._dtype is None and torch.is_autocast_enabled(kind):
-            self._dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
 
     # Updates
 
@@ -455,9 +412,8 @@ class LoopObserver:
     def _first_step(self, role: Role, optimizer: Any) -> None:
         """Read from the live optimizer: the dtype of its weights, and which of them can be probed."""
         parameters = list(parameters_of(optimizer))
-        if role == "policy" and not self._told_dtype:
-            self._told_dtype = True
-            dtype = self._dtype or _dtype_of(parameters)
+        dtype = self._dtype.tell(parameters) if role == "policy" else None
+        if dtype is not None:
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"compute_dtype": dtype}))
         # The last tensor of the policy is always among those that are probed: layers before it may be dead, and have no gradient.
         parameters.reverse()
@@ -541,21 +497,3 @@ class LoopObserver:
             parts = steps.parts_arrived(self._recorder.now, wait=wait)
             if parts:
                 self._recorder.emit(*parts)
-
-
-def _by_sample(old_logprobs: Tensor, samples: int) -> Tensor | None:
-    """A copy with one row for each sample of the rollout; None if the shape does not fit."""
-    own = old_logprobs.detach().clone()
-    if own.shape[:1] == (samples,):
-        return own
-    return own.reshape(samples) if own.numel() == samples else None
-
-
-def _dtype_of(parameters: Sequence[Tensor]) -> str:
-    """The dtype in which forwards with these weights compute; "tf32" if matmuls, or convolutions (by torch's default), use it."""
-    first = parameters[0]
-    if first.dtype == torch.float32 and first.is_cuda:
-        convolves = any(parameter.dim() > 2 for parameter in parameters)
-        if torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32):
-            return "tf32"
-    return str(first.dtype).removeprefix("torch.")
