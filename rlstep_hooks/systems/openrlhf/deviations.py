@@ -6,10 +6,25 @@ the loss themselves (a learning-rate schedule of another length).
 
 from __future__ import annotations
 
-from rlstep_hooks.judge.deviations import Deviation
+from packaging.version import InvalidVersion, Version
+
+from rlstep_hooks.judge.deviations import Deviation, Evidence
 from rlstep_hooks.systems.deepspeed_engine import faults
 
 _ORDER = frozenset({"RLS201", "RLS202", "RLS203", "RLS204", "RLS206", "RLS207", "RLS208"})
+
+LOSES_SINCE = "0.17.6"
+"""First release of DeepSpeed in which a backward pass at a boundary forgets those before it (ZeRO-1 and 2)."""
+
+
+def _last_microbatch_alone(evidence: Evidence) -> bool:
+    started = evidence.progress.started
+    try:
+        release = Version(started.versions.get("deepspeed", ""))
+    except InvalidVersion:
+        return False
+    others = {"ZeRO-0", "ZeRO-3"}.intersection(started.facts.get("deployment", ()))
+    return release >= Version(LOSES_SINCE) and not others
 
 
 DEVIATIONS: tuple[Deviation, ...] = (
@@ -142,5 +157,25 @@ DEVIATIONS: tuple[Deviation, ...] = (
         workaround="leave critic.freezing_steps out with dynamic batches",
         codes=_ORDER | {"RLS304"},
         when="train.dynamic_batch_enable and frozen_rollouts > 0",
+    ),
+    Deviation(
+        name="openrlhf-dynamic-batch-keeps-the-last-micro-batch",
+        title="with dynamic batches and ZeRO-1 or 2 an update is made of its last micro-batch alone",
+        since="0.8.6",
+        document="the gradients of all micro-batches of an update are added up",
+        code=(
+            "the engine is configured with gradient_accumulation_steps 1 and stepped once for several backward passes: each of them is "
+            "at DeepSpeed's boundary, which puts the gradients of this pass alone in the place of those before it. The loss is divided "
+            "by the tokens of all, so gradients are smaller too"
+        ),
+        evidence=(
+            "utils/deepspeed/deepspeed.py:450, trainer/ray/ppo_actor.py:335, ppo_critic.py; DeepSpeed runtime/zero/stage_1_and_2.py "
+            "`independent_gradient_partition_epilogue` 0.17.6, 0.18.3, 0.18.9 and 0.19.6, otherwise in 0.17.5; measured with 0.11.2 and "
+            "DeepSpeed 0.19.6, which it requires: ZeRO-1, ZeRO-2 and ZeRO-2 with an offloaded optimizer lose them, ZeRO-3 does not"
+        ),
+        workaround="use ds.zero_stage 3, or leave train.dynamic_batch_enable out",
+        codes=frozenset({"RLS810", "RLS811"}),
+        when="train.dynamic_batch_enable",
+        applies=_last_microbatch_alone,
     ),
 )

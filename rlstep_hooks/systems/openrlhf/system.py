@@ -321,6 +321,13 @@ SYSTEM = System(
             "each of {world_size} processes draws whole prompts: {prompts} of {rollout.batch_size}",
             "prompts < rollout.batch_size and ranks_generate",
         ),
+        # deviations.py `openrlhf-dynamic-batch-keeps-the-last-micro-batch`.
+        Note(
+            "drops",
+            "with dynamic batches and ZeRO-1 or 2, DeepSpeed from 0.17.6 on makes an update of the gradients of its last micro-batch "
+            "alone; ZeRO-3 adds up those of all",
+            "dynamic",
+        ),
         Note(
             "shrinks",
             f"{flag_of('rollout.vllm_generate_batch_size')} = {{generated}} is below {flag_of('rollout.batch_size')} = "

@@ -62,7 +62,8 @@ def judged(folder: Path, case: Case) -> Report:
         world_size=RANKS,
         samples=RANKS * ROLLOUT,
         minibatches=(8, 8),
-        microbatch=4,
+        # Dynamic batches are cut by their tokens.
+        microbatch=None if case.settings.get("train.dynamic_batch_enable") else 4,
         rollouts=case.rollouts,
         syncs="after_updates",
     )

@@ -237,8 +237,17 @@ def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: P
         "train.max_tokens_per_gpu": 60,
         "rollout.max_tokens_per_gpu": 120,
     }
-    run = clean(flags, tmp_path, extensions=extensions)
-    check(run, rollouts=4, updates=8, critic_updates=8, weight_syncs=4)
+    run = audited(flags, tmp_path, extensions=extensions)
+    assert run.outcome.status == 0, tail(run.outcome)
+    # A mistake of OpenRLHF's own: with ZeRO-2 an update is made of its last micro-batch. Nothing else is found.
+    lost = "openrlhf-dynamic-batch-keeps-the-last-micro-batch"
+    found = alarms(run.report)
+    assert {(of.code, of.deviation) for of in found} == {("RLS811", lost)}, [str(of) for of in found]
+    assert {"the critic's gradients" in of.expected for of in found} == {True, False}, "of both roles"
+    assert run.live is not None
+    assert run.live.verdict == run.report.verdict == "FAIL"
+    counts = run.report.counts
+    assert (counts.rollouts, counts.updates, counts.critic_updates, counts.weight_syncs) == (4, 8, 8, 4)
     trained = [
         event.trained for rank in ("rank0", "rank1") for event in run.record(rank) if isinstance(event, MicroBatch)
     ]
@@ -246,7 +255,8 @@ def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: P
     outcomes = {outcome.code: outcome for outcome in run.report.rules}
     assert outcomes["RLS502"].checks >= 3
     assert outcomes["RLS305"].verdict == "PASS"
-    assert unproved({code for code, rule in outcomes.items() if rule.verdict == "PASS"}, "openrlhf", "ZeRO-2") == set()
+    compared = {code for code, rule in outcomes.items() if rule.verdict == "PASS" or code == "RLS811"}
+    assert unproved(compared, "openrlhf", "ZeRO-2") == set()
 
 
 @pytest.mark.thorough

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 OFFLOAD: Mapping[str, Any] = {"ds.adam_offload": True}
 LORA: Mapping[str, Any] = {"ds.lora.rank": 4}
+DYNAMIC: Mapping[str, Any] = {
+    "train.dynamic_batch_enable": True, "train.max_tokens_per_gpu": 20, "rollout.max_tokens_per_gpu": 20,
+}  # fmt: skip
+"""Micro-batches of two samples."""
 HEALTHY = (
     Case("zero1", 1),
     Case("zero2"),
@@ -38,7 +42,10 @@ HEALTHY = (
     Case("zero2-offload", 2, dict(OFFLOAD)),
     Case("zero3-offload", 3, dict(OFFLOAD)),
     Case("zero3-lora", 3, dict(LORA)),
+    Case("zero3-dynamic", 3, dict(DYNAMIC)),
 )
+LOSING = (Case("zero1-dynamic", 1, dict(DYNAMIC)), Case("zero2-dynamic", 2, dict(DYNAMIC)))
+"""OpenRLHF's own mistake: an update is made of its last micro-batch."""
 OF_ZERO_2 = {fault.__name__ for fault in rank_faults.OF_ZERO_2}
 PLACES = {
     stage: {
@@ -66,7 +73,7 @@ OF_CONTROLLER = {"RLS101", "RLS306", "RLS516", "RLS517"}
 @pytest.fixture(scope="module")
 def trained(extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     """What is said of each case."""
-    return reports(tmp_path_factory.mktemp("ranks"), [*FAULTY, *HEALTHY], extensions)
+    return reports(tmp_path_factory.mktemp("ranks"), [*FAULTY, *HEALTHY, *LOSING], extensions)
 
 
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
@@ -86,6 +93,13 @@ def test_a_healthy_run_is_silent(case: Case, trained: dict[str, Report]) -> None
         *(["LoRA"] if "lora" in case.name else []),
     ):
         assert unproved(passed | OF_CONTROLLER, "openrlhf", deployment) == set()
+
+
+@pytest.mark.parametrize("case", LOSING, ids=lambda case: case.name)
+def test_dynamic_batches_that_lose_micro_batches_are_found(case: Case, trained: dict[str, Report]) -> None:
+    (found,) = alarms(trained[case.name])
+    assert (found.code, found.where.update, found.occurrences) == ("RLS811", 0, 6)
+    assert "micro-batch 0 of 2 are missing, of all ranks" in found.observed
 
 
 @pytest.mark.parametrize(("stage", "name"), EACH)
