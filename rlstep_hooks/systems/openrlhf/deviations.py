@@ -169,7 +169,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "by the tokens of all, so gradients are smaller too"
         ),
         evidence=(
-            "utils/deepspeed/deepspeed.py:450, trainer/ray/ppo_actor.py:335, ppo_critic.py; DeepSpeed runtime/zero/stage_1_and_2.py "
+            "utils/deepspeed/deepspeed.py:453, trainer/ray/ppo_actor.py:357, ppo_critic.py; DeepSpeed runtime/zero/stage_1_and_2.py "
             "`independent_gradient_partition_epilogue` 0.17.6, 0.18.3, 0.18.9 and 0.19.6, otherwise in 0.17.5; measured with 0.11.2 "
             "and DeepSpeed 0.19.6, which it requires: ZeRO-1, ZeRO-2 and ZeRO-2 with an offloaded optimizer lose them, ZeRO-3 does not"
         ),
