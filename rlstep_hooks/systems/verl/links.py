@@ -67,11 +67,11 @@ LINKS: dict[LinkName, Link] = {
     "backward": yes(
         "the factor that arrives at the loss", "not with a gradient scaler", often="compared", proved=("FSDP2",)
     ),
-    "gradients cleared": yes("a probe before the first backward of an update", proved=("FSDP2",)),
+    "gradients cleared": yes("a probe before the first backward of an update", proved=_SHARDED),
     "gradients on the way": yes(
         "at the output of the model, against that of the loss's formula, and from the last backward pass of an update to its step",
         "not in between, where FSDP reduces gradients; not with a gradient scaler",
-        proved=("FSDP2",),
+        proved=_SHARDED,
     ),
     "reduction": yes(
         "what each trainer's backward passes gave against what its optimizer gets, of policy and critic, and the clip by the norm "
@@ -81,15 +81,15 @@ LINKS: dict[LinkName, Link] = {
         proved=_SHARDED,
     ),
     "gradient norm": yes(
-        "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=("FSDP2",)
+        "of all gradients at the step, against clip_grad", "the part of one process", often="whole", proved=_SHARDED
     ),
     "optimizer step": yes(
         "SGD, Adam, AdamW and RMSprop of torch, on the part of the weights that a process holds",
         "not other optimizers",
         often="compared",
-        proved=("FSDP2",),
+        proved=_SHARDED,
     ),
-    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=("FSDP2",)),
+    "optimizer moments": yes("between a replayed step and the next", often="compared", proved=_SHARDED),
     "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles", proved=("FSDP2",)),
     "reference": yes(
         "a probe of its weights; its log-probs before the first update, which are the policy's",

@@ -136,9 +136,25 @@ def test_a_healthy_reduction_is_silent(told: dict[str, Any], case: str) -> None:
         "RLS419": ("PASS", 0),
     }
     assert of["rules"]["RLS811"][1] > 200
+    _check_steps(of["steps"])
     for word in {*case.split("-")} & DEPLOYMENTS.keys():
-        assert unproved(of["rules"], "verl", DEPLOYMENTS[word]) == set()
+        assert unproved({*of["rules"], *OF_STEPS}, "verl", DEPLOYMENTS[word]) == set()
     assert not {"reduction", "replicas", "order", "weights", "optimizer"} & of["not_observed"].keys()
+
+
+OF_STEPS = ("RLS803", "RLS806", "RLS807", "RLS808", "RLS810")
+"""The rules that look at these numbers of steps."""
+
+
+def _check_steps(steps: list[dict[str, Any]]) -> None:
+    """Each step of each rank was replayed and compared, and is as documented."""
+    assert sorted(step["index"] for step in steps) == [0, 0, 1, 1, 2, 2, 3, 3]
+    for step in steps:
+        assert step["left_over"] == step["moved_before"] == 0
+        assert max(step["optimizer_off"], step["moments_off"], step["gradient_off"]) < 1
+        assert 0 < step["gradient_norm"] <= 0.05
+        if step["index"]:
+            assert step["moments_lost"] == step["steps_lost"] == step["tensors_moved"] == 0
 
 
 @pytest.mark.parametrize("case", FOUND)

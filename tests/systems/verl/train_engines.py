@@ -31,14 +31,27 @@ from verl.workers.utils.losses import sft_loss
 from rlstep_hooks.judge.reduction.outcome import judge_reductions
 from rlstep_hooks.judge.replicas import judge_replicas
 from rlstep_hooks.observe.patches import Patches
-from rlstep_hooks.record.events import RunStarted, Unobserved
-from rlstep_hooks.record.ledger import records
+from rlstep_hooks.record.events import Measured, RunStarted, Unobserved, UpdateValues
+from rlstep_hooks.record.ledger import Record, records
 from rlstep_hooks.systems.verl.observe import trainer as observed
 from rlstep_hooks.systems.verl.observe import trainer_hooks
 from rlstep_hooks.systems.verl.observe.environment import FOLDER
 from tests.systems.verl import faults
 
 UPDATES = 4
+STEPS = (
+    "index",
+    "left_over",
+    "optimizer_off",
+    "moments_lost",
+    "moments_off",
+    "steps_lost",
+    "gradient_norm",
+    "gradient_off",
+    "moved_before",
+    "tensors_moved",
+)
+"""Fields of `UpdateValues` that are told of each step."""
 ROWS = 6
 """Samples of an update on one rank."""
 
@@ -139,7 +152,16 @@ def train(folder: Path, model: str, number: int, case: str) -> dict[str, Any]:
             rule.code: [rule.verdict, rule.checks, rule.missed, rule.reason] for rule in (*outcomes, *of_replicas)
         },
         "not_observed": {event.what: event.why for event in gaps},
+        "steps": [
+            {name: getattr(values, name) for name in STEPS} for record in found for values in _update_values(record)
+        ],
     }
+
+
+def _update_values(record: Record) -> list[UpdateValues]:
+    """What a trainer recorded of its optimizer's steps."""
+    measured = [event for event in record.events() if isinstance(event, Measured) and record.rank is not None]
+    return [values for event in measured for values in event.updates]
 
 
 class Cpu(str):
