@@ -6,6 +6,7 @@ them by one factor. A hook of our own, before all others of its tensor, copies a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 8
 """Tensors that are followed through one update: first those with hooks of others, then all of them by turns."""
+OWN = f"{__name__.partition('.')[0]}."
+"""The beginning of the names of this package's modules."""
 PER_TENSOR = 64
 """Gradients that are followed of each."""
 ROUNDINGS = 16
@@ -58,7 +61,7 @@ class GradientWatch:
 
     def _chosen(self) -> list[tuple[str, Any]]:
         alive = [(name, tensor) for name, tensor in self._tensors if tensor.requires_grad]
-        hooked = [of for of in alive if getattr(of[1], "_backward_hooks", None)][:AT_A_TIME]
+        hooked = [of for of in alive if _hooked_by_others(of[1])][:AT_A_TIME]
         known = {name for name, _ in hooked}
         others = [of for of in alive if of[0] not in known]
         count = min(AT_A_TIME - len(hooked), len(others))
@@ -156,6 +159,19 @@ class Window(msgspec.Struct, frozen=True, gc=False):
         allowed = rounding * common.abs().clamp(min=1e-30) + torch.finfo(torch.float32).tiny
         distances = ((used - common * sums).abs() / allowed).amax(1)
         return torch.cat([distances, factors, common.reshape(1)]).float()
+
+
+def _hooked_by_others(tensor: Any) -> bool:
+    """Whether somebody else stands between autograd and a tensor's gradient: other watches of this package have hooks there too."""
+    hooks = getattr(tensor, "_backward_hooks", None) or {}
+    return not all(getattr(_called(hook), "__module__", "").startswith(OWN) for hook in hooks.values())
+
+
+def _called(hook: Any) -> Any:
+    """The function that a hook calls in the end."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    return hook
 
 
 def _rows(parts: list[Tensor], count: int) -> Tensor:

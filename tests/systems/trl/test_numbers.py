@@ -13,6 +13,8 @@ import torch
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.observe.bits import SumsOfMoment, sum_of_bits
 from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.observe.graded import GradedByHooks
+from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
@@ -330,3 +332,25 @@ def test_watches_of_one_moment_read_a_tensor_once_and_the_next_moment_reads_it_a
     replicas.send()
     before, after = (event.sums for event in replicas.arrived(lambda: 0.0, wait=True))
     assert before != after
+
+
+def test_tensors_come_by_turns_though_other_watches_of_this_package_have_hooks_on_all_of_them() -> None:
+    """Only hooks of somebody else make a tensor come first: with GradedByHooks on all of them the same eight were followed for ever."""
+    named = [(f"model.layers.{place}.weight", torch.nn.Parameter(torch.ones(2, 2))) for place in range(20)]
+    GradedByHooks((name, tensor, 2) for name, tensor in named).begin()
+    watch = GradientWatch(named, Guard(Recorder(MemoryLedger(), Judge()), ("gradient",)))
+    followed = set()
+    for update in range(3):
+        watch.begin_window()
+        sum(tensor.sum() for _, tensor in named).backward()  # type: ignore[attr-defined]
+        watch.before_step(update)
+        for source, _ in watch.work_up():
+            followed |= set(source.names)
+    assert followed == {name for name, _ in named}
+
+    named[17][1].register_hook(lambda gradient: gradient * 0)
+    watch.begin_window()
+    sum(tensor.sum() for _, tensor in named).backward()  # type: ignore[attr-defined]
+    watch.before_step(3)
+    [(source, _)] = watch.work_up()
+    assert source.names[0] == named[17][0]
