@@ -51,6 +51,8 @@ PROVOKED_ELSEWHERE = {
     "RLS521": "of classic loops; in Stable-Baselines3's faults (tests/systems/classic)",
     "RLS419": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS811": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
+    "RLS119": "needs DeepSpeed (tests/systems/trl_ranks/test_deepspeed.py, test_deepspeed_releases.py)",
+    "RLS820": "needs several processes; in the tests of ranks (tests/systems/trl/test_processes.py, tests/systems/trl_ranks/test_many_ranks.py)",
     "RLS812": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS901": "needs several processes",
     "RLS902": "needs several processes",

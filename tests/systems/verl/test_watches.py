@@ -51,7 +51,7 @@ def test_a_clip_of_all_gradients_is_no_difference() -> None:
     fields = of_update(lambda of: [p.grad.mul_(0.25) for p in of.values()])
     assert fields["gradient_off"] < 1
     assert abs(fields["gradient_factor"] - 0.25) < 1e-6
-    assert fields["gradient_passes"] is None
+    assert "gradient_passes" not in fields, "nothing counts them here, and what another watch counted stays"
 
 
 def test_one_tensor_that_is_scaled_or_dropped_is_named() -> None:
