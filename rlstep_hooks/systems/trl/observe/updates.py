@@ -255,8 +255,8 @@ class UpdateObserver:
 
     @property
     def _flat(self) -> bool:
-        """Whether FSDP1 holds the parameters in flat ones."""
-        return isinstance(self._trainer.model_wrapped, FullyShardedDataParallel)
+        """Whether FSDP1 holds the parameters in flat ones. TRL's PPOTrainer has no model by this name; with FSDP it is not audited."""
+        return isinstance(getattr(self._trainer, "model_wrapped", None), FullyShardedDataParallel)
 
     def sampling_weights(self) -> tuple[Tensor, Tensor] | None:
         """Probed weights of the policy as they are now, and as the latest update left them; None where that was not read."""
