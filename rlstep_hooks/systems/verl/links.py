@@ -76,7 +76,7 @@ LINKS: dict[LinkName, Link] = {
     "reduction": yes(
         "what each trainer's backward passes gave against what its optimizer gets, of policy and critic, and the clip by the norm "
         "over all trainers",
-        "not with Ulysses, where one of the ranks that share sequences keeps a record",
+        "not with Ulysses, where one of the ranks that share sequences keeps a record; FSDP1 together with LoRA was never trained here",
         often="whole",
         proved=_SHARDED,
     ),
@@ -175,7 +175,8 @@ RULES: dict[str, Link] = {
     ),
     "RLS811": yes(
         "what each trainer's backward passes gave, and what it got of the reduction, of policy and critic, while the run goes on",
-        "not with Ulysses, where one of the ranks that share sequences keeps a record; not what engines other than FSDP reduce",
+        "not with Ulysses, where one of the ranks that share sequences keeps a record; not what engines other than FSDP reduce; "
+        "FSDP1 together with LoRA was never trained here",
         "whole",
     ),
     "RLS812": yes(
