@@ -122,6 +122,42 @@ class Stopwatch:
         return paused
 
 
+def timed_hook(hook: Callable[..., Any], watches: list[Stopwatch]) -> Callable[..., Any]:
+    """A hook that wraps nothing; each call adds its watch."""
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        watch = Stopwatch()
+        try:
+            return hook(*args, **kwargs)
+        finally:
+            watch.stop()
+            watches.append(watch)
+
+    return timed
+
+
+def timed_wraps(watches: list[Stopwatch], place: Callable[..., None]) -> Callable[..., None]:
+    """`Patches.wrap` whose hooks add a watch with each call, without the time of what they wrap.
+
+    Args:
+        watches: Gets them.
+        place: `Patches.wrap` itself.
+    """
+
+    def wrap(patches: Any, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return wrapper(watch.around(wrapped), instance, args, kwargs)
+            finally:
+                watch.stop()
+                watches.append(watch)
+
+        place(patches, owner, name, timed)
+
+    return wrap
+
+
 class Timing:
     """Times each call of a hook."""
 

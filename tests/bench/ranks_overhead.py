@@ -34,7 +34,7 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
-from tests.bench.hook_meter import Stopwatch
+from tests.bench.hook_meter import Stopwatch, timed_hook, timed_wraps
 from tests.bench.trl_overhead import LARGER
 from tests.systems.trl_ranks.train_many import (
     allow_sharding_on_the_cpu,
@@ -96,42 +96,19 @@ def _of_the_audit(hook: Callable[..., Any]) -> bool:
 def watched(watches: list[Stopwatch]) -> Iterator[None]:
     """Every hook of the audit is called with a watch."""
 
-    def whole(hook: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            watch = Stopwatch()
-            try:
-                return hook(*args, **kwargs)
-            finally:
-                watch.stop()
-                watches.append(watch)
-
-        return timed
-
-    place = Patches.wrap
-
-    def wrap(self: Patches, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            watch = Stopwatch()
-            try:
-                return wrapper(watch.around(wrapped), instance, args, kwargs)
-            finally:
-                watch.stop()
-                watches.append(watch)
-
-        place(self, owner, name, timed)
-
     def registering(register: Callable[..., Any]) -> Callable[..., Any]:
         def registered(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            return register(self, whole(hook) if _of_the_audit(hook) else hook, *args, **kwargs)
+            return register(self, timed_hook(hook, watches) if _of_the_audit(hook) else hook, *args, **kwargs)
 
         return registered
 
     with contextlib.ExitStack() as placed:
-        placed.enter_context(mock.patch.object(Patches, "wrap", wrap))
+        placed.enter_context(mock.patch.object(Patches, "wrap", timed_wraps(watches, Patches.wrap)))
         for owner, name in REGISTERED:
             placed.enter_context(mock.patch.object(owner, name, registering(getattr(owner, name))))
         for name in [name for name in vars(StepAuditCallback) if name.startswith("on_")]:
-            placed.enter_context(mock.patch.object(StepAuditCallback, name, whole(getattr(StepAuditCallback, name))))
+            hook = timed_hook(getattr(StepAuditCallback, name), watches)
+            placed.enter_context(mock.patch.object(StepAuditCallback, name, hook))
         yield
 
 

@@ -40,10 +40,10 @@ from rlstep_hooks.record.ledger import records
 from rlstep_hooks.record.wire import encode
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
-from tests.bench.hook_meter import Stopwatch
+from tests.bench.hook_meter import Stopwatch, timed_hook, timed_wraps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -215,33 +215,8 @@ class Cycles(TrainerCallback):  # type: ignore[misc]
 @contextlib.contextmanager
 def watched(watches: list[Stopwatch]) -> Iterator[None]:
     """Every hook on a trainer, its optimizer and its callbacks is called with a watch."""
-
-    place = Patches.wrap
-
-    def wrap(self: Patches, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            watch = Stopwatch()
-            try:
-                return wrapper(watch.around(wrapped), instance, args, kwargs)
-            finally:
-                watch.stop()
-                watches.append(watch)
-
-        place(self, owner, name, timed)
-
-    def whole(hook: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            watch = Stopwatch()
-            try:
-                return hook(*args, **kwargs)
-            finally:
-                watch.stop()
-                watches.append(watch)
-
-        return timed
-
     with contextlib.ExitStack() as placed:
-        placed.enter_context(mock.patch.object(Patches, "wrap", wrap))
+        placed.enter_context(mock.patch.object(Patches, "wrap", timed_wraps(watches, Patches.wrap)))
         for owner, prefix in (
             (UpdateObserver, "_before_step"),
             (UpdateObserver, "_after_step"),
@@ -249,7 +224,7 @@ def watched(watches: list[Stopwatch]) -> Iterator[None]:
             (StepAuditCallback, "on_"),
         ):
             for name in [name for name in vars(owner) if name.startswith(prefix)]:
-                placed.enter_context(mock.patch.object(owner, name, whole(getattr(owner, name))))
+                placed.enter_context(mock.patch.object(owner, name, timed_hook(getattr(owner, name), watches)))
         yield
 
 
