@@ -418,7 +418,8 @@ def _remarks(plan: Plan, *, everything: bool) -> list[tuple[str, str]]:
             reasons.setdefault(reason, []).append(name)
         remarks += [("not known", f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
     without_effect = [str(setting) for setting in plan.unused if setting.name in plan.no_effect]
-    others = [str(setting) for setting in plan.unused if setting.name not in plan.no_effect]
+    said = {*plan.no_effect, *plan.foreign}  # what a fork has is said in its finding
+    others = [str(setting) for setting in plan.unused if setting.name not in said]
     for kind, names, says in (
         ("not read", others, "this plan does not look at"),
         ("no effect", without_effect, "the schedule does not depend on"),

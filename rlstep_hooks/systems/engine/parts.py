@@ -140,6 +140,11 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
     also: tuple[str, ...] = ()
     """Patterns of further settings that these programs take."""
+    open: tuple[str, ...] = ()
+    """Patterns of settings that any release takes and hands on unread (arguments of Ray, of an engine, of a reward function), or looks for
+    without having them in its configuration. The schedule does not depend on them."""
+    own_code: dict[str, str] = {}
+    """Pattern of settings -> the setting that names code of the user's own, which reads them."""
     abbreviated: bool = False
     """Whether the beginning of a name stands for it, as argparse has it."""
     dashed: bool = False

@@ -99,13 +99,20 @@ class _Names:
             unknown = self._unknown(version)
             notes = (self._fork_note(version),)
             forked = not all(known.ever(name) for name in unknown)
-        notes = (*notes, *self._added())
+        added = self._added()
         if asked is None and unknown and all(known.ever(name) for name in unknown):
             listed = [name for name in self.checked if known.ever(name)]
             if not known.releases_with(listed):
                 finding = self._between_releases(version, listed, list(unknown))
                 return Release(version=version, notes=notes, findings=(finding,), refused=self._both_names(unknown))
-        return self._judged(version, notes, unknown, forked=forked)
+        judged = self._judged(version, notes, unknown, forked=forked)
+        if not added:
+            return judged
+        return msgspec.structs.replace(
+            judged,
+            findings=(*judged.findings, self._added_by_nobody(version, added)),
+            foreign=(*judged.foreign, *(setting.name for setting in added)),
+        )
 
     def release_of_own_program(self, asked: str | None) -> Release:
         """The release for a program of somebody's own, whose further settings show that it is a fork."""
@@ -265,22 +272,35 @@ class _Names:
         text = f"{system.title} {version}: {system.version} does not know {newer} ({which}); --version names another"
         return (Note("assumes", text),)
 
-    def _added(self) -> tuple[Note, ...]:
-        """Notes on settings that Hydra adds and that no release has; of a copy, which has settings of its own, nothing is said."""
-        if not self.keys.strict:
+    def _added(self) -> tuple[Setting, ...]:
+        """Settings that Hydra adds, that no release has and that no code of the user's own is there to read; of a copy, which has settings
+        of its own, nothing is said."""
+        if not self.keys.strict or not any(self.command.program.matches(pattern) for pattern in self.keys.strict):
             return ()
-        known = self.known
-        names = [
-            f"+{setting.written}"
-            + (f" (did you mean {near}?)" if (near := known.nearest(name, self.system.version)) else "")
+        own = [pattern for pattern, code in self.keys.own_code.items() if code in self.given]
+        return tuple(
+            setting
             for name, setting in self.given.items()
-            if setting.added and not known.ever(name) and not known.below_a_setting(name)
+            if setting.added
+            and not (self.known.ever(name) or _is_taken(self.keys, self.known, name))
+            and not any(fnmatchcase(name, pattern) for pattern in own)
+        )
+
+    def _added_by_nobody(self, version: str, added: Sequence[Setting]) -> Finding:
+        """Hydra takes these settings, and no release reads them."""
+        shown = [
+            f"+{setting.written}"
+            + (f" (did you mean {near}?)" if (near := self.known.nearest(setting.name, version)) else "")
+            for setting in added
         ]
-        if not names:
-            return ()
-        which = "them" if len(names) > 1 else "it"
-        text = f"{', '.join(names)}: no release of {self.system.title} has {which}; what reads {which} is not known"
-        return (Note("ignores", text),)
+        which = "them" if len(added) > 1 else "it"
+        return ForeignSettings.planned(
+            expected=f"settings of {self.system.title} {version}",
+            observed=", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else ""),
+            why=f"Hydra adds {which}, and no release of {self.system.title} has {which}. If something reads {which}, it is a fork, whose "
+            "code was not read",
+            fix="compare the plan with the fork's trainer, or take the settings out",
+        )
 
 
 def _dropped(release: str, names: list[str], because: str, remedy: str) -> Finding:
@@ -348,7 +368,8 @@ def _checked(
 def _is_taken(keys: Keys, known: KeyList, name: str) -> bool:
     """Whether a program takes a name that is none of its settings: it takes it too, or it lies within them."""
     also = any(fnmatchcase(name, pattern) for pattern in keys.also)
-    return also or known.below_a_setting(name) or known.is_section(name)
+    handed_on = not known.ever(name) and any(fnmatchcase(name, pattern) for pattern in keys.open)
+    return also or handed_on or known.below_a_setting(name) or known.is_section(name)
 
 
 def release_installed(
@@ -398,5 +419,5 @@ def accepted_by_others(system: System, read: Callable[[str], object]) -> tuple[N
 
 def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:
     """The settings among these that were read in the source: the schedule does not depend on them."""
-    patterns = keys.no_effect if keys is not None else ()
+    patterns = (*keys.no_effect, *keys.open) if keys is not None else ()
     return [s.name for s in settings if any(fnmatchcase(s.name, pattern) for pattern in patterns)]

@@ -47,6 +47,30 @@ KEYS = Keys(
         "reward_model.overlong_buffer.*",
         "reward.reward_kwargs.*",
     ),
+    open=(
+        "ray_kwargs.ray_init.*",  # ray.init(**...), trainer/main_ppo.py 0.7.0 run_ppo
+        "ray_init.*",  # the same up to 0.5
+        "*.fsdp_config.mixed_precision",
+        "*.fsdp_config.mixed_precision.*",  # .get("mixed_precision"), workers/fsdp_workers.py 0.4:270
+        "*.engine_kwargs.*",
+        "*.val_kwargs.repetition_penalty",
+        "*.rollout.repetition_penalty",
+        "reward_model.reward_kwargs.*",  # **config.reward_model.get("reward_kwargs"), trainer/main_ppo.py
+        "custom_reward_function.reward_kwargs.*",  # trainer/ppo/reward.py 0.7.0:92
+        "reward.custom_reward_function.reward_kwargs.*",
+        "reward_model.model.rm_tokenizer",
+        # What the data set looks for (utils/dataset/rl_dataset.py, .get(...)).
+        "data.cache_dir",
+        "data.chat_template_func",
+        "data.need_tools_kwargs",
+        "data.filter_prompts",
+    ),
+    own_code={
+        "data.*": "data.custom_cls.path",
+        "reward_model.*": "custom_reward_function.path",
+        "custom_reward_function.*": "custom_reward_function.path",
+        "reward.*": "reward.custom_reward_function.path",
+    },
     forked=True,
     no_effect=(
         "trainer.project_name",

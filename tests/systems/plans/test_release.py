@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.show.plan import plan_text
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.installed import runs_here
 from rlstep_hooks.systems.engine.keys import key_list, runs_of
@@ -147,7 +148,6 @@ def test_a_setting_that_no_release_has_is_one_of_a_fork() -> None:
 @pytest.mark.parametrize(
     "accepted",
     [
-        "+made.up.key=1",
         "+actor_rollout_ref.model.override_config.attn_implementation=eager",
         "hydra.run.dir=out",
         "--config-path={folder} --config-name=mine made.up.key=1",
@@ -161,10 +161,42 @@ def test_what_hydra_accepts_is_not_refused(accepted: str, tmp_path: Path) -> Non
     assert codes(plan) == []
 
 
-def test_a_setting_that_hydra_adds_is_not_said_to_have_no_effect() -> None:
-    plan = planned(f"{VERL} +made.up.key=1 trainer.project_name=x actor_rollout_ref.rollout.temperature=0.6")
-    assert "+made.up.key: no release of verl has it" in said(plan)
+OPEN = (
+    "ray_kwargs.ray_init.runtime_env.env_vars.RLSTEP_DIR",
+    "ray_init.num_gpus",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache",
+    "data.cache_dir",
+)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_is_handed_on_may_have_any_name_and_has_no_effect(name: str) -> None:
+    plan = planned(f"{VERL} +{name}=1")
+    assert (plan.foreign, codes(plan)) == ((), [])
+    assert plan.no_effect == (name,)
+    text = plan_text(plan, None, explain=False, width=1000, coloured=False)
+    assert text.count(name) == 1
+
+
+@pytest.mark.parametrize("name", ["made.up.key", "trainer.tries_of_each", "agent_grpo.n"])
+def test_a_setting_that_hydra_adds_and_no_release_reads_is_one_of_a_fork_and_is_named_once(name: str) -> None:
+    plan = planned(f"{VERL} +{name}=1 trainer.project_name=x actor_rollout_ref.rollout.temperature=0.6")
+    assert plan.foreign == (name,)
+    assert [finding.observed for finding in plan.findings if finding.code == "RLS116"] == [f"+{name}"]
     assert plan.no_effect == ("trainer.project_name",)
+    assert plan_text(plan, None, explain=False, width=1000, coloured=False).count(f"{name}") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{VERL} data.custom_cls.path=mine.py +data.rounds=4",
+        f"{VERL} custom_reward_function.path=mine.py +reward_model.judge.url=x",
+    ],
+)
+def test_code_of_ones_own_reads_what_is_added_for_it(command: str) -> None:
+    assert planned(command).foreign == ()
 
 
 def test_flags_may_be_abbreviated_and_turned_off() -> None:

@@ -72,8 +72,9 @@ class ForeignSettings(Rule):
     What it checks:
         The name of each setting against the complete list of every release that can be planned, where the program is
         the framework's own and checks names itself (Hydra, argparse), and each keyword of TRL's GRPOConfig and RLOOConfig in a
-        Python file. A name close to a known one is a misspelling, which is RLS110. Settings that Hydra adds (`+name`) are
-        not looked at. It is found too where releases have the settings, but none has all of them: a checkout between two
+        Python file. A name close to a known one is a misspelling, which is RLS110. A setting that Hydra adds (`+name`) counts
+        too, but where the framework hands it on unread (arguments of Ray, of an engine) or the launch names code of its own that
+        may read it (`data.custom_cls.path` for `data.*`). It is found too where releases have the settings, but none has all of them: a checkout between two
         releases.
 
     Why it matters:
