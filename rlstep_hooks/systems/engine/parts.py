@@ -141,8 +141,8 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[str, ...] = ()
     """Patterns of further settings that these programs take."""
     open: tuple[str, ...] = ()
-    """Patterns of settings that any release takes and hands on unread (arguments of Ray, of an engine, of a reward function), or looks for
-    without having them in its configuration. The schedule does not depend on them."""
+    """Patterns of settings that any release takes and hands on unread (arguments of Ray, of an engine, of a reward function), or looks
+    for without having them in its configuration. The schedule does not depend on them."""
     own_code: dict[str, str] = {}
     """Pattern of settings -> the setting that names code of the user's own, which reads them."""
     abbreviated: bool = False

@@ -273,8 +273,8 @@ class _Names:
         return (Note("assumes", text),)
 
     def _added(self) -> tuple[Setting, ...]:
-        """Settings that Hydra adds, that no release has and that no code of the user's own is there to read; of a copy, which has settings
-        of its own, nothing is said."""
+        """Settings that Hydra adds, that no release has and that no code of the user's own is there to read; of a copy, which has
+        settings of its own, nothing is said."""
         if not self.keys.strict or not any(self.command.program.matches(pattern) for pattern in self.keys.strict):
             return ()
         own = [pattern for pattern, code in self.keys.own_code.items() if code in self.given]
@@ -297,8 +297,8 @@ class _Names:
         return ForeignSettings.planned(
             expected=f"settings of {self.system.title} {version}",
             observed=", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else ""),
-            why=f"Hydra adds {which}, and no release of {self.system.title} has {which}. If something reads {which}, it is a fork, whose "
-            "code was not read",
+            why=f"Hydra adds {which}, and no release of {self.system.title} has {which}. If something reads {which}, it is a fork, "
+            "whose code was not read",
             fix="compare the plan with the fork's trainer, or take the settings out",
         )
 

@@ -74,8 +74,8 @@ class ForeignSettings(Rule):
         the framework's own and checks names itself (Hydra, argparse), and each keyword of TRL's GRPOConfig and RLOOConfig in a
         Python file. A name close to a known one is a misspelling, which is RLS110. A setting that Hydra adds (`+name`) counts
         too, but where the framework hands it on unread (arguments of Ray, of an engine) or the launch names code of its own that
-        may read it (`data.custom_cls.path` for `data.*`). It is found too where releases have the settings, but none has all of them: a checkout between two
-        releases.
+        may read it (`data.custom_cls.path` for `data.*`). It is found too where releases have the settings, but none has all of
+        them: a checkout between two releases.
 
     Why it matters:
         The framework itself ends such a launch at once. If the launch runs, it is a fork, and the loop of a fork may
