@@ -186,6 +186,12 @@ def install_trl_with_deepspeed(session: nox.Session, release: str) -> dict[str, 
     }
 
 
+def chosen(session: nox.Session, *tests: str) -> tuple[str, ...]:
+    """The tests of a session, or those that its arguments name, and its other arguments."""
+    named = any(argument.startswith("tests/") for argument in session.posargs)
+    return (*(() if named else tests), *session.posargs)
+
+
 def install_verl(session: nox.Session) -> None:
     session.install(TORCH)
     session.install(TORCH, *VERL, *TESTS)
@@ -305,7 +311,7 @@ def browser(session: nox.Session) -> None:
 @leaves_room
 def trl(session: nox.Session, release: str) -> None:
     install_trl(session, release, *TESTS)
-    session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *session.posargs, env=OFFLINE)
+    session.run("pytest", *IN_PARALLEL, *chosen(session, *TRL_TESTS), env=OFFLINE)
 
 
 @nox.session(name="trl-older")
@@ -314,7 +320,7 @@ def trl(session: nox.Session, release: str) -> None:
 def trl_older(session: nox.Session, release: str) -> None:
     """What depends on the release: hooks, formulas, faults. All tests of a release: `nox -s "trl(release='1.0.0')"`."""
     install_trl(session, release, *TESTS)
-    session.run("pytest", *IN_PARALLEL, *TRL_TESTS, *OF_ANY_RELEASE, *session.posargs, env=OFFLINE)
+    session.run("pytest", *IN_PARALLEL, *OF_ANY_RELEASE, *chosen(session, *TRL_TESTS), env=OFFLINE)
 
 
 @nox.session
@@ -390,8 +396,7 @@ def verl(session: nox.Session) -> None:
         "loadfile",
         "-m",
         "not thorough",
-        "tests/systems/verl",
-        *session.posargs,
+        *chosen(session, "tests/systems/verl"),
         env=OFFLINE,
     )
 
@@ -403,7 +408,7 @@ def openrlhf(session: nox.Session) -> None:
     kept = install_openrlhf(session)
     # A launch imports torch in one process after another, so two at a time take hardly longer than one.
     session.run(
-        "pytest", *IN_PARALLEL, "--dist", "loadfile", "-m", "not thorough", "tests/systems/openrlhf", *session.posargs,
+        "pytest", *IN_PARALLEL, "--dist", "loadfile", "-m", "not thorough", *chosen(session, "tests/systems/openrlhf"),
         env=OFFLINE | kept,
     )  # fmt: skip
 
@@ -450,11 +455,13 @@ def classic(session: nox.Session) -> None:
     session.install(TORCH)
     session.install(TORCH, *CLASSIC, *RLLIB, *TESTS)
     session.install(*OWN)
-    # Arguments may choose tests of one of the two folders.
-    chosen = [0, 5] if session.posargs else [0]
-    session.run("pytest", *IN_PARALLEL, "tests/systems/classic", *session.posargs, env=OFFLINE, success_codes=chosen)
-    # In one process, because each would start a Ray of its own.
-    session.run("pytest", "tests/systems/rllib", *session.posargs, env=OFFLINE, success_codes=chosen)
+    # Arguments may choose tests of one of the two folders, or of none.
+    codes = [0, 5] if session.posargs else [0]
+    for_both = chosen(session, "tests/systems/classic")
+    session.run("pytest", *IN_PARALLEL, *for_both, env=OFFLINE, success_codes=codes)
+    if "tests/systems/classic" in for_both:
+        # In one process, because each would start a Ray of its own.
+        session.run("pytest", "tests/systems/rllib", *session.posargs, env=OFFLINE, success_codes=codes)
 
 
 @nox.session(name="verl-vllm")
@@ -515,6 +522,31 @@ def detect(session: nox.Session) -> None:
             external=True,
         )
     session.run("python", "-m", "tests.detection.table", str(outcomes))
+
+
+BUGS = {
+    "trl": (f"trl(release='{NEWEST}')",),
+    "classic": ("classic",),
+    "verl": ("verl",),
+    "openrlhf": ("openrlhf",),
+}
+"""Environments of real bugs, and the sessions whose environments train them."""
+
+
+@nox.session
+def bugs(session: nox.Session) -> None:
+    """Real bugs of the field, each trained with it and without it, in one table: all, or those of some environments: `-- trl verl`."""
+    session.install(*OWN)
+    wanted = session.posargs or list(BUGS)
+    outcomes = Path(session.create_tmp(), "outcomes.jsonl").absolute()
+    outcomes.unlink(missing_ok=True)
+    for environment in wanted:
+        for name in BUGS[environment]:
+            session.run(
+                sys.executable, "-m", "nox", "-s", name, "--", f"tests/bugs/{environment}",
+                env={"RLSTEP_BUGS": str(outcomes)}, external=True, success_codes=[0, 1],
+            )  # fmt: skip
+    session.run("python", "-m", "tests.bugs.table", str(outcomes), *wanted)
 
 
 @nox.session

@@ -38,6 +38,8 @@ class BatchAdapter:
         self._passes_decide = not release.has_steps_per_generation
         """0.16 and 0.17: the number of passes decides whether old log-probs are used, not whether they are there."""
         self._loss_includes_accumulation = release.loss_includes_accumulation
+        self._counts_masks = release.since("1.9")
+        """Up to 1.8 a window's loss is divided by the tokens of truncated completions too, although they are masked (TRL PR #6439)."""
         covered = schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in self.covered
         self.loss_settings = self._settings_of_loss(release) if covered else None
         """None where the loss is none of the documented ones."""
@@ -83,15 +85,18 @@ class BatchAdapter:
 
     def picks_samples(self) -> bool:
         """Whether samples, or all of their tokens, are left out by what they contain."""
-        filtered = self.schedule.samples_dropped_per_rollout or hasattr(self.trainer, "replay_buffer")
-        return bool(filtered or getattr(self.trainer, "mask_truncated_completions", False))
+        return bool(self._filtered() or getattr(self.trainer, "mask_truncated_completions", False))
+
+    def _filtered(self) -> bool:
+        return bool(self.schedule.samples_dropped_per_rollout or hasattr(self.trainer, "replay_buffer"))
 
     def counts_tokens(self) -> bool:
         """Whether the tokens that a window's loss is divided by are those that count in the masks of this process.
 
-        0.24 to 1.0 count truncated completions too although they are masked (`num_items_in_batch`), 1.16.0 the mask.
+        0.24 to 1.8 count truncated completions too although they are masked (`num_items_in_batch`), 1.9 and later the mask.
         """
-        return self.trainer.accelerator.num_processes == 1 and not self.picks_samples()
+        alike = not (self._filtered() if self._counts_masks else self.picks_samples())
+        return self.trainer.accelerator.num_processes == 1 and alike
 
     def sums_tokens(self) -> bool:
         """Whether the tokens that a window's loss is divided by are those that count in the masks of all processes, added up.
