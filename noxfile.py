@@ -525,12 +525,15 @@ def detect(session: nox.Session) -> None:
 
 
 BUGS = {
-    "trl": (f"trl(release='{NEWEST}')",),
-    "classic": ("classic",),
-    "verl": ("verl",),
-    "openrlhf": ("openrlhf",),
+    "trl": {
+        f"trl(release='{NEWEST}')": "tests/bugs/trl",
+        **{f"trl-older(release='{release}')": "tests/bugs/trl/test_published.py" for release in OLDER},
+    },
+    "classic": {"classic": "tests/bugs/classic"},
+    "verl": {"verl": "tests/bugs/verl"},
+    "openrlhf": {"openrlhf": "tests/bugs/openrlhf"},
 }
-"""Environments of real bugs, and the sessions whose environments train them."""
+"""Environments of real bugs: the sessions that train them, and their tests."""
 
 
 @nox.session
@@ -541,9 +544,9 @@ def bugs(session: nox.Session) -> None:
     outcomes = Path(session.create_tmp(), "outcomes.jsonl").absolute()
     outcomes.unlink(missing_ok=True)
     for environment in wanted:
-        for name in BUGS[environment]:
+        for name, tests in BUGS[environment].items():
             session.run(
-                sys.executable, "-m", "nox", "-s", name, "--", f"tests/bugs/{environment}",
+                sys.executable, "-m", "nox", "-s", name, "--", tests,
                 env={"RLSTEP_BUGS": str(outcomes)}, external=True, success_codes=[0, 1],
             )  # fmt: skip
     session.run("python", "-m", "tests.bugs.table", str(outcomes), *wanted)

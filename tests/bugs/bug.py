@@ -40,6 +40,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     environment: Environment
     made_in: str
     """Framework and release that are trained; of published releases the one with the bug."""
+    silent_in: str = ""
+    """Of published releases: framework and release that are trained without the bug."""
     fault: str
     """Name of what makes it, in a corpus of faults or beside the tests of its environment."""
     rule: str

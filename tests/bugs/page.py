@@ -62,7 +62,13 @@ def _row(bug: Bug) -> str:
     words = f": “{bug.cause}”" if bug.cause else ""
     severity = " (a warning)" if bug.doubtful else ""
     found = "not found" if bug.not_found else f"[{bug.rule}](rules/{bug.rule}.md){severity}{place}{words}"
-    return f"| [{bug.report}]({bug.url}) | {releases} | {bug.wrong} | {bug.seen} | {found} | {bug.way}, {bug.made_in} |"
+    return (
+        f"| [{bug.report}]({bug.url}) | {releases} | {bug.wrong} | {bug.seen} | {found} | {bug.way}, {_releases(bug)} |"
+    )
+
+
+def _releases(bug: Bug) -> str:
+    return f"{bug.made_in} and {bug.silent_in.split()[-1]}" if bug.silent_in else bug.made_in
 
 
 def page_with_tables(text: str) -> str:

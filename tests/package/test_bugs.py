@@ -24,6 +24,7 @@ def test_a_bug_is_whole(bug: Bug) -> None:
     assert bug.rule in BY_CODE
     assert bug.url.startswith(f"https://github.com/{bug.repository.partition('@')[0]}/")
     assert all((bug.wrong, bug.seen, bug.before, bug.made_in, bug.fault))
+    assert (bug.way == "published releases") == bool(bug.silent_in)
     assert "|" not in f"{bug.wrong}{bug.seen}{bug.cause}{bug.not_found}", "a table of the page has it"
 
 

@@ -6,9 +6,11 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tests.bugs.undo import rewritten
-from tests.faults.fault import ONCE, REUSED, Apply, Settings, made, unchanged
-from tests.faults.mistakes.sampling import sharpened
+from tests.faults.fault import ONCE, REUSED, Apply, Settings, alter_rollouts, made, unchanged
+from tests.faults.mistakes.sampling import LONG, sharpened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,15 +57,23 @@ def rows_of_several_lengths(count: int) -> Any:
 
 OF_SEVERAL_LENGTHS: Settings = {**REUSED, "dataset": rows_of_several_lengths(12), "max_completion_length": 32}
 
+
+def add_head(model: Any) -> None:
+    """Give a model the head of TRL that computes log-probs, without a temperature."""
+    from trl.trainer.utils import add_fused_lm_head
+
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+
+
+def shifted_mask(rollout: dict[str, Any]) -> dict[str, Any]:
+    """Labels are compared with the log-probs of the next token, and the mask is made of labels that were not moved."""
+    mask = rollout["completion_mask"]
+    return rollout | {
+        "completion_mask": torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], 1) * (mask.cumsum(1) > 1)
+    }
+
+
 MISTAKES = (
-    undone(
-        "window_of_the_generation_batch",
-        "The tokens that a loss is divided by are those of the whole generation batch.",
-        LOSS,
-        mended="normalizer * self.current_gradient_accumulation_steps / self.args.steps_per_generation",
-        before="normalizer",
-        settings={**ONCE, "rows": 24, "steps_per_generation": 4, "loss_type": "dapo"},
-    ),
     undone(
         "scaled_although_none_is_asked_for",
         "Advantages are divided by a deviation that nobody asked for.",
@@ -112,5 +122,68 @@ MISTAKES = (
         mended="torch.isnan(rewards_per_func).all(dim=1)",
         before="torch.zeros_like(rewards_per_func, dtype=torch.bool).all(dim=1)",
         settings={**ONCE, "reward": sometimes_none},
+    ),
+    undone(
+        "old_log_probs_by_the_old_condition",
+        "Old log-probs are computed only where a rollout is larger than an update, and not where it straddles one.",
+        GENERATE,
+        mended="self.args.gradient_accumulation_steps % generate_every != 0",
+        before="self.num_iterations > 1 or self.args.steps_per_generation > self.args.gradient_accumulation_steps",
+        settings={
+            "rows": 36,
+            "gradient_accumulation_steps": 4,
+            "steps_per_generation": 3,
+            "num_train_epochs": 1,
+            "loss_type": "bnpo",
+        },
+    ),
+    undone(
+        "divergence_without_a_gradient",
+        "The KL term has its value in the loss, and no gradient.",
+        LOSS,
+        mended="per_token_loss + self.beta * per_token_kl",
+        before="per_token_loss + self.beta * per_token_kl.detach()",
+        settings={**REUSED, "beta": 0.5, "loss_type": "grpo"},
+    ),
+    undone(
+        "cispo_without_log_probs",
+        "CISPO's clipped ratio is trained itself, and is not the weight of the log-probs.",
+        LOSS,
+        mended="-clamped_ratios * advantages * per_token_logps",
+        before="-torch.clamp(coef_1, max=self.epsilon_high) * advantages",
+        settings={**REUSED, "loss_type": "cispo", "epsilon_high": 1.05},
+    ),
+    undone(
+        "padding_in_the_entropy_threshold",
+        "The entropies of the padding count for the threshold above which tokens are trained.",
+        "get_high_entropy_mask",
+        mended="local = entropies[mask.bool()].float()",
+        before="local = entropies.flatten().float()",
+        settings={**REUSED, "top_entropy_quantile": 0.5, "loss_type": "grpo", "max_completion_length": 32},
+    ),
+    undone(
+        "tokens_divided_by_samples",
+        "A sum over tokens is divided by the number of samples.",
+        LOSS,
+        mended="normalizer * self.current_gradient_accumulation_steps / self.args.steps_per_generation",
+        before="float(mask.size(0) * self.current_gradient_accumulation_steps)",
+        settings={**REUSED, "loss_type": "dapo"},
+    ),
+    Mistake(
+        made(
+            "log_probs_without_temperature",
+            "All log-probs are computed as if the temperature were 1.",
+            lambda trainer: add_head(trainer.model),
+        ),
+        {**LONG, "temperature": 0.6},
+        sharpened,
+    ),
+    Mistake(
+        made(
+            "mask_of_the_token_before",
+            "The mask of the completions stands one token too early against the log-probs.",
+            lambda trainer: alter_rollouts(trainer, shifted_mask, after=0),
+        ),
+        REUSED,
     ),
 )
