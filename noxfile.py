@@ -36,6 +36,7 @@ FAST = tuple(
     f"tests/{folder}"
     for folder in (
         "launch", "planning", "record", "observe", "judge", "show", "session", "cli", "testing", "package", "golden",
+        "mutants",
         "systems/plans", "systems/hooks",
     )
 )  # fmt: skip
@@ -582,6 +583,16 @@ def soak(session: nox.Session) -> None:
     install_trl(session, NEWEST, *TESTS)
     arguments = session.posargs or ("--runs", "500", "--seed", str(random.randrange(10**6)))
     session.run("python", "-m", "tests.systems.trl.random_runs", *arguments, env=OFFLINE)
+
+
+@nox.session
+@nox.parametrize("target", ("grpo", "rloo"), ids=("grpo", "rloo"))
+def mutants(session: nox.Session, target: str) -> None:
+    """Faults made by a machine in TRL's and transformers' source, each trained and judged: twenty minutes. `-- --number N --seed S` for
+    others. Not by default."""
+    install_trl(session, NEWEST, *TESTS)
+    arguments = session.posargs or ("--number", "400", "--seed", str(random.randrange(10**6)))
+    session.run("python", "-m", "tests.mutants", target, *arguments, env=OFFLINE)
 
 
 @nox.session
