@@ -8,18 +8,17 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.files import NOTEBOOK, contents
+from rlstep_hooks.launch.python_source import parsed, text_of
 from rlstep_hooks.launch.settings import Setting
-from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
-from rlstep_hooks.launch.yaml_file import LARGEST_FILE
+from rlstep_hooks.launch.text import Place, UnknownText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
@@ -85,7 +84,7 @@ def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None) -> 
         LaunchError: It is not Python.
         OSError: It cannot be read.
     """
-    text = _text_of(path)
+    text = text_of(path)
     given = flags.items() if flags is not None and b"add_argument" in text else ()
     known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
     return _calls_in(text, str(path), tuple(known))
@@ -94,54 +93,7 @@ def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None) -> 
 @lru_cache(maxsize=16)
 def _calls_in(text: bytes, source: str, flags: tuple[tuple[str, str | None], ...]) -> Calls:
     """The calls of a text. A script that runs one file a thousand times reads it once."""
-    return _File(_parsed(text, source), source, dict(flags)).calls()
-
-
-def _text_of(path: str | Path) -> bytes:
-    most = LARGEST_FILE * (8 if str(path).endswith(NOTEBOOK) else 1)  # notebooks hold what they printed
-    if Path(path).stat().st_size > most:
-        raise LaunchError(f"larger than {most >> 20} MiB", Place(str(path)))
-    if not str(path).endswith(NOTEBOOK):
-        return contents(Path(path))
-    from rlstep_hooks.launch.embedded import code_of
-
-    return code_of(Path(path))
-
-
-@lru_cache(maxsize=16)
-def _parsed(text: bytes, source: str) -> ast.Module:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 0
-        raise LaunchError(
-            f"not Python: {getattr(error, 'msg', error)}", Place(source, line, 1) if line else Place(source)
-        ) from None
-
-
-def names_in(path: str | Path) -> frozenset[str]:
-    """All names that a Python file uses: what it imports (also as "module.name"), calls, derives from and refers to.
-
-    Raises:
-        LaunchError: It is not Python.
-        OSError: It cannot be read.
-    """
-    return _names_in(_text_of(path), str(path))
-
-
-@lru_cache(maxsize=16)
-def _names_in(text: bytes, source: str) -> frozenset[str]:
-    found: set[str] = set()
-    for node in ast.walk(_parsed(text, source)):
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
-        elif isinstance(node, ast.alias):
-            found.update((node.name, *node.name.split(".")))
-        elif isinstance(node, ast.ImportFrom):
-            found.update(f"{node.module or ''}.{alias.name}" for alias in node.names)
-    return frozenset(found)
+    return _File(parsed(text, source), source, dict(flags)).calls()
 
 
 class _File:

@@ -47,7 +47,6 @@ def test_the_name_says_that_it_trains_nothing(command: str, word: str) -> None:
         ("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nRayPPOTrainer().fit()\n", VERL, True),
         ("import vllm\nvllm.LLM()\n", "--num_generations 8 --per_device_train_batch_size 8", False),
         ("from trl import GRPOTrainer\nGRPOTrainer().train()\n", "--num_generations 8 --max_steps 3", True),
-        ("from mine import VLMGRPOTrainer\nVLMGRPOTrainer().train()\n", "--num_generations 8 --max_steps 3", True),
     ],
 )
 def test_a_program_that_is_here_uses_what_trains(tmp_path: Path, text: str, settings: str, *, trains: bool) -> None:

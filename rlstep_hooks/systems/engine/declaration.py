@@ -171,6 +171,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     trains: tuple[str, ...] = ()
     """Patterns of names: a Python file that trains with this system uses at least one of them. A file with settings of this system
     that is not one of its own programs and uses none of these names is not planned. Empty to plan every such file."""
+    trainers: Mapping[str, tuple[str, ...]] = {}
+    """Classes of its packages that train, each with the methods that decide the schedule: a class of somebody's own that overrides one
+    of them is another trainer. Empty where a launch names a program and no class."""
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)

@@ -31,7 +31,8 @@ from rlstep_hooks.systems.engine.launch_settings import (
 )
 from rlstep_hooks.systems.engine.python_launch import calls_of, keywords_of, of_others, settings_of
 from rlstep_hooks.systems.engine.python_launch import hidden as hidden_of
-from rlstep_hooks.systems.engine.trains import why_not
+from rlstep_hooks.systems.engine.trainers import Judged, only, trainers_in, whose
+from rlstep_hooks.systems.engine.trains import file_of, why_not
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
@@ -67,6 +68,7 @@ class Declined(msgspec.Struct, frozen=True):
     framework: str
     why: str
     place: Place
+    remedy: str
 
 
 def find_launch(words: list[str], options: Options) -> Launch:
@@ -176,9 +178,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
         declined = [one for one in read if isinstance(one, Declined)]
         if declined:
-            raise NoLaunchError(
-                declined[0].why, declined[0].place, remedy=f"--framework {declined[0].framework} plans it all the same"
-            )
+            raise NoLaunchError(declined[0].why, declined[0].place, remedy=declined[0].remedy)
         cut_off = "".join(f"; {command.cut_off}" for command in commands if command.cut_off)
         called = (calls_of(command, folder) for command in commands)
         others = [other for calls in called if calls is not None for other in of_others(calls)]
@@ -224,6 +224,12 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
     """A command with its settings, if a system knows it; else the reason why it is not a run of the system that has its settings."""
     calls = calls_of(command, folder)
+    file = file_of(command, folder)
+    used = trainers_in(file, command.folder) if options.line is not None and calls is not None and file else []
+    chosen = next((each for each in used if each.line == options.line), None) if len(used) > 1 else None
+    if calls is not None and chosen is not None:
+        calls = only(calls, chosen, used)
+        command = msgspec.structs.replace(command, place=Place(str(file), chosen.line, 1))
     plain, _ = read_arguments(command.arguments)
     overridden, _ = read_arguments_quietly(command)
     keys = {*keys_of(plain), *keys_of(overridden)}
@@ -238,13 +244,24 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         return None
     system = index.system_of(framework)
     command = with_config_read(command, folder)
-    if options.framework is None and (why := why_not(command, system, folder)):
-        return Declined(framework, why, command.place)
+    about_trainer = Judged()
+    if options.framework is None:
+        if system.trainers and file is not None:
+            used = [chosen] if chosen is not None else trainers_in(file, command.folder)
+            about_trainer = whose(system, used)
+        why = why_not(command, system, folder) or about_trainer.why_not
+        if why:
+            return Declined(framework, why, command.place, f"--framework {framework} plans it all the same")
+        if about_trainer.several:
+            names = ", ".join(str(each) for each in about_trainer.several)
+            why = f"there are {len(about_trainer.several)} trainers: {names}"
+            return Declined(framework, why, Place(str(file)), "choose one with --line N")
     given, missing, notes = settings_of_command(command, system, folder)
     notes += [
         Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
     ]
     notes += [Note("ignores", command.cut_off)] if command.cut_off else []
+    notes += about_trainer.notes
     hidden, keywords = None, frozenset[str]()
     if calls is not None:
         given, more = settings_of(calls, given, system)

@@ -45,8 +45,8 @@ def why_not(command: Command, system: System, folder: Path) -> str:
         return ""  # only the name of a script on its own may be anybody's
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
-    path = _file_of(command, folder)
-    from rlstep_hooks.launch.python_file import names_in
+    path = file_of(command, folder)
+    from rlstep_hooks.launch.python_source import names_in
 
     used = names_in(path) if path is not None and system.trains else frozenset()
     trains = STARTS.intersection(used) and _uses(used, system.trains)  # a file that is here says more than its name
@@ -85,7 +85,7 @@ def _last_part(program: Program) -> str:
     return program.name.rpartition(".")[2] if program.kind == "module" else PurePosixPath(program.name).stem
 
 
-def _file_of(command: Command, folder: Path) -> Path | None:
+def file_of(command: Command, folder: Path) -> Path | None:
     """The Python file of a script or module, if it is here."""
     program = command.program
     if program.kind == "module":

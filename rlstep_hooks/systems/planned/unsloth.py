@@ -34,6 +34,7 @@ SYSTEM = msgspec.structs.replace(
             before="trl",
         ),
     ),
+    trainers={**TRL.trainers, "UnslothGRPOTrainer": TRL.trainers["GRPOTrainer"]},
     defaults_of=None,
     settings={
         **{name: typed for name, typed in TRL.settings.items() if name != "use_peft"},  # which only observers look at

@@ -24,6 +24,7 @@ SYSTEM = System(
     version="0.1.14",
     releases=("0.1.7", "0.2"),
     other_releases="0.1.2 to 0.1.6 have GRPOTrainer, and 0.2 no trainer",
+    trainers={"RLTrainer": ("get_train_dataloader", "train", "training_step")},
     recognised=(
         Entry(
             "verifiers",

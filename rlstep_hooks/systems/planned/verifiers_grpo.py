@@ -29,6 +29,9 @@ SYSTEM = System(
     version="0.1.6",
     releases=("0.1.2", "0.1.7"),
     other_releases="0.1.7 and later train with RLTrainer",
+    trainers={
+        "GRPOTrainer": ("_get_train_sampler", "_prepare_inputs", "get_train_dataloader", "train", "training_step")
+    },
     recognised=(
         Entry(
             "verifiers_grpo",

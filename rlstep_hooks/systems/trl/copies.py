@@ -31,6 +31,7 @@ def copy(name: str, title: str, version: str, until: str, *recognised: Entry) ->
         releases=(version.rpartition(".")[0], until),
         keys=None,
         recognised=recognised,
+        trainers={},
         # Only observers look at use_peft.
         settings={setting: typed for setting, typed in TRL.settings.items() if setting != "use_peft"},
         package="",

@@ -42,6 +42,16 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.systems.engine.request import Request
 
+DECIDING = (
+    "_get_train_sampler",
+    "_inner_training_loop",
+    "_prepare_inputs",
+    "get_train_dataloader",
+    "train",
+    "training_step",
+)
+"""Methods that give each process its prompts, and the updates their samples (grpo_trainer.py 0.14 to 1.16)."""
+
 _TRAINER = "trl {version} trl/trainer/grpo_trainer.py"
 _CONFIG = "trl {version} trl/trainer/grpo_config.py __post_init__"
 _BUILT = "when the configuration is built"
@@ -85,6 +95,7 @@ SYSTEM = System(
     package="trl",
     keys=KEYS,
     trains=("*GRPO*Trainer*", "*RLOO*Trainer*"),
+    trainers={"GRPOTrainer": DECIDING, "RLOOTrainer": DECIDING},
     recognised=(
         Entry(
             "trl",

@@ -27,6 +27,7 @@ SYSTEM = System(
     observed_releases=OBSERVED,
     package="trl",
     trains=("*AsyncGRPOTrainer*",),
+    trainers={"AsyncGRPOTrainer": ("_inner_training_loop", "get_train_dataloader", "train", "training_step")},
     recognised=(
         Entry(
             "trl_async",

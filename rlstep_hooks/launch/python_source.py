@@ -1,0 +1,79 @@
+"""The text of a Python file or a notebook, its syntax tree, and the names in it. Parsed, never executed."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+from rlstep_hooks.launch.files import NOTEBOOK, contents
+from rlstep_hooks.launch.text import LaunchError, Place
+from rlstep_hooks.launch.yaml_file import LARGEST_FILE
+
+
+def text_of(path: str | Path) -> bytes:
+    """The code of a Python file, or of the cells of a notebook.
+
+    Raises:
+        LaunchError: It is too large.
+        OSError: It cannot be read.
+    """
+    most = LARGEST_FILE * (8 if str(path).endswith(NOTEBOOK) else 1)  # notebooks hold what they printed
+    if Path(path).stat().st_size > most:
+        raise LaunchError(f"larger than {most >> 20} MiB", Place(str(path)))
+    if not str(path).endswith(NOTEBOOK):
+        return contents(Path(path))
+    from rlstep_hooks.launch.embedded import code_of
+
+    return code_of(Path(path))
+
+
+@lru_cache(maxsize=16)
+def parsed(text: bytes, source: str) -> ast.Module:
+    """The syntax tree of a text, which is shared: nobody changes it.
+
+    Raises:
+        LaunchError: It is not Python.
+    """
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 0
+        raise LaunchError(
+            f"not Python: {getattr(error, 'msg', error)}", Place(source, line, 1) if line else Place(source)
+        ) from None
+
+
+def parse(path: str | Path) -> ast.Module:
+    """The syntax tree of a Python file or a notebook, which is shared: nobody changes it.
+
+    Raises:
+        LaunchError: It is not Python.
+        OSError: It cannot be read.
+    """
+    return parsed(text_of(path), str(path))
+
+
+def names_in(path: str | Path) -> frozenset[str]:
+    """All names that a Python file uses: what it imports (also as "module.name"), calls, derives from and refers to.
+
+    Raises:
+        LaunchError: It is not Python.
+        OSError: It cannot be read.
+    """
+    return _names_in(text_of(path), str(path))
+
+
+@lru_cache(maxsize=16)
+def _names_in(text: bytes, source: str) -> frozenset[str]:
+    found: set[str] = set()
+    for node in ast.walk(parsed(text, source)):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.alias):
+            found.update((node.name, *node.name.split(".")))
+        elif isinstance(node, ast.ImportFrom):
+            found.update(f"{node.module or ''}.{alias.name}" for alias in node.names)
+    return frozenset(found)
