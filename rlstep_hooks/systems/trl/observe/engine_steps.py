@@ -10,10 +10,9 @@ from rlstep_hooks.observe.rates import tick_of
 from rlstep_hooks.record.events import NOT_FINITE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from rlstep_hooks.observe.guard import Guard
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
 
 
 class EngineStep(msgspec.Struct, frozen=True):
@@ -42,7 +41,6 @@ class EngineSteps:
     Args:
         engine: DeepSpeed's engine, `deepspeed.DeepSpeedEngine`.
         scheduler: The trainer's scheduler, or accelerate's wrapper of it.
-        guard: Contains errors of the hook.
         begins: Is called before the engine's step.
         ends: Is called after it, with the update that came of it; with None where none did, or it was skipped.
     """
@@ -51,7 +49,6 @@ class EngineSteps:
         self,
         engine: Any,
         scheduler: Any,
-        guard: Guard,
         *,
         begins: Callable[[], None],
         ends: Callable[[EngineStep | None], None],
@@ -60,38 +57,31 @@ class EngineSteps:
         self._ends = ends
         self._engine = engine
         self._scheduler = getattr(scheduler, "scheduler", scheduler)
-        self._guard = guard
         self._made: EngineStep | None = None
 
-    def attach(self, patches: Patches) -> None:
+    def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
         # `step`: accelerate calls it once for each window, at its end, inside `backward` (accelerate 1.15.0 utils/deepspeed.py:258).
         # It gives Update. The inner optimizer steps once for each group of parameters with ZeRO-1 and 2, and once for each sub-group
         # with ZeRO-3, so its hooks do not count updates. Verified with DeepSpeed 0.19.8, ZeRO-0 to 3.
-        patches.wrap(self._engine, "step", self._around_step)
+        hooks.wrap(self._engine, "step", around=self._step, topics=("order",))
 
     def take(self) -> EngineStep | None:
         """The step since the last call; None if the engine made none."""
         made, self._made = self._made, None
         return made
 
-    def _around_step(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        rate: float | None = None
-        tick: int | None = None
-        before = skipped = 0
-        with self._guard:
-            before, skipped = self._engine.global_steps, self._engine.skipped_steps
-            rate, tick = _number(self._engine.optimizer.param_groups[0]["lr"]), tick_of(self._scheduler)
-            self._begins()
-        result = wrapped(*args, **kwargs)
-        with self._guard:
-            # Both are plain integers of the host (runtime/engine.py 0.19.8:3541, 3558).
-            if self._engine.global_steps > before:
-                applied = self._engine.skipped_steps == skipped
-                reason = "" if applied else "gradient scaler" if self._engine.fp16_enabled() else NOT_FINITE
-                self._made = EngineStep(applied, reason, rate, tick)
-            self._ends(self._made if self._made is not None and self._made.applied else None)
-        return result
+    def _step(self, call: Call) -> Iterator[None]:
+        before, skipped = self._engine.global_steps, self._engine.skipped_steps
+        rate, tick = _number(self._engine.optimizer.param_groups[0]["lr"]), tick_of(self._scheduler)
+        self._begins()
+        yield
+        # Both are plain integers of the host (runtime/engine.py 0.19.8:3541, 3558).
+        if self._engine.global_steps > before:
+            applied = self._engine.skipped_steps == skipped
+            reason = "" if applied else "gradient scaler" if self._engine.fp16_enabled() else NOT_FINITE
+            self._made = EngineStep(applied, reason, rate, tick)
+        self._ends(self._made if self._made is not None and self._made.applied else None)
 
 
 def _number(rate: Any) -> float | None:

@@ -13,7 +13,6 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
-from rlstep_hooks.observe.patches import Patches, take_off
 from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
 from rlstep_hooks.observe.replicas import ReplicaWatch
@@ -62,7 +61,6 @@ class UpdateObserver:
         self._windows = self.version
         self._microbatches = 0
         self._handles: list[Any] = []
-        self._patches = Patches()
         self._inner: EngineFollower | None = None
         """What the engine's optimizer does within them."""
         self._engine: EngineSteps | None = None
@@ -209,11 +207,10 @@ class UpdateObserver:
         self._engine = EngineSteps(
             engine,
             self._trainer.lr_scheduler,
-            self._loop_guard,
             begins=partial(self._engine_steps, follower),
             ends=partial(self._engine_stepped, follower),
         )
-        self._engine.attach(self._patches)
+        self._engine.attach(self._hooks)
 
     def _engine_steps(self, follower: EngineFollower) -> None:
         with self._before_guard:
@@ -244,7 +241,6 @@ class UpdateObserver:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        take_off(self._patches, self._recorder)
         self._hooks.take_off()
 
     @property

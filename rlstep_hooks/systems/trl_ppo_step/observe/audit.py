@@ -9,7 +9,7 @@ import msgspec
 import torch
 from packaging.version import Version
 
-from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.hooks import Hooks, LateRecorder
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.systems.engine import index, reader
 from rlstep_hooks.systems.own_loop.attached import AttachedAudit
@@ -17,7 +17,9 @@ from rlstep_hooks.systems.own_loop.loop import LoopAudit
 from rlstep_hooks.systems.trl_ppo_step.system import SYSTEM
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
 FIRST, FIRST_UNSUPPORTED = Version("0.9"), Version("0.12")
 """Releases whose `step()` was read (0.9.6, 0.11.4); 0.11.4 was trained for real (tests/systems/trl_step)."""
@@ -43,14 +45,16 @@ class StepAuditPPO(AttachedAudit):
         return _refusal(self._trainer)
 
     def _attach(self) -> None:
-        patches = Patches()
-        self._session.take_off(patches.restore)
+        # There is no record before the first call of `step`, which plans the run.
+        self._hooks = hooks = Hooks(LateRecorder(lambda: self._session.recorder))
+        self._session.take_off(hooks.take_off)
         # One rollout and its updates (trl/trainer/ppo_trainer.py `step`, 0.9.6 and 0.11.4).
-        patches.wrap(self._trainer, "step", self._around_step)
+        hooks.wrap(self._trainer, "step", before=self._step_begins, topics=("order", "refresh"))
         # Old log-probs: its first forward without gradients.
-        patches.wrap(self._trainer, "batched_forward_pass", self._around_forward)
+        hooks.wrap(self._trainer, "batched_forward_pass", after=self._forwarded, topics=("order", "refresh"))
         # One micro-batch, backward and optimizer step included.
-        patches.wrap(self._trainer, "train_minibatch", self._around_minibatch)
+        hooks.wrap(self._trainer, "train_minibatch", before=self._minibatch, topics=("order", "samples", "log_ratio"))
+        self._raise_from(self._trainer, "train_minibatch")
 
     def _begin(self) -> None:
         """Plan at the first call, which shows whether the script goes through the trainer's loader."""
@@ -69,17 +73,21 @@ class StepAuditPPO(AttachedAudit):
             versions=versions_of("trl", "transformers", "accelerate", "torch"),
         )
 
-    def _around_step(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    def _step_begins(self, call: Call) -> None:
         if self._audit is None and not self._session.refused:
             self._begin()
-        if self._audit is not None:
-            self._compare_place(self._audit)
-            self._steps += 1
-            queries = args[0] if args else kwargs.get("queries", ())
-            with self._audit.rollout(samples=len(queries)):
-                pass
-            self._waits_for_old = True
-        return wrapped(*args, **kwargs)
+        audit, observer = self._audit, self._observer
+        if audit is None or observer is None:
+            return
+        self._compare_place(audit)
+        self._steps += 1
+        observer.rollout_begins()
+        observer.rollout_ended(len(call.argument("queries", 0, ())), None)
+        self._waits_for_old = True
+
+    @property
+    def _observer(self) -> LoopObserver | None:
+        return None if self._audit is None else self._audit.observer
 
     def _compare_place(self, audit: LoopAudit) -> None:
         """Compare the place in the loader, as accelerate knows it, with the plan: if they differ, the order cannot be judged."""
@@ -90,24 +98,24 @@ class StepAuditPPO(AttachedAudit):
                 "order", "the script goes through its prompts in another way than one batch for each call of step()"
             )
 
-    def _around_forward(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        result = wrapped(*args, **kwargs)
-        if self._waits_for_old and self._audit is not None and not torch.is_grad_enabled():
+    def _forwarded(self, call: Call) -> None:
+        if self._waits_for_old and self._observer is not None and not torch.is_grad_enabled():
             self._waits_for_old = False
-            self._audit.refresh()
-        return result
+            self._observer.refreshed(None)
 
-    def _around_minibatch(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if self._audit is not None:
-            given = dict(zip(_MINIBATCH, args, strict=False)) | kwargs
-            self._audit.microbatch(
+    def _minibatch(self, call: Call) -> None:
+        if self._observer is not None:
+            given = call.named(*_MINIBATCH)
+            self._observer.microbatch(
+                samples=None,
+                indices=None,
+                role="policy",
                 old_logprobs=given.get("old_logprobs"),
                 new_logprobs=given.get("logprobs"),
                 mask=given.get("mask"),
                 advantages=given.get("advantages"),
                 targets=given.get("returns"),
             )
-        return wrapped(*args, **kwargs)
 
 
 _MINIBATCH = ("old_logprobs", "values", "logprobs", "logits", "vpreds", "mask", "advantages", "returns")
