@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlstep_hooks.launch.text import LaunchError
@@ -15,6 +15,7 @@ from rlstep_hooks.planning.phases import equal_minibatches
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.systems.engine import index
+from tests.examples import FEW
 from tests.golden.reading import read
 from tests.passes import passes_of
 
@@ -71,7 +72,7 @@ def test_what_is_written_is_read_back(framework: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize(("source", "target"), [pair for pair in product(FRAMEWORKS, FRAMEWORKS) if pair[0] != pair[1]])
 @given(data=st.data())
-@settings(deadline=None, max_examples=5)
+@FEW
 def test_round_trips_keep_the_schedule(source: str, target: str, data: st.DataObject) -> None:
     schedule = data.draw(schedules(reuse=not {source, target} & NO_REUSE))
     there = written(schedule, source)

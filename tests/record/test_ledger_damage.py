@@ -173,7 +173,6 @@ def test_a_clock_that_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=len(EVENTS), max_size=len(EVENTS)))
-@settings(max_examples=20)
 def test_times_decide_nothing(tmp_path_factory: pytest.TempPathFactory, times: list[float]) -> None:
     folder = tmp_path_factory.mktemp("jumping")
     write(folder, [msgspec.structs.replace(event, at=at) for event, at in zip(EVENTS, times, strict=True)])

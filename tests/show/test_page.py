@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.judge import Judge
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.show.page.model import Moment, Page, RolloutRow
 
-FEWER = settings(max_examples=20)
 PLAN = make_plan(iterations=3, max_steps=60, rows=60)
 """20 rollouts of 3 updates, each after 2 micro-batches."""
 HOSTILE = {
@@ -196,7 +195,6 @@ def test_a_finding_on_a_micro_batch_marks_it(tmp_path: Path) -> None:
     assert not row.has_plan
 
 
-@FEWER
 @given(case=cases())
 def test_any_run_as_planned_shows_its_events_and_no_difference(
     case: Case, tmp_path_factory: pytest.TempPathFactory
@@ -218,7 +216,6 @@ def _is_whole(row: RolloutRow) -> bool:
     return len(row.stretches) == row.stretches_in_all
 
 
-@FEWER
 @given(case=cases(), data=st.data())
 def test_any_run_can_be_drawn_whatever_it_lacks(
     case: Case, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -236,7 +233,6 @@ def test_any_run_can_be_drawn_whatever_it_lacks(
     read(shown)
 
 
-@FEWER
 @given(case=phase_cases())
 def test_trainers_and_controller_give_one_timeline(case: PhaseCase, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("page")
@@ -253,7 +249,6 @@ def test_trainers_and_controller_give_one_timeline(case: PhaseCase, tmp_path_fac
     read(shown)
 
 
-@FEWER
 @given(case=phase_cases(), data=st.data())
 def test_any_run_of_several_processes_can_be_drawn_whatever_it_lacks(
     case: PhaseCase, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.judge.judge import Judge
@@ -80,7 +80,6 @@ def test_the_summary_is_the_report_in_short(case: Case, data: st.DataObject) -> 
         assert judge.summary() == Summary.of(judge.report(), age=judge.age)
 
 
-@settings(max_examples=20)
 @given(phase_cases())
 def test_a_controlled_run_has_one_too(case: PhaseCase) -> None:
     run = Live().play(scripted_phases(case)).run
