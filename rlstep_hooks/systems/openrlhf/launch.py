@@ -9,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.reading import Conversion, Note
+from rlstep_hooks.systems.deepspeed_engine.launch import EngineConfig, faults_of_launch
 from rlstep_hooks.systems.engine.request import release_of
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, FLAT_NAMES_END, OF_SCHEDULE, SETTINGS
 
@@ -57,6 +58,28 @@ def without_ray(launch: Request) -> bool:
 def started_processes(launch: Request) -> int | None:
     """Data-parallel processes as the user or a launcher gives them; None if the flags give them."""
     return launch.world_size() if launch.world_size_given is not None or without_ray(launch) else None
+
+
+def engine_faults(launch: Request, accumulation: int) -> list[dict[str, str]] | None:
+    """Known faults of the DeepSpeed that is installed here, of the kind that this launch shows; None where there are none.
+
+    OpenRLHF makes DeepSpeed's configuration of its own flags (utils/deepspeed/deepspeed_utils.py 0.11.2:6-58): stage 2 without a flag,
+    weights in bf16 or fp16. Flat flags had a switch for bf16 (cli/train_ppo_ray.py 0.9.0:275); without it weights were in float32.
+
+    Args:
+        launch: The launch.
+        accumulation: Micro-batches after which the engine steps.
+    """
+    settings = launch.settings
+    try:
+        stage = settings.optional_count("ds.zero_stage", "zero_stage", least=0)
+        offload = settings.flag("ds.adam_offload", "adam_offload")
+        reduced = release_of(launch.version) >= FLAT_NAMES_END or settings.flag("bf16")
+    except LaunchError:  # a value that only the shell knows, or that OpenRLHF refuses itself
+        return None
+    return faults_of_launch(
+        EngineConfig(2 if stage is None else stage, offload), reduced=reduced, microbatches=accumulation
+    )
 
 
 def write(schedule: Schedule) -> Conversion:

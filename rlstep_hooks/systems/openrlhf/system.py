@@ -11,7 +11,7 @@ from __future__ import annotations
 from rlstep_hooks.planning import lags
 from rlstep_hooks.systems.engine.declaration import Demand, Entry, Formula, Note, System, text
 from rlstep_hooks.systems.engine.remarks import other_shapes
-from rlstep_hooks.systems.openrlhf.launch import release_of_flags, started_processes
+from rlstep_hooks.systems.openrlhf.launch import engine_faults, release_of_flags, started_processes
 from rlstep_hooks.systems.openrlhf.links import LINKS, RULES
 from rlstep_hooks.systems.openrlhf.names import KEYS
 from rlstep_hooks.systems.openrlhf.refusals import CHECKS, flag_of
@@ -92,6 +92,7 @@ SYSTEM = System(
     functions={
         **lags.FUNCTIONS,
         "algorithm_named": lambda estimator: ALGORITHMS.get(estimator, estimator),
+        "engine_faults": engine_faults,
         "started_processes": started_processes,
         "flag_name": flag_name,
         "pieces_of_run": pieces_of_run,
@@ -359,6 +360,8 @@ SYSTEM = System(
         "lr_warmup": "ceil(lr_horizon * actor.lr_warmup_ratio)",
         "save_every": "ckpt.save_steps if ckpt.save_steps > 0 else None",
         "eval_every": "eval.steps if eval.steps > 0 else None",
+        # With dynamic batches each backward pass is at a boundary of the engine's (deepspeed.py:453); a note says what that loses.
+        "release_faults": "engine_faults(launch, 1 if dynamic else accumulation)",
         "correct_by": "'--algo.advantage.is_correction_level token' if openrlhf >= (0, 11, 2) "
         "else '--algo.advantage.is_correction_enable' if openrlhf >= (0, 10, 2) else '--enable_vllm_is_correction'",
     },

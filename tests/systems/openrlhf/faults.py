@@ -860,14 +860,19 @@ def micro_batch_dropped(at: int) -> None:
     wrap(POLICY, "ActorPPOTrainer.training_step", training_step)
 
 
-@fault(report="verl#7401", code="RLS210")
-def optimizer_step_skipped(at: int) -> None:
-    """A "skip bad batches" wrapper swallows one optimizer step; DeepSpeed's counters and the learning rate go on."""
+def swallow_one_step(at: int, concerns: Callable[[], bool] = lambda: True) -> None:
+    """Leave out the first optimizer step of a rollout; DeepSpeed's counters and the learning rate go on.
+
+    Args:
+        at: The rollout.
+        concerns: Whether it is done in this process now.
+    """
     done: list[bool] = []
 
     def optimizer_step(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
         engine = getattr(args[1], "model", args[1])
-        if Now.training != at or done or not engine.is_gradient_accumulation_boundary():
+        due = Now.training == at and not done and concerns()
+        if not due or not engine.is_gradient_accumulation_boundary():
             return wrapped(*args, **kwargs)
         done.append(True)
         optimizer = engine.basic_optimizer
@@ -878,6 +883,12 @@ def optimizer_step_skipped(at: int) -> None:
             optimizer.step = step
 
     wrap(STRATEGY, "DeepspeedStrategy.optimizer_step", optimizer_step)
+
+
+@fault(report="verl#7401", code="RLS210")
+def optimizer_step_skipped(at: int) -> None:
+    """A "skip bad batches" wrapper swallows one optimizer step."""
+    swallow_one_step(at)
 
 
 @fault(report="OpenRLHF#1320", code="RLS202")

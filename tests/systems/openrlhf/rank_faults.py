@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from tests.systems.openrlhf.faults import FAULTS, POLICY, STRATEGY, Now, fault, make_faults, wrap
+from tests.systems.openrlhf.faults import FAULTS, POLICY, Now, fault, make_faults, swallow_one_step, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,23 +173,8 @@ def a_rank_clips_by_a_norm_of_its_own(at: int) -> None:
 
 @fault(report="verl#7401, on one rank", code="RLS902", cause="update skipped")
 def a_rank_skips_a_step(at: int) -> None:
-    """One rank swallows one step; DeepSpeed's counters go on."""
-    done: list[bool] = []
-
-    def optimizer_step(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
-        engine = getattr(args[1], "model", args[1])
-        due = Now.policy and Now.training == at and is_faulty() and not done
-        if not due or not engine.is_gradient_accumulation_boundary():
-            return wrapped(*args, **kwargs)
-        done.append(True)
-        optimizer = engine.basic_optimizer
-        step, optimizer.step = optimizer.step, lambda *arguments, **keywords: None
-        try:
-            return wrapped(*args, **kwargs)
-        finally:
-            optimizer.step = step
-
-    wrap(STRATEGY, "DeepspeedStrategy.optimizer_step", optimizer_step)
+    """One rank swallows one step."""
+    swallow_one_step(at, lambda: Now.policy and is_faulty())
 
 
 @fault(report="states that are offloaded between rollouts", code="RLS807", cause="")

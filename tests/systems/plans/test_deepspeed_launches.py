@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.systems.deepspeed_engine import launch as of_launches
 from rlstep_hooks.systems.engine.launches import plan_launch
+from rlstep_hooks.systems.openrlhf.observe.deployment import engine_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +32,10 @@ ZERO: dict[str, dict[str, object]] = {
 }
 
 
-def warned(command: str, release: str, patch: pytest.MonkeyPatch) -> list[str]:
-    """What a plan says of the installed release."""
+def warned(command: str, release: str, patch: pytest.MonkeyPatch, *, version: str = "1.16.0") -> list[str]:
+    """What a plan says of the installed release; `version` is the framework's."""
     patch.setattr(of_launches, "release_here", lambda package: release)
-    plan = plan_launch(shlex.split(command), Options(rows=10_000, version="1.16.0"))
+    plan = plan_launch(shlex.split(command), Options(rows=10_000, version=version))
     return [f.observed.partition(": ")[2] for f in plan.findings if f.code == "RLS119"]
 
 
@@ -98,3 +100,76 @@ def test_of_a_configuration_that_trl_ships(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_file_that_is_not_here_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     command = f"torchrun --nproc_per_node 8 {COMMAND.format(4)} --deepspeed nowhere.json"
     assert warned(command, "0.18.2", monkeypatch) == []
+
+
+OPENRLHF = (
+    "python -m openrlhf.cli.train_ppo_ray --vllm.num_engines 1 --actor.num_gpus_per_node 2 --critic.num_gpus_per_node 2 "
+    "--rollout.batch_size 64 --rollout.n_samples_per_prompt 4 --train.batch_size 64 --train.micro_batch_size {} "
+    "--algo.advantage.estimator group_norm"
+)
+FLAT = (
+    "python -m openrlhf.cli.train_ppo_ray --vllm_num_engines 1 --actor_num_gpus_per_node 2 --critic_num_gpus_per_node 2 "
+    "--rollout_batch_size 64 --n_samples_per_prompt 4 --train_batch_size 64 --micro_train_batch_size 8 "
+    "--advantage_estimator group_norm"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "release", "each", "said"),
+    [
+        ("", "0.18.2", 8, [LAST]),
+        ("", "0.18.2", 32, []),
+        ("", "0.19.6", 8, []),
+        ("--ds.zero_stage 2", "0.17.6", 16, [LAST]),
+        ("--ds.zero_stage 3", "0.18.2", 8, []),
+        ("--ds.adam_offload", "0.18.9", 8, [ENDS]),
+        ("--ds.adam_offload", "0.18.9", 16, []),
+        ("--ds.zero_stage 3 --ds.adam_offload", "0.18.9", 8, []),
+        ("--ds.zero_stage 0", "0.19.6", 32, [ADAM]),
+        ("--ds.zero_stage $STAGE", "0.18.2", 8, []),
+        # Each backward pass is at a boundary; a note of the plan says what is lost there.
+        ("--train.dynamic_batch_enable", "0.18.2", 8, []),
+    ],
+)
+def test_of_the_flags_of_openrlhf(
+    flags: str, release: str, each: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert warned(f"{OPENRLHF.format(each)} {flags}", release, monkeypatch, version="0.11.2") == said
+
+
+@pytest.mark.parametrize(
+    ("flags", "release", "said"),
+    [
+        ("--bf16", "0.18.2", [LAST]),
+        ("--adam_offload --bf16", "0.18.9", [ENDS]),
+        ("--zero_stage 3", "0.18.2", []),
+        ("--zero_stage 0 --bf16", "0.18.2", [ADAM]),
+        ("--zero_stage 0", "0.18.2", []),
+    ],
+)
+def test_of_the_flat_flags_of_openrlhf(
+    flags: str, release: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert warned(f"{FLAT} {flags}", release, monkeypatch, version="0.9.0") == said
+
+
+@pytest.mark.parametrize(
+    ("stage", "offload", "dynamic", "release", "said"),
+    [
+        (2, False, False, "0.18.2", [LAST]),
+        (2, True, False, "0.18.9", [ENDS]),
+        (3, False, False, "0.18.2", []),
+        (2, False, True, "0.18.2", []),
+        (2, False, False, "0.19.6", []),
+        (2, False, False, "", []),
+    ],
+)
+def test_of_the_arguments_of_a_run_of_openrlhf(
+    stage: int, offload: bool, dynamic: bool, release: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_launches, "release_here", lambda package: release)
+    args: Any = SimpleNamespace(
+        ds=SimpleNamespace(zero_stage=stage, adam_offload=offload), train=SimpleNamespace(dynamic_batch_enable=dynamic)
+    )
+    schedule = plan_launch(shlex.split(OPENRLHF.format(8)), Options(rows=10_000, version="0.11.2")).schedule
+    assert [fault["title"] for fault in engine_faults(args, schedule)] == said

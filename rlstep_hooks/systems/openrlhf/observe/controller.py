@@ -31,7 +31,7 @@ from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
-from rlstep_hooks.systems.openrlhf.observe.deployment import deployment_of
+from rlstep_hooks.systems.openrlhf.observe.deployment import deployment_of, engine_faults
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
@@ -171,6 +171,7 @@ class OpenRlhfController:
             "unrecorded": ["reference"],
             "labels_are_weights": True,
             "deployment": deployment,
+            "release_faults": engine_faults(args, schedule),
         } | index.link_facts("openrlhf", deployment)
         if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
             # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.systems.deepspeed_engine.launch import EngineConfig, faults_of_launch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.engine.links import Deployment
 
 _OF_STAGE: dict[int, Deployment] = {0: "ZeRO-0", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
@@ -30,3 +33,16 @@ def _parts(args: Any, world_size: int) -> Iterator[Deployment]:
         yield "offload"
     if int(args.ds.lora.rank) > 0:
         yield "LoRA"
+
+
+def engine_faults(args: Any, schedule: Schedule | None) -> list[dict[str, str]]:
+    """The known faults of the DeepSpeed that trains, as a rule is told of them.
+
+    Args:
+        args: As in `deployment_of`.
+        schedule: The plan; None where there is none.
+    """
+    engine = EngineConfig(int(args.ds.zero_stage), bool(args.ds.adam_offload))
+    # With dynamic batches each backward pass is at a boundary of the engine's (utils/deepspeed/deepspeed.py 0.11.2:453).
+    passes = None if schedule is None or args.train.dynamic_batch_enable else schedule.microbatches_per_update
+    return faults_of_launch(engine, reduced=True, microbatches=int(passes or 1)) or []
