@@ -92,6 +92,16 @@ def test_what_no_formula_covers_says_so(found: list[dict[str, Any]]) -> None:
     assert refused["bypass"] == ""
 
 
+def test_a_loss_that_is_not_the_policys_says_so(found: list[dict[str, Any]]) -> None:
+    reasons = {case["other"]: case["reason"] for case in found if "other" in case}
+    assert reasons == {
+        "of fine-tuning": "the policy's loss is sft_loss, which is not verl's ppo_loss",
+        "of the critic": "the policy's loss is value_loss, which is not verl's ppo_loss",
+        "of somebody's own": "the policy's loss is others.<locals>.<lambda>, which is not verl's ppo_loss",
+        "without a configuration": "the policy's loss was given no configuration by name",
+    }
+
+
 def config(**changes: Any) -> Any:
     from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 
@@ -148,6 +158,14 @@ def microbatch(*, reference: bool = False, weights: bool = False) -> tuple[Any, 
     return data, output
 
 
+class Nobody:
+    """Stands in for a record: nothing fails here."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """What a failure inside a guard comes to."""
+        raise AssertionError(why)
+
+
 def held(
     actor: Any, data: Any, output: dict[str, Any], change: Any = None, factor: float = 1.0, *, critic: bool = False
 ) -> dict[str, Any]:
@@ -160,10 +178,6 @@ def held(
     from rlstep_hooks.observe.guard import Guard
     from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
     from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
-
-    class Nobody:
-        def cannot(self, what: str, why: str) -> None:
-            raise AssertionError(why)
 
     meter = LossMeter(CRITIC if critic else POLICY, Guard(Nobody(), ()))
     meter.next_rollout()
@@ -363,5 +377,30 @@ def refused() -> list[dict[str, Any]]:
     return outcomes
 
 
+def others() -> list[dict[str, Any]]:
+    """What is said of losses that are given to the policy's engine in the place of its own."""
+    from functools import partial
+
+    from verl.workers.utils import losses
+
+    from rlstep_hooks.observe.guard import Guard
+    from rlstep_hooks.systems.verl.observe.loss_kinds import POLICY
+    from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
+
+    given = {
+        "of fine-tuning": partial(losses.sft_loss, config=None),
+        "of the critic": partial(losses.value_loss, config=value_config()),
+        "of somebody's own": lambda model_output, data, dp_group: model_output["log_probs"].values().mean(),
+        "without a configuration": partial(losses.ppo_loss, config()),
+    }
+    outcomes = []
+    for name, function in given.items():
+        meter = LossMeter(POLICY, Guard(Nobody(), ()))
+        meter.next_rollout()
+        meter.begin(0, microbatch()[0], function)
+        outcomes.append({"other": name, "reason": meter.reason})
+    return outcomes
+
+
 if __name__ == "__main__":
-    print(json.dumps([*covered(), *wrong(), *refused()]))
+    print(json.dumps([*covered(), *wrong(), *refused(), *others()]))

@@ -161,13 +161,14 @@ class LossMeter(HeldLosses[_Held]):
             from verl.workers.utils import losses
 
             function, given = getattr(loss_function, "func", loss_function), getattr(loss_function, "keywords", {})
-            ours = (
-                function is getattr(losses, self._kind.function)
-                or getattr(function, "__module__", "") == losses.__name__
-            )
-            if not ours or "config" not in given:
-                name = getattr(function, "__qualname__", type(function).__qualname__)
+            name = getattr(function, "__qualname__", type(function).__qualname__)
+            # A wrapper of somebody's has the module and the name of what it wraps.
+            ours = (getattr(function, "__module__", ""), name) == (losses.__name__, self._kind.function)
+            if not ours and function is not getattr(losses, self._kind.function):
                 self.reason = f"{self._kind.whose} loss is {name}, which is not verl's {self._kind.function}"
+                return None
+            if given.get("config") is None:
+                self.reason = f"{self._kind.whose} loss was given no configuration by name"
                 return None
             found = self._kind.read(given["config"])
             if isinstance(found, str):
