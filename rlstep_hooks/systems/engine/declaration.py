@@ -152,6 +152,20 @@ __all__ = [
 ]  # fmt: skip
 
 
+class Beside(msgspec.Struct, frozen=True):
+    """What the source beside a launch says of it."""
+
+    system: System
+    """The declaration with what was read in the place of what a release has."""
+    first: str
+    """The first release that has such lines."""
+    end: str
+    """The first later one that does not."""
+    notes: tuple[Note, ...]
+    settings: Mapping[str, Setting] = {}
+    """All settings of the program's own configuration with their values there; empty where it was not read."""
+
+
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """One system; see the module."""
 
@@ -250,6 +264,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """How `rlstep rehearse` runs its launches in small, "module:NAME" of a `rlstep_hooks.rehearse.framework.Framework`; empty where it
     does not."""
 
+    checkout: str = ""
+    """Function that reads the source beside a launch, "module:function": System, Command, folder and settings -> `Beside` or None."""
+
     def defaults(self, version: str) -> Mapping[str, Any]:
         """The default of each setting in a release.
 
@@ -279,6 +296,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 PLANNED_ONLY: dict[str, Any] = {
     "live": "",
+    "checkout": "",
     "writes": None,
     "deviations": "",
     "attaches_by": "",

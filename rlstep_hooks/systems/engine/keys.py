@@ -72,7 +72,7 @@ class KeyList(msgspec.Struct, frozen=True, dict=True):
 
     def below_a_setting(self, name: str) -> bool:
         """Whether the name is below a setting that holds a mapping of the user's own, such as `override_config`."""
-        return any(parent in self.keys for parent in _parents(name))
+        return any(parent in self.keys for parent in parents_of(name))
 
     def is_section(self, name: str) -> bool:
         """Whether the name is that of a whole section, which Hydra may replace."""
@@ -80,7 +80,7 @@ class KeyList(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _sections(self) -> frozenset[str]:
-        return frozenset(section for known in self.keys for section in _parents(known))
+        return frozenset(section for known in self.keys for section in parents_of(known))
 
     def _index(self, release: str) -> int:
         if release in self.releases:
@@ -94,7 +94,8 @@ class KeyList(msgspec.Struct, frozen=True, dict=True):
 _CLOSE, _CLOSE_WHOLE = 0.8, 0.93
 
 
-def _parents(name: str) -> Iterator[str]:
+def parents_of(name: str) -> Iterator[str]:
+    """The sections that a setting is in, from the outermost on."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(1, len(parts)))
 

@@ -14,19 +14,28 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.keys import key_list
 from rlstep_hooks.systems.engine.launch_search import find_launch, refuse_missing
 from rlstep_hooks.systems.engine.observed_live import not_observed
 from rlstep_hooks.systems.engine.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.engine.reader import read
-from rlstep_hooks.systems.engine.release import accepted_by_others, looked_at, release_for, release_installed
-from rlstep_hooks.systems.engine.request import Request
+from rlstep_hooks.systems.engine.release import (
+    accepted_by_others,
+    looked_at,
+    nearest_release,
+    release_for,
+    release_in_checkout,
+    release_installed,
+)
+from rlstep_hooks.systems.engine.request import Request, release_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlstep_hooks.systems.engine.declaration import Keys, System
+    from rlstep_hooks.systems.engine.declaration import Beside, Keys, System
     from rlstep_hooks.systems.engine.launch_search import Launch
+    from rlstep_hooks.systems.engine.release import Release
 
 _HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
 """Flags of Hydra that say where the configuration is."""
@@ -60,6 +69,8 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
     if options.here and options.version is None and not release.foreign:
         release = release_installed(system, launch.command, launch.given, release, keywords=launch.keywords)
+    names = launch.given.keys()
+    system, release, launch = _with_checkout(system, launch, release, options)
     request = request_of(launch, system, release.version, options)
     settings = request.settings
     plan = Plan(
@@ -104,7 +115,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
             findings=(*release.findings, *check_plan(reading)),
         )
     elsewhere = {*release.refused, *others, *(_HYDRA if system.overrides else ())}
-    unused = tuple(setting for setting in settings.unused if setting.name not in elsewhere)
+    unused = tuple(setting for setting in settings.unused if setting.name in names and setting.name not in elsewhere)
     return msgspec.structs.replace(plan, unused=unused, no_effect=tuple(looked_at(system.keys, unused)))
 
 
@@ -124,6 +135,7 @@ def planned_again(launch: Launch, plan: Plan, options: Options) -> Plan:
 
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, plan.version, keywords=launch.keywords)
+    system, release, launch = _with_checkout(system, launch, release, options)
     reading = _read(system, request_of(launch, system, release.version, options))
     return msgspec.structs.replace(
         plan,
@@ -163,7 +175,42 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
     release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
+    system, release, launch = _with_checkout(system, launch, release, options)
     return _read(system, request_of(launch, system, release.version, options))
+
+
+def _with_checkout(
+    system: System, launch: Launch, release: Release, options: Options
+) -> tuple[System, Release, Launch]:
+    """The declaration, the release and the launch as the source beside it has them; as they are where the user names the release.
+
+    Raises:
+        LaunchError: That source has lines that may decide the plan, and that are not known.
+    """
+    if not system.checkout or options.version is not None or options.here or options.framework is not None:
+        return system, release, launch
+    found: Beside | None = named(system.checkout)(system, launch.command, launch.folder, launch.given)
+    if found is None:
+        return system, release, launch
+    version, notes = release.version, release.notes
+    if not release_of(found.first) <= release_of(version) < release_of(found.end):
+        version = nearest_release(system, version, found.first, found.end)
+        text = f"{system.title} {version}, the nearest release whose trainer has such lines; --version names another"
+        notes = (Note("assumes", text),)
+    release = msgspec.structs.replace(release, version=version, notes=(*found.notes, *notes))
+    if not found.settings:
+        return found.system, release, launch
+    release = release_in_checkout(
+        system, launch.command, launch.given, release, found.settings, keywords=launch.keywords
+    )
+    # Only what differs from the release: the rest is a default as it is anywhere.
+    defaults = system.defaults(version)
+    own = {
+        name: setting
+        for name, setting in found.settings.items()
+        if name in system.settings and setting.value != defaults.get(name) and "${" not in str(setting.value)
+    }
+    return found.system, release, msgspec.structs.replace(launch, given={**own, **launch.given})
 
 
 def request_of(launch: Launch, system: System, version: str, options: Options) -> Request:

@@ -23,7 +23,7 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.engine.abbreviations import is_flag, meant_by
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.installed import planned_here
-from rlstep_hooks.systems.engine.keys import KeyList, key_list, runs_of
+from rlstep_hooks.systems.engine.keys import KeyList, key_list, parents_of, runs_of
 from rlstep_hooks.systems.engine.parts import Said
 from rlstep_hooks.systems.engine.request import release_of
 
@@ -124,6 +124,35 @@ class _Names:
         notes = () if asked is not None else (self._fork_note(version),)
         finding = self._foreign(version, foreign, f"{self.command.program.name} is a program of its own.")
         return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
+
+    def release_in_checkout(self, release: Release, names: Iterable[str]) -> Release:
+        """The release, with what is said of names that a checkout's own configuration does not have."""
+        has = frozenset(names)
+        sections = frozenset(section for name in has for section in parents_of(name))
+        refused = [
+            name
+            for name in self.checked
+            if not (name in has or name in sections or any(parent in has for parent in parents_of(name)))
+        ]
+        findings = [self._refused_in_checkout(name) for name in refused]
+        added = [setting for setting in self._added() if setting.name not in has]
+        if added:
+            findings.append(self._added_by_nobody(release.version, added))
+        return msgspec.structs.replace(
+            release,
+            findings=tuple(findings),
+            refused=self._both_names(refused),
+            foreign=tuple(setting.name for setting in added),
+        )
+
+    def _refused_in_checkout(self, name: str) -> Finding:
+        setting = self.checked[name]
+        return Refused.planned(
+            expected="settings of the configuration in the checkout",
+            observed=self.keys.refusal.format(name=setting.name, written=setting),
+            why=f"{setting.place}: the checkout that the launch lies in ends the run with this error at once",
+            fix="take it out, or add it with + where the code reads it",
+        )
 
     # Which release it is.
 
@@ -321,6 +350,31 @@ def _newest(system: System) -> tuple[Note, ...]:
     )
 
 
+def release_in_checkout(
+    system: System,
+    command: Command,
+    given: Mapping[str, Setting],
+    release: Release,
+    names: Iterable[str],
+    *,
+    keywords: frozenset[str] = frozenset(),
+) -> Release:
+    """The release for a launch in a checkout whose own configuration is read: it decides which settings are accepted.
+
+    Args:
+        system: The system.
+        command: The command.
+        given: What the launch sets.
+        release: The release whose lines the checkout has.
+        names: The settings of that configuration.
+        keywords: Names ("Callee.keyword") that the framework's own classes are given in a Python file.
+    """
+    assert system.keys is not None, "only a system with a list of settings has a checkout that is read"
+    known = key_list(system.keys.file)
+    checked = _checked(system.keys, known, command, given, keywords)
+    return _Names(system, system.keys, known, command, given, checked).release_in_checkout(release, names)
+
+
 _HYDRAS = ("._target_", "._convert_", "._partial_", "._recursive_")
 """What Hydra itself reads in a section."""
 
@@ -395,6 +449,19 @@ def planned_releases(system: System) -> tuple[str, ...]:
         return (system.version,)
     first, end = (release_of(each) for each in system.releases)
     return tuple(each for each in key_list(system.keys.file).releases if first <= release_of(each) < end)
+
+
+def nearest_release(system: System, version: str, first: str, end: str) -> str:
+    """The planned release between two that is nearest to another one, which is not.
+
+    Args:
+        system: The system.
+        version: The other one.
+        first: The first of them.
+        end: The first that is none of them any more.
+    """
+    between = [each for each in planned_releases(system) if release_of(first) <= release_of(each) < release_of(end)]
+    return between[-1] if release_of(version) >= release_of(end) else between[0]
 
 
 def accepted_by_others(system: System, read: Callable[[str], object]) -> tuple[Note, ...]:

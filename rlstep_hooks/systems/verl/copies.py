@@ -50,6 +50,7 @@ def copy(
     planned_only: dict[str, Any] = {
         "package": "",
         "live": "",
+        "checkout": "",
         "writes": None,
         "deviations": "",
         "attaches_by": "",

@@ -13,7 +13,7 @@ import msgspec
 
 from rlstep_hooks.systems.engine.declaration import Check, Demand, Formula, Note, System, Typed, count, flag, text
 from rlstep_hooks.systems.engine.reader import read
-from rlstep_hooks.systems.verl.family import early_fork
+from rlstep_hooks.systems.verl.family import ENDS_EARLY, early_fork
 from rlstep_hooks.systems.verl.launch import asked_processes
 from rlstep_hooks.systems.verl.minibatches import microbatches, split_minibatches
 
@@ -201,6 +201,7 @@ def fork(
 
     system: System = msgspec.structs.replace(
         family,
+        checkout=ENDS_EARLY,
         settings=SETTINGS,
         shown=tuple(_SHOWN),
         # What `--world-size` sets instead.

@@ -78,6 +78,9 @@ MULTIPLIED_FIRST = {
 }
 """0.2: the other way round; the micro-batch counts samples."""
 
+ENDS_EARLY = "rlstep_hooks.systems.verl.checkout.beside:ends_early"
+"""For declarations whose run leaves its last rollout out: another fork may take their settings over and end otherwise."""
+
 _BY_TOKENS = "unknown('micro-batches are cut by token counts')"
 _NOT_GIVEN = "unknown('the launch gives no micro-batch size')"
 _LET: dict[str, str] = {
@@ -202,6 +205,7 @@ def early_fork(
         recognised=recognised,
         overrides=True,
         config_settings=(),
+        checkout="" if "rollouts" in own else ENDS_EARLY,
         rows_from=("data.train_files",),
         settings=kept({**SETTINGS, **(settings or {})}),
         let={

@@ -150,6 +150,7 @@ SYSTEM = System(
         "eval_every": "trainer.test_freq if trainer.test_freq > 0 else None",
     },
     live="rlstep_hooks.systems.verl.plan:plan_live",
+    checkout="rlstep_hooks.systems.verl.checkout.beside:beside",
     writes="rlstep_hooks.systems.verl.launch:write",
     deviations="rlstep_hooks.systems.verl.deviations:DEVIATIONS",
     knobs={

@@ -1,0 +1,276 @@
+"""The source beside a launch: where a package lies in its repository, and single functions of it. Parsed, never run or imported.
+
+A launch file lies in a checkout whose own copy of a framework decides. The search goes from the launch's folders up to the root of the
+repository, and from that root three folders down; only names are looked at. Only the files that a system asks for are read.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.files import contents, is_allowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+LARGEST_SOURCE = 1 << 20
+"""Bytes of the largest file that is read; no trainer is as large."""
+_DEEPEST = 3
+_MOST_FOLDERS = 400
+_PASSED_OVER = frozenset(("build", "dist", "node_modules", "site-packages", "__pycache__", "docs", "data", "assets"))
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A Python file of a checkout."""
+
+    text: str
+    shown: str
+    """Its path from the checkout's root, as messages name it."""
+
+    def at(self, line: int) -> str:
+        """A line as messages name it: "verl/trainer/ppo/ray_trainer.py:968"."""
+        return f"{self.shown}:{line}"
+
+    def tree(self) -> ast.Module | None:
+        """The whole file, parsed; None where it is not Python."""
+        try:
+            return ast.parse(self.text)
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+
+    def methods(self, name: str, *, of: str = "") -> list[ast.FunctionDef]:
+        """The functions and methods of a name, in the file's own order, with the lines that they have in the file.
+
+        Args:
+            name: The name.
+            of: The class that has it, where other classes of the file have one too.
+        """
+        return [found for place in self._starts(name, of) if (found := self._function_at(place)) is not None]
+
+    def _starts(self, name: str, of: str) -> Iterator[re.Match[str]]:
+        owner = ""
+        for found in re.finditer(rf"^(?:class (?P<owner>\w+)|(?P<indent>[ \t]*)def {name}\()", self.text, re.MULTILINE):
+            if found["owner"]:
+                owner = found["owner"]
+            elif not of or owner == of:
+                yield found
+
+    def _function_at(self, start: re.Match[str]) -> ast.FunctionDef | None:
+        """Only this function is parsed: a trainer's file takes ten times as long."""
+        indent = start["indent"]
+        end = re.compile(rf"^(?!{indent}[ \t])(?![ \t]*#)(?!{indent}[)\]}}])[ \t]*\S", re.MULTILINE)
+        rest = end.search(self.text, self.text.find("\n", start.start()))
+        block = self.text[start.start() : rest.start() if rest else len(self.text)]
+        line = self.text.count("\n", 0, start.start())
+        try:
+            found: ast.stmt | None = ast.parse(textwrap.dedent(block)).body[0]
+        except (SyntaxError, ValueError, RecursionError, IndexError):
+            found = self._in_whole(line + 1)
+            line = 0
+        if not isinstance(found, ast.FunctionDef):
+            return None
+        ast.increment_lineno(found, line)
+        return found
+
+    def _in_whole(self, line: int) -> ast.stmt | None:
+        """The function that begins at a line, where a text within it looks like its end."""
+        tree = self.tree()
+        nodes = ast.walk(tree) if tree is not None else ()
+        return next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.lineno == line), None)
+
+
+class Checkout(msgspec.Struct, frozen=True):
+    """A copy of a package beside a launch."""
+
+    package: Path
+    """The package's folder."""
+    root: Path
+    """The repository's root; paths are shown from here."""
+
+    def source(self, name: str) -> Source | None:
+        """A file below the package; None where it is not here, too large, or no text."""
+        path = self.package / name
+        shown = os.path.relpath(path, self.root)
+        try:
+            if not is_allowed(path) or path.stat().st_size > LARGEST_SOURCE:
+                return None
+            return Source(contents(path).decode(), shown)
+        except (OSError, UnicodeDecodeError):
+            return None
+
+
+def find_checkout(marker: str, folders: Iterable[Path]) -> tuple[Checkout, ...]:
+    """The copies of a package that a launch may run: the nearest above its folders, else those within the repository.
+
+    Args:
+        marker: A file of the package, from the folder above it: "verl/trainer/main_ppo.py".
+        folders: Where the launch lies, and where it runs.
+    """
+    package = marker.partition("/")[0]
+    roots: list[Path] = []
+    for folder in folders:
+        above, root = _upwards(folder)
+        for place in above:
+            if _holds(place, marker):
+                return (Checkout(place / package, root or place),)
+        if root is not None and root not in roots:
+            roots.append(root)
+    for root in roots:
+        found = tuple(Checkout(place / package, root) for place in _downwards(root) if _holds(place, marker))
+        if found:
+            return found
+    return ()
+
+
+def _holds(place: Path, marker: str) -> bool:
+    path = place / marker
+    return path.is_file() and is_allowed(path)
+
+
+def repository_of(folder: Path) -> Path | None:
+    """The root of the repository that a folder is in; None where it is in none."""
+    return _upwards(folder)[1]
+
+
+def _upwards(folder: Path) -> tuple[list[Path], Path | None]:
+    """A folder and those above it, up to the root of its repository, else to the home folder; and that root."""
+    path = Path(os.path.realpath(folder))
+    home = Path.home()
+    found: list[Path] = []
+    for place in (path, *path.parents):
+        if place == place.parent or (place == home and place != path):
+            break
+        found.append(place)
+        if (place / ".git").exists():
+            return found, place
+    return found, None
+
+
+def _downwards(root: Path) -> Iterator[Path]:
+    """The folders of a repository, three deep; links are not followed."""
+    level, seen = [root], 0
+    for _ in range(_DEEPEST):
+        below: list[Path] = []
+        for folder in level:
+            try:
+                with os.scandir(folder) as entries:
+                    names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            except OSError:
+                continue
+            below += [folder / name for name in names if name not in _PASSED_OVER and not name.startswith(".")]
+        seen += len(below)
+        yield from below[: max(_MOST_FOLDERS - seen + len(below), 0)]
+        if seen >= _MOST_FOLDERS:
+            return
+        level = below
+
+
+# Expressions on a configuration.
+
+
+class _Unknown:
+    pass
+
+
+UNKNOWN = _Unknown()
+"""The value of an expression that the source alone does not give."""
+
+
+def dotted(node: ast.expr) -> str:
+    """The setting that an expression reads, without what holds the configuration: "trainer.total_epochs"; empty where it reads none."""
+    parts: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            parts.append(str(node.args[0].value))
+            node = node.func.value
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant)
+            and isinstance(node.slice.value, str)
+        ):
+            parts.append(node.slice.value)
+            node = node.value
+        elif isinstance(node, ast.Name) and parts:
+            parts.append(node.id)
+            break
+        else:
+            return ""
+    parts.reverse()
+    if parts[0] == "self":
+        parts = parts[1:]
+    return ".".join(parts[1:]) if parts[0] in ("config", "cfg") else ""
+
+
+def value_of(node: ast.expr, values: Mapping[str, object]) -> object:
+    """The value of an expression on settings, or UNKNOWN.
+
+    Args:
+        node: The expression.
+        values: The settings whose values are known.
+    """
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.UnaryOp(op=ast.Not()):
+            inner = value_of(node.operand, values)
+            return UNKNOWN if inner is UNKNOWN else not inner
+        case ast.BoolOp():
+            parts = [value_of(part, values) for part in node.values]
+            decides = isinstance(node.op, ast.Or)
+            known = [part for part in parts if part is not UNKNOWN]
+            if any(bool(part) == decides for part in known):
+                return decides
+            return UNKNOWN if len(known) < len(parts) else not decides
+        case ast.Compare(ops=[operator], comparators=[other]):
+            return _compared(value_of(node.left, values), operator, value_of(other, values))
+        case ast.List() | ast.Tuple():
+            items = [value_of(part, values) for part in node.elts]
+            return UNKNOWN if UNKNOWN in items else items
+        case ast.Call(func=ast.Attribute(attr="get"), args=[_, default]) if name := dotted(node):
+            return values[name] if name in values else value_of(default, values)
+    return values.get(dotted(node), UNKNOWN)
+
+
+def _compared(left: object, operator: ast.cmpop, right: object) -> object:
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
+    match operator:
+        case ast.Eq():
+            return left == right
+        case ast.NotEq():
+            return left != right
+        case ast.Is():
+            return left is right
+        case ast.IsNot():
+            return left is not right
+        case ast.In() if isinstance(right, list):
+            return left in right
+        case ast.NotIn() if isinstance(right, list):
+            return left not in right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        match operator:
+            case ast.Gt():
+                return left > right
+            case ast.GtE():
+                return left >= right
+            case ast.Lt():
+                return left < right
+            case ast.LtE():
+                return left <= right
+    return UNKNOWN

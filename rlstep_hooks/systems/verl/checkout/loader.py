@@ -1,0 +1,66 @@
+"""How many rollouts a pass has and where the run would end: what a trainer's `_create_dataloader` says."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.checkout import dotted
+from rlstep_hooks.systems.verl.checkout.loop import Line
+
+if TYPE_CHECKING:
+    from rlstep_hooks.launch.checkout import Source
+
+_SIZES = ("data.train_batch_size", "data.gen_batch_size")
+_TOTALS = {
+    "total_training_steps": (
+        "len(self.train_dataloader) * self.config.trainer.total_epochs",
+        "self.config.trainer.total_training_steps",
+    ),
+    "self.total_training_steps": ("total_training_steps",),
+}
+
+
+def read_loader(source: Source, trainer: str) -> list[Line]:
+    """What in the loader or in the total of steps is not known; empty where it is as in the releases of verl.
+
+    Args:
+        source: The trainer's file.
+        trainer: Its class.
+    """
+    found = source.methods("_create_dataloader", of=trainer)
+    if not found:
+        return [Line(f"{trainer} has no _create_dataloader", source.shown)]
+    unknown: list[Line] = []
+    loaders = 0
+    for node in ast.walk(found[0]):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        target = ast.unparse(node.targets[0])
+        if target == "self.train_dataloader":
+            loaders += 1
+            if says := _of_loader(node.value):
+                unknown.append(Line(says, source.at(node.lineno)))
+        elif target in _TOTALS and ast.unparse(node.value) not in _TOTALS[target]:
+            unknown.append(Line(f"the total of steps is {ast.unparse(node.value)}", source.at(node.lineno)))
+    if loaders != 1:
+        unknown.append(Line(f"train_dataloader is made in {loaders} places", source.at(found[0].lineno)))
+    return unknown
+
+
+def _of_loader(value: ast.expr) -> str:
+    """What is not known of a loader; empty where it is."""
+    if not isinstance(value, ast.Call):
+        return f"train_dataloader is {ast.unparse(value)}"
+    given = {word.arg: word.value for word in value.keywords}
+    size, drops = given.get("batch_size"), given.get("drop_last")
+    if size is None or not _is_size(size):
+        return f"the loader's batch is {ast.unparse(size) if size is not None else 'not given'}"
+    if not (isinstance(drops, ast.Constant) and drops.value is True):
+        return "the loader does not drop its last batch"
+    return ""
+
+
+def _is_size(node: ast.expr) -> bool:
+    default = node.args[1:] if isinstance(node, ast.Call) else []
+    return dotted(node) in _SIZES and all(dotted(each) in _SIZES for each in default)

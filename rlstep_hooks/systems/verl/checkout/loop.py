@@ -1,0 +1,298 @@
+"""What decides the length and the sizes of a run in a trainer's `fit`, line by line, with the branches that a launch takes.
+
+Only what is known is taken for known. A line that may end a rollout, leave samples out, repeat them or train them again, and that no
+reader here understands, is named: the plan then asks.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.checkout import UNKNOWN, dotted, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rlstep_hooks.launch.checkout import Source
+
+_STEP = ("global_steps", "global_step")
+_KEEPS = ("union", "repeat", "to", "from_single_dict", "from_dict")
+"""Methods that give the batch back whole."""
+_WHOLE = ("compute_", "apply_", "_compute_", "_apply_")
+"""Beginnings of the names of functions that add columns to a batch."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of the source, and what it says."""
+
+    says: str
+    where: str
+    """"verl/trainer/ppo/ray_trainer.py:968"."""
+
+    def __str__(self) -> str:
+        return f"{self.says} ({self.where})"
+
+
+class Loop(msgspec.Struct, kw_only=True):
+    """What was read of a loop."""
+
+    stop: Line | None = None
+    """Where `total_training_steps` ends the run; None where nothing does."""
+    shortfall: int = 0
+    """Rollouts by which that end comes before `total_training_steps`."""
+    repeats: dict[str, Line] = {}
+    """The factors by which each prompt is repeated: settings, or numbers."""
+    unknown: list[Line] = []
+
+
+def read_loop(fit: ast.FunctionDef, source: Source, values: Mapping[str, object]) -> Loop:
+    """What a trainer's `fit` says.
+
+    Args:
+        fit: The method.
+        source: Its file.
+        values: The settings of the launch and of its configuration, where they are known.
+    """
+    reader = _Reader(source, values, _names(fit))
+    reader.whole(fit)
+    return reader.loop
+
+
+def _names(fit: ast.FunctionDef) -> dict[str, str]:
+    """Local names that stand for a setting: `n = self.config.actor_rollout_ref.rollout.n`."""
+    assigned = (node for node in ast.walk(fit) if isinstance(node, ast.Assign) and len(node.targets) == 1)
+    return {
+        node.targets[0].id: name
+        for node in assigned
+        if isinstance(node.targets[0], ast.Name) and (name := dotted(node.value))
+    }
+
+
+class _Reader:
+    def __init__(self, source: Source, values: Mapping[str, object], names: Mapping[str, str]) -> None:
+        self.loop = Loop(repeats={}, unknown=[])
+        self._source = source
+        self._values = values
+        self._names = names
+        self._started = 0
+        """Times that the step is counted up before the first rollout."""
+        self._counted = 0
+        """Times that it was counted up in a rollout."""
+        self._updates = 0
+        self._compared: dict[str, tuple[ast.cmpop, int, int]] = {}
+        """Names that stand for a comparison with the total: the operator, the times counted up by then, and the line."""
+        self._trained: set[str] = set()
+        self._assigned: list[tuple[str, ast.expr, int]] = []
+
+    def whole(self, fit: ast.FunctionDef) -> None:
+        """The whole method: what comes before the loop over epochs, and the loop."""
+        epochs = next((node for node in self._flat(fit.body) if isinstance(node, ast.For | ast.While)), None)
+        if not isinstance(epochs, ast.For):
+            self._ask(epochs or fit, "there is no loop over epochs")
+            return
+        self._started = sum(1 for node in self._flat(fit.body) if node.lineno < epochs.lineno and self._counts_up(node))
+        self._epochs(epochs)
+
+    def _epochs(self, epochs: ast.For) -> None:
+        last = epochs.iter.args[-1] if isinstance(epochs.iter, ast.Call) and epochs.iter.args else None
+        over = isinstance(epochs.iter, ast.Call) and ast.unparse(epochs.iter.func) == "range"
+        if not over or last is None or dotted(last) != "trainer.total_epochs":
+            self._ask(epochs, f"the run goes over {ast.unparse(epochs.iter)}")
+            return
+        inner = [node for node in self._flat(epochs.body) if isinstance(node, ast.For | ast.While)]
+        if len(inner) != 1 or not isinstance(inner[0], ast.For) or not _is_loader(inner[0].iter):
+            self._ask(inner[0] if inner else epochs, "an epoch is no loop over train_dataloader")
+            return
+        self._block(inner[0].body, nested=False, contained=False)
+        for node in self._flat(epochs.body):
+            if isinstance(node, ast.Break | ast.Return | ast.Continue) and node.lineno > (inner[0].end_lineno or 0):
+                self._ask(node, f"{ast.unparse(node)} in an epoch")
+        if self._started != 1 or self._counted != 1:
+            self._ask(
+                epochs, f"the step is counted up {self._started} times before the loop and {self._counted} times in it"
+            )
+        if self._updates != 1:
+            self._ask(epochs, f"the policy is updated in {self._updates} places")
+        self._whole_batch()
+
+    # Statements.
+
+    def _flat(self, body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
+        """The statements of a block and of the branches within it that the launch may take, but not of loops."""
+        for node in body:
+            yield node
+            for inner in self._branches(node):
+                yield from self._flat(inner)
+
+    def _branches(self, node: ast.stmt) -> list[list[ast.stmt]]:
+        match node:
+            case ast.If():
+                holds = value_of(node.test, self._values)
+                return [node.body, node.orelse] if holds is UNKNOWN else [node.body if holds else node.orelse]
+            case ast.With():
+                return [node.body]
+            case ast.Try():
+                return [node.body, node.orelse, node.finalbody]
+        return []
+
+    def _block(self, body: Iterable[ast.stmt], *, nested: bool, contained: bool) -> None:
+        """Statements of a rollout.
+
+        Args:
+            body: The statements.
+            nested: Whether they are within a loop of the rollout's own.
+            contained: Whether they are where an exception is caught, which leaves out the rollout that failed.
+        """
+        for node in body:
+            self._statement(node, nested=nested, contained=contained)
+
+    def _statement(self, node: ast.stmt, *, nested: bool, contained: bool) -> None:
+        match node:
+            case ast.If():
+                self._if(node, nested=nested, contained=contained)
+            case ast.With():
+                self._block(node.body, nested=nested, contained=contained)
+            case ast.Try():
+                self._block((*node.body, *node.orelse, *node.finalbody), nested=nested, contained=contained)
+                for handler in node.handlers:
+                    self._block(handler.body, nested=nested, contained=True)
+            case ast.For() | ast.While():
+                before = self._updates
+                self._block(node.body, nested=True, contained=contained)
+                if self._updates != before:
+                    self._ask(node, "the policy is updated within a loop of a rollout")
+            case ast.Break() | ast.Continue():
+                if not nested and not contained:
+                    self._ask(node, f"{ast.unparse(node)} within a rollout")
+            case ast.Return():
+                self._ask(node, "the run returns within a rollout")
+            case _:
+                self._simple(node)
+
+    def _if(self, node: ast.If, *, nested: bool, contained: bool) -> None:
+        ends = next((inner for inner in node.body if isinstance(inner, ast.Return | ast.Break)), None)
+        compared = self._total(node.test)
+        if ends is not None and compared is not None:
+            self._stops(node, ends, compared)
+            return
+        if compared is not None or self._asks_for_last(node.test):
+            return  # what is done in the last rollout alone: an evaluation, a checkpoint
+        for inner in self._branches(node):
+            self._block(inner, nested=nested, contained=contained)
+
+    def _asks_for_last(self, test: ast.expr) -> bool:
+        """Whether a condition speaks of the last step, a frequency or a profile: what is done then logs, saves or evaluates."""
+        text = ast.unparse(test)
+        return any(word in text for word in ("test_freq", "save_freq", "profile", "esi_"))
+
+    def _total(self, test: ast.expr) -> tuple[ast.cmpop, int, int] | None:
+        """A comparison of the step with the total, which stands in the condition or in a name of it."""
+        if isinstance(test, ast.Name):
+            return self._compared.get(test.id)
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return None
+        left, right = ast.unparse(test.left), ast.unparse(test.comparators[0])
+        if _is_step(left) and right.endswith("total_training_steps"):
+            return test.ops[0], self._counted, test.lineno
+        return None
+
+    def _stops(self, node: ast.If, ends: ast.stmt, compared: tuple[ast.cmpop, int, int]) -> None:
+        operator, counted, line = compared
+        sign = {ast.GtE: ">=", ast.Gt: ">", ast.Eq: "=="}.get(type(operator), "")
+        if self.loop.stop is not None or not sign or isinstance(ends, ast.Break) or not self._updates:
+            self._ask(node, f"the run ends at `{ast.unparse(node.test)}`")
+            return
+        # The k-th rollout ends the run if k - 1 + started + counted is the total (or, with >, one more).
+        self.loop.shortfall = self._started + counted - 1 - (sign == ">")
+        when = "after the step is counted up" if counted else "before the step is counted up"
+        self.loop.stop = Line(f"global_steps {sign} total_training_steps, compared {when}", self._source.at(line))
+        if self.loop.shortfall not in (0, 1):
+            self._ask(node, f"the run ends at `{ast.unparse(node.test)}`")
+
+    def _simple(self, node: ast.stmt) -> None:
+        if self._counts_up(node):
+            self._counted += 1
+            return
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            self._assignment(node)
+        for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
+            self._call(call)
+
+    def _counts_up(self, node: ast.stmt) -> bool:
+        return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_step(ast.unparse(node.target))
+
+    def _assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
+        value = node.value
+        assert value is not None
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if not isinstance(part, ast.Name):
+                    continue
+                self._assigned.append((part.id, value, node.lineno))
+                compared = self._total(value)
+                if compared is not None:
+                    self._compared[part.id] = compared
+
+    def _call(self, call: ast.Call) -> None:
+        if not isinstance(call.func, ast.Attribute):
+            return
+        name, holder = call.func.attr, ast.unparse(call.func.value)
+        if name.endswith("update_actor"):
+            self._updates += 1
+            self._trained |= {argument.id for argument in call.args if isinstance(argument, ast.Name)}
+        elif name == "repeat" and "baseline" not in holder and "test" not in holder:
+            times = next((word.value for word in call.keywords if word.arg == "repeat_times"), None)
+            if times is not None:
+                self._repeated(call, times)
+
+    def _repeated(self, call: ast.Call, times: ast.expr) -> None:
+        name = self._names.get(times.id, "") if isinstance(times, ast.Name) else dotted(times)
+        if not name and isinstance(times, ast.Constant) and isinstance(times.value, int):
+            name = str(times.value)
+        if not name:
+            self._ask(call, f"prompts are repeated {ast.unparse(times)} times")
+            return
+        self.loop.repeats.setdefault(name, Line(f"each prompt is repeated {name} times", self._source.at(call.lineno)))
+
+    def _whole_batch(self) -> None:
+        """Whether what is trained is what was sampled: nothing takes a part of it."""
+        names = set(self._trained)
+        for _ in self._assigned:
+            more = {value.id for name, value, _ in self._assigned if name in names and isinstance(value, ast.Name)}
+            if more <= names:
+                break
+            names |= more
+        for name, value, line in self._assigned:
+            if name in names and not _keeps_all(value):
+                self.loop.unknown.append(
+                    Line(f"`{name} = {_short(value)}` may train a part of it", self._source.at(line))
+                )
+
+    def _ask(self, node: ast.AST, says: str) -> None:
+        self.loop.unknown.append(Line(says, self._source.at(getattr(node, "lineno", 1))))
+
+
+def _is_step(text: str) -> bool:
+    return text.removeprefix("self.") in _STEP
+
+
+def _is_loader(node: ast.expr) -> bool:
+    return "train_dataloader" in ast.unparse(node)
+
+
+def _keeps_all(value: ast.expr) -> bool:
+    if isinstance(value, ast.Name) or (isinstance(value, ast.Constant) and value.value is None):
+        return True
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Attribute):
+        return value.func.attr in _KEEPS or value.func.attr.startswith(_WHOLE)
+    return isinstance(value.func, ast.Name) and value.func.id.startswith(_WHOLE)
+
+
+def _short(value: ast.expr) -> str:
+    text = ast.unparse(value)
+    return text if len(text) <= 60 else text[:57] + "..."

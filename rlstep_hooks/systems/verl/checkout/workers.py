@@ -1,0 +1,70 @@
+"""How the workers of a checkout cut a rollout: whether they pass over it `ppo_epochs` times, and how mini-batches are scaled."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.systems.verl.checkout.loop import Line
+from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
+
+if TYPE_CHECKING:
+    from rlstep_hooks.launch.checkout import Checkout, Source
+
+_PASSES = re.compile(r"^[ \t]*for \w+ in range\(self\.config\.ppo_epochs\)", re.MULTILINE)
+_SCALED = re.compile(
+    r"^[ \t]*self\.config\.(?P<actor>actor\.)?ppo_mini_batch_size (?P<operator>\*|//)= (?P<by>[^#\n]+)", re.MULTILINE
+)
+_GROUPS = ("self.config.rollout.n", "self.config.rollout_n")
+
+
+class Workers(msgspec.Struct, frozen=True):
+    """What was read of the workers."""
+
+    let: dict[str, str]
+    """Quantities that they decide, by their names in the declaration."""
+    lines: tuple[Line, ...]
+    unknown: tuple[Line, ...]
+
+
+def read_workers(checkout: Checkout) -> Workers | None:
+    """What the workers for FSDP say; None where they are not here."""
+    source, actor = checkout.source("workers/fsdp_workers.py"), checkout.source("workers/actor/dp_actor.py")
+    if source is None or actor is None:
+        return None
+    scaled = list(_SCALED.finditer(source.text))
+    if not any(each["actor"] for each in scaled):
+        return Workers({}, (), (Line("nothing scales ppo_mini_batch_size", source.shown),))
+    passes = _PASSES.search(actor.text)
+    lines = [_line(f"a rollout is passed over {'ppo_epochs times' if passes else 'once'}", actor, passes)]
+    unknown = [
+        _line(f"mini-batches are multiplied by {each['by'].strip()}", source, each)
+        for each in scaled
+        if each["operator"] == "*" and each["by"].strip() not in _GROUPS
+    ]
+    of_policy = [each for each in scaled if each["actor"]]
+    of_critic = [each for each in scaled if not each["actor"]]
+    let = {
+        "reads_epochs": str(passes is not None),
+        "share": _share(of_policy),
+        "critic_counts_prompts": str(any(each["operator"] == "*" for each in of_critic)),
+    }
+    by = "multiplied by rollout.n" if any(each["operator"] == "*" for each in of_policy) else "not multiplied"
+    lines.append(_line(f"a mini-batch of the policy is {by}", source, of_policy[0]))
+    return Workers(let, tuple(lines), tuple(unknown))
+
+
+def _share(of_policy: list[re.Match[str]]) -> str:
+    """The samples of a mini-batch on one process, as an expression: what is divided first is rounded down first."""
+    operators = [each["operator"] for each in of_policy]
+    if "*" not in operators:
+        return f"floor({MINIBATCH} / world_size)"
+    if operators.index("*") > operators.index("//") if "//" in operators else False:
+        return f"floor({MINIBATCH} / world_size) * {GROUP}"
+    return f"floor({MINIBATCH} * {GROUP} / world_size)"
+
+
+def _line(says: str, source: Source, found: re.Match[str] | None) -> Line:
+    return Line(says, source.at(source.text.count("\n", 0, found.start()) + 1) if found else source.shown)

@@ -1,0 +1,347 @@
+"""A launch in a checkout of a fork of verl: what the fork's own trainer says decides, and not what its version is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems.engine.launches import plan_launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = """
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+def main(config):
+    trainer = RayPPOTrainer(config=config)
+    trainer.fit()
+"""
+LOADER = """self.train_dataloader = DataLoader(batch_size=self.config.data.train_batch_size, drop_last=True)
+        self.val_dataloader = DataLoader(batch_size=len(self.val_dataset), drop_last=True)
+        total_training_steps = len(self.train_dataloader) * self.config.trainer.total_epochs
+        if self.config.trainer.total_training_steps is not None:
+            total_training_steps = self.config.trainer.total_training_steps
+        self.total_training_steps = total_training_steps"""
+COUNTED_THEN_COMPARED = """
+                self.global_steps += 1
+                if self.global_steps {sign} self.total_training_steps:
+                    return
+"""
+COMPARED_THEN_COUNTED = """
+                is_last_step = self.global_steps >= self.total_training_steps
+                self.actor_rollout_wg.save_checkpoint()
+                if is_last_step:
+                    return
+                self.global_steps += 1
+"""
+COMMENTED_OUT = """
+                self.global_steps += 1
+                # if self.global_steps >= self.total_training_steps:
+                #     return
+"""
+LAUNCH = (
+    "python3 -m verl.trainer.main_ppo data.train_batch_size=100 actor_rollout_ref.rollout.n=4 algorithm.adv_estimator=grpo "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=100 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=5 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=5 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=5 "
+    "trainer.n_gpus_per_node=2 trainer.total_epochs=2"
+)
+
+
+def trainer(end: str, *, repeat: str = "actor_rollout_ref.rollout.n", before_update: str = "") -> str:
+    return f"""
+class RayPPOTrainer:
+    def _create_dataloader(self):
+        {LOADER}
+
+    def fit(self):
+        self.global_steps = 0
+        self.global_steps += 1
+        for epoch in range(self.config.trainer.total_epochs):
+            for batch_dict in self.train_dataloader:
+                batch = DataProto.from_single_dict(batch_dict)
+                gen_batch = batch.pop(batch_keys=['input_ids'])
+                output = self.actor_rollout_wg.generate_sequences(gen_batch)
+                batch = batch.repeat(repeat_times=self.config.{repeat}, interleave=True)
+                batch = batch.union(output)
+{before_update}
+                actor_output = self.actor_rollout_wg.update_actor(batch)
+{end}
+"""
+
+
+def planned(
+    folder: Path,
+    source: str,
+    launch: str = LAUNCH,
+    *,
+    below: str = "",
+    workers: str | None = None,
+    actor: str = "",
+    main: str = MAIN,
+    **options: object,
+) -> Plan:
+    """The plan of a script in a checkout, for 1 050 rows: 10 rollouts in each of two passes."""
+    (folder / ".git").mkdir()
+    package = folder / below / "verl/trainer"
+    (package / "ppo").mkdir(parents=True, exist_ok=True)
+    (folder / below / "verl/workers/actor").mkdir(parents=True)
+    (folder / below / "verl/workers/fsdp_workers.py").write_text(workers or SCALING)
+    (folder / below / "verl/workers/actor/dp_actor.py").write_text(actor)
+    (package / "main_ppo.py").write_text(main)
+    (package / "ppo/ray_trainer.py").write_text(source)
+    (folder / "scripts").mkdir(exist_ok=True)
+    (folder / "scripts/train.sh").write_text(launch + "\n")
+    return plan_launch([str(folder / "scripts/train.sh")], Options(rows=1050, **options))  # type: ignore[arg-type]
+
+
+TIMES, SPLIT = "*= self.config.rollout.n", "//= self.device_mesh.shape[0]"
+PASSES = "for epoch in range(self.config.ppo_epochs):"
+
+
+def workers(*lines: str, critic: str = "") -> str:
+    """Workers that scale the policy's mini-batch by some lines, and the critic's."""
+    body = "\n".join(f"        self.config.actor.ppo_mini_batch_size {line}" for line in lines)
+    return f"""
+class ActorRolloutRefWorker:
+    def __init__(self):
+        # self.config.actor.ppo_mini_batch_size *= self.config.nothing
+{body}
+
+class CriticWorker:
+    def __init__(self):
+        {critic}
+        self.config.ppo_mini_batch_size //= torch.distributed.get_world_size()
+"""
+
+
+SCALING = workers(TIMES, SPLIT)
+
+
+def rollouts(plan: Plan) -> int | None:
+    assert plan.schedule is not None, plan.findings
+    return plan.schedule.rollouts
+
+
+def assumed(plan: Plan) -> str:
+    return "\n".join(note.text for note in plan.notes if note.kind == "assumes")
+
+
+@pytest.mark.parametrize("below", ["", "code", "train/rl"])
+def test_a_run_that_counts_and_then_compares_ends_one_rollout_early(tmp_path: Path, below: str) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    plan = planned(tmp_path, source, below=below)
+    assert rollouts(plan) == 19
+    line = source.splitlines().index("                if self.global_steps >= self.total_training_steps:") + 1
+    assert f"verl/trainer/ppo/ray_trainer.py:{line})" in assumed(plan)
+    assert plan.version == "0.2.0.post2"
+
+
+@pytest.mark.parametrize("end", [COUNTED_THEN_COMPARED.format(sign=">"), COMPARED_THEN_COUNTED])
+def test_a_run_that_compares_otherwise_makes_all_its_rollouts(tmp_path: Path, end: str) -> None:
+    plan = planned(tmp_path, trainer(end))
+    assert rollouts(plan) == 20
+    assert plan.version == "0.7.1"
+
+
+@pytest.mark.parametrize(
+    ("end", "made"), [(COUNTED_THEN_COMPARED.format(sign=">="), 6), (COMPARED_THEN_COUNTED, 7), (COMMENTED_OUT, 20)]
+)
+def test_total_training_steps_shortens_a_run_only_where_the_trainer_compares_it(
+    tmp_path: Path, end: str, made: int
+) -> None:
+    plan = planned(tmp_path, trainer(end), f"{LAUNCH} trainer.total_training_steps=7")
+    assert rollouts(plan) == made
+
+
+def test_the_lines_decide_and_not_the_settings_that_only_a_later_release_has(tmp_path: Path) -> None:
+    later = f"{LAUNCH} actor_rollout_ref.rollout.val_kwargs.n=1"
+    assert rollouts(planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), later)) == 19
+
+
+def test_a_release_that_the_user_names_is_planned_whatever_lies_beside(tmp_path: Path) -> None:
+    plan = planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), version="0.4.0")
+    assert rollouts(plan) == 20
+
+
+def test_another_factor_of_repetition_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(
+        LaunchError, match=r"repeated agent_grpo\.n times \(verl/trainer/ppo/ray_trainer\.py:19\)"
+    ) as error:
+        planned(tmp_path, trainer(COMPARED_THEN_COUNTED, repeat="agent_grpo.n"))
+    assert "--version" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line", ["batch = batch[keep]", "batch = self.filter_and_downsample(batch)", "if len(batch) < 9: continue"]
+)
+def test_lines_that_may_leave_samples_out_are_asked_for(tmp_path: Path, line: str) -> None:
+    with pytest.raises(LaunchError, match=r"none that is known: .*ray_trainer\.py:21\)"):
+        planned(tmp_path, trainer(COMPARED_THEN_COUNTED, before_update=f"                {line}"))
+
+
+def test_a_branch_that_the_launch_does_not_take_does_not_count(tmp_path: Path) -> None:
+    line = "                if self.config.trainer.get('drops', False):\n                    continue"
+    assert rollouts(planned(tmp_path, trainer(COMPARED_THEN_COUNTED, before_update=line))) == 20
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "says"),
+    [
+        ("train_batch_size, drop_last=True", "train_batch_size, drop_last=False", "does not drop its last batch"),
+        ("train_batch_size, drop_last=True", "train_batch_size * 2, drop_last=True", "the loader's batch is"),
+        (" * self.config.trainer.total_epochs", " * 2", "the total of steps is len"),
+        ("total_training_steps = total_tr", "total_training_steps = 2 * total_tr", "the total of steps is 2"),
+        ("def _create_dataloader", "def _make_dataloader", "has no _create_dataloader"),
+    ],
+)
+def test_another_loader_or_another_total_is_asked_for(tmp_path: Path, written: str, instead: str, says: str) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace(written, instead)
+    assert source != trainer(COMPARED_THEN_COUNTED)
+    with pytest.raises(LaunchError, match=says):
+        planned(tmp_path, source)
+
+
+def test_of_two_copies_the_nearer_one_is_read_and_of_two_equally_near_one_is_asked_for(tmp_path: Path) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    other = tmp_path / "other/verl/trainer/ppo"
+    other.mkdir(parents=True)
+    (other / "ray_trainer.py").write_text(trainer(COMMENTED_OUT))
+    with pytest.raises(LaunchError, match=r"2 copies of verl.*code/verl, other/verl"):
+        planned(tmp_path, source, below="code")
+    script = tmp_path / "code/train.sh"
+    script.write_text(LAUNCH)
+    assert rollouts(plan_launch([str(script)], Options(rows=1050))) == 19
+
+
+@pytest.mark.parametrize(("actor", "updates"), [(PASSES, 3), (f"# {PASSES}", 1)])
+def test_whether_a_rollout_is_passed_over_several_times_is_read(tmp_path: Path, actor: str, updates: int) -> None:
+    launch = f"{LAUNCH} actor_rollout_ref.actor.ppo_epochs=3"
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    plan = planned(tmp_path, source, launch, workers=workers(TIMES, SPLIT), actor=actor)
+    assert plan.schedule is not None
+    assert (plan.schedule.updates_per_rollout, plan.schedule.rollouts) == (updates, 19)
+
+
+@pytest.mark.parametrize(
+    ("lines", "size"),
+    [
+        ((TIMES, SPLIT), 98),  # 49 prompts of 4 samples on 2 processes: 98 samples on each
+        ((SPLIT, TIMES), 96),  # 24 prompts on each, which are 96 samples
+        ((SPLIT,), 24),
+    ],
+)
+def test_how_a_mini_batch_is_scaled_is_read(tmp_path: Path, lines: tuple[str, ...], size: int) -> None:
+    launch = LAUNCH.replace("ppo_mini_batch_size=100", "ppo_mini_batch_size=49").replace(
+        "actor.ppo_micro_batch_size_per_gpu=5", "actor.ppo_micro_batch_size_per_gpu=2"
+    )
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch, workers=workers(*lines), actor=PASSES)
+    assert plan.schedule is not None, plan.findings
+    assert plan.schedule.samples_per_update == 2 * size
+
+
+@pytest.mark.parametrize(
+    ("critic", "updates"), [("self.config.ppo_mini_batch_size *= self.config.rollout_n", 1), ("", 4)]
+)
+def test_how_the_critics_mini_batch_is_scaled_is_read(tmp_path: Path, critic: str, updates: int) -> None:
+    launch = LAUNCH.replace("=grpo", "=gae") + " critic.ppo_micro_batch_size_per_gpu=5"
+    source = workers(TIMES, SPLIT, critic=critic)
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch, workers=source, actor=PASSES)
+    assert plan.schedule is not None, plan.findings
+    assert plan.schedule.critic is not None
+    assert plan.schedule.critic.updates_per_rollout == updates
+
+
+def test_another_factor_of_a_mini_batch_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"mini-batches are multiplied by self\.config\.rollout\.n_agent"):
+        planned(
+            tmp_path, trainer(COMPARED_THEN_COUNTED), workers=workers("*= self.config.rollout.n_agent"), actor=PASSES
+        )
+
+
+SEARCH = (
+    f"{LAUNCH} actor_rollout_ref.rollout.n_agent=2 actor_rollout_ref.actor.ppo_micro_batch_size=10 "
+    "trainer.total_training_steps=7"
+)
+
+
+def test_a_launch_with_the_settings_of_a_known_fork_is_that_forks_where_the_trainer_ends_as_it_does(
+    tmp_path: Path,
+) -> None:
+    plan = planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), SEARCH)
+    assert (plan.framework, rollouts(plan)) == ("search_r1", 6)
+
+
+@pytest.mark.parametrize("end", [COMPARED_THEN_COUNTED, COMMENTED_OUT])
+def test_a_fork_that_took_such_settings_over_and_ends_otherwise_is_asked_for(tmp_path: Path, end: str) -> None:
+    with pytest.raises(LaunchError, match=r"not that of Search-R1") as error:
+        planned(tmp_path, trainer(end), SEARCH)
+    assert "--version a14dc3a" in str(error.value)
+
+
+def test_a_program_whose_trainer_is_not_found_is_asked_for(tmp_path: Path) -> None:
+    other = LAUNCH.replace("python3 -m verl.trainer.main_ppo", "python3 main_ppo_split.py")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/main_ppo_split.py").write_text(MAIN)
+    with pytest.raises(LaunchError, match=r"which trainer main_ppo_split\.py uses was not found in verl"):
+        planned(tmp_path, trainer(COMPARED_THEN_COUNTED), other)
+
+
+CONFIGURED = "@hydra.main(config_path='config', config_name='ppo_trainer', version_base=None)\n" + MAIN.lstrip()
+CONFIGURATION = """
+data: {train_batch_size: 100, own: 3}
+actor_rollout_ref:
+  actor: {ppo_mini_batch_size: 50, ppo_micro_batch_size_per_gpu: 5, ppo_epochs: 1}
+  rollout: {n: 4, log_prob_micro_batch_size_per_gpu: 5, tensor_model_parallel_size: 2}
+  ref: {log_prob_micro_batch_size_per_gpu: 5}
+algorithm: {adv_estimator: grpo, drops: false}
+trainer: {n_gpus_per_node: 2, total_epochs: 3, total_training_steps: null}
+"""
+
+
+def configured(folder: Path, launch: str, configuration: str = CONFIGURATION, *, before_update: str = "") -> Plan:
+    config = folder / "verl/trainer/config"
+    config.mkdir(parents=True)
+    (config / "ppo_trainer.yaml").write_text(configuration)
+    return planned(folder, trainer(COMPARED_THEN_COUNTED, before_update=before_update), launch, main=CONFIGURED)
+
+
+def test_what_the_launch_leaves_out_is_as_the_checkouts_own_configuration_has_it(tmp_path: Path) -> None:
+    plan = configured(tmp_path, "python3 -m verl.trainer.main_ppo trainer.nnodes=1")
+    assert plan.schedule is not None, plan.findings
+    made = (plan.schedule.rollouts, plan.schedule.samples_per_prompt, plan.schedule.updates_per_rollout)
+    assert made == (30, 4, 2)
+    assert not [setting for setting in plan.unused if "ppo_trainer.yaml" in setting.place.source]
+
+
+def test_the_checkouts_own_configuration_says_which_settings_are_refused(tmp_path: Path) -> None:
+    given = "data.own=4 actor_rollout_ref.rollout.tensor_model_parallel_size=1 actor_rollout_ref.actor.use_kl_loss=True"
+    plan = configured(tmp_path, f"python3 -m verl.trainer.main_ppo {given}")
+    assert [(found.code, found.observed.partition(".")[0]) for found in plan.findings if found.severity == "error"] == [
+        ("RLS110", "Could not override 'actor_rollout_ref")
+    ]
+    assert not plan.foreign
+
+
+@pytest.mark.parametrize(("given", "asked"), [("", False), (" algorithm.drops=True", True)])
+def test_the_checkouts_own_configuration_decides_which_branch_is_taken(tmp_path: Path, given: str, asked: bool) -> None:
+    line = "                if self.config.algorithm.drops:\n                    continue"
+    launch = f"python3 -m verl.trainer.main_ppo trainer.total_epochs=2{given}"
+    if asked:
+        with pytest.raises(LaunchError, match="continue within a rollout"):
+            configured(tmp_path, launch, before_update=line)
+    else:
+        assert rollouts(configured(tmp_path, launch, before_update=line)) == 20
+
+
+def test_a_configuration_with_a_list_of_defaults_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    listed = "defaults: [actor: dp_actor, _self_]\n" + CONFIGURATION
+    plan = configured(tmp_path, f"{LAUNCH} actor_rollout_ref.actor.use_kl_loss=True", listed)
+    assert not [found for found in plan.findings if found.severity == "error"]
+
+
+def test_workers_that_do_not_scale_a_mini_batch_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"nothing scales ppo_mini_batch_size \(verl/workers/fsdp_workers\.py\)"):
+        planned(tmp_path, trainer(COMPARED_THEN_COUNTED), workers="class ActorRolloutRefWorker: pass\n")
