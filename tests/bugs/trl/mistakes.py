@@ -73,6 +73,11 @@ def shifted_mask(rollout: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def whole_mask(rollout: dict[str, Any]) -> dict[str, Any]:
+    """Every place of a completion counts as one of its tokens."""
+    return rollout | {"completion_mask": torch.ones_like(rollout["completion_mask"])}
+
+
 MISTAKES = (
     undone(
         "scaled_although_none_is_asked_for",
@@ -124,6 +129,15 @@ MISTAKES = (
         settings={**ONCE, "reward": sometimes_none},
     ),
     undone(
+        "group_of_its_first_completion",
+        "Mean and deviation of a group are those of its first completion.",
+        GENERATE,
+        mended="advantages = rewards - mean_grouped_rewards",
+        before="std_rewards = torch.zeros_like(rewards); "
+        "advantages = rewards - rewards.view(-1, num_generations)[:, 0].repeat_interleave(num_generations)",
+        settings=ONCE,
+    ),
+    undone(
         "old_log_probs_by_the_old_condition",
         "Old log-probs are computed only where a rollout is larger than an update, and not where it straddles one.",
         GENERATE,
@@ -144,6 +158,14 @@ MISTAKES = (
         mended="per_token_loss + self.beta * per_token_kl",
         before="per_token_loss + self.beta * per_token_kl.detach()",
         settings={**REUSED, "beta": 0.5, "loss_type": "grpo"},
+    ),
+    undone(
+        "divergence_weights_detached",
+        "The weights that correct the KL term have no gradient.",
+        LOSS,
+        mended="per_token_kl * coef_1",
+        before="per_token_kl * coef_1.detach()",
+        settings={**REUSED, "beta": 0.5, "loss_type": "grpo", "use_bias_correction_kl": True},
     ),
     undone(
         "cispo_without_log_probs",
@@ -177,6 +199,14 @@ MISTAKES = (
         ),
         {**LONG, "temperature": 0.6},
         sharpened,
+    ),
+    Mistake(
+        made(
+            "padding_in_the_mask",
+            "The mask of the completions has the padding behind their ends too.",
+            lambda trainer: alter_rollouts(trainer, whole_mask, after=0),
+        ),
+        {**REUSED, "max_completion_length": 32},
     ),
     Mistake(
         made(
