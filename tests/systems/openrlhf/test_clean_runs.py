@@ -226,6 +226,7 @@ def test_dynamic_filtering_ends_when_the_rows_do(assets: Assets, extensions: Pat
     assert run.report.not_evaluated["rollouts"]
 
 
+@pytest.mark.thorough
 def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=32) | ENGINE_LOG_PROBS
     flags |= {

@@ -171,7 +171,16 @@ LAUNCHES = {
         true_beside=frozenset({"RLS403"}),  # the engine's log-probs are of the tokens that top_p leaves
     ),
 }
-CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
+VARIANTS = frozenset({"reward model", "raise"})
+"""Launches that `nox -s thorough` makes: what they need of hooks and rules, the other launches need too."""
+
+
+def chosen(launch: str, *parameters: str) -> Any:
+    """The parameters of a test for one launch, marked where the launch is a variant."""
+    return pytest.param(launch, *parameters, marks=[pytest.mark.thorough] if launch in VARIANTS else [])
+
+
+CASES = [chosen(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +229,7 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     assert any(fault.cause in f"{f.expected} {f.observed} {f.why}" for f in said), [str(finding) for finding in said]
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
+@pytest.mark.parametrize("launch", map(chosen, LAUNCHES))
 def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
     run, made = run_of(launch), LAUNCHES[launch]
     assert run.report.verdict == "FAIL"
@@ -265,6 +274,7 @@ def test_stop_saves_and_ends_training_and_says_so(run_of: Callable[[str], Audite
     assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
 
 
+@pytest.mark.thorough
 def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
     run = run_of("raise")
     assert run.outcome.status == 1
@@ -274,7 +284,8 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
 
 def test_every_fault_is_made_and_described() -> None:
     elsewhere = {"checkpoint_not_loaded", *rank_faults.NAMES}
-    assert {name for _, name in CASES} | elsewhere == set(FAULTS), "these are in test_resume.py and test_ranks.py"
+    made = {name for launch in LAUNCHES.values() for name in launch.faults}
+    assert made | elsewhere == set(FAULTS), "these are in test_resume.py and test_ranks.py"
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
 
 
@@ -285,6 +296,7 @@ def test_an_engine_that_lacks_a_layer_is_said_to_have_the_weights_of_no_sync(run
     assert "weights are those of no sync" in unsent.observed
 
 
+@pytest.mark.thorough
 def test_a_distance_that_top_p_explains_is_named_after_it(run_of: Callable[[str], Audited]) -> None:
     (found,) = [f for f in alarms(run_of("raise").report) if f.code == "RLS403"]
     assert "which is -ln 0.9" in found.observed

@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from rlstep_hooks.record.events import Generated, MicroBatch, RunStarted, WeightSync
 from tests.detection.outcomes import Detected, note
 from tests.reports import unproved
@@ -134,6 +136,7 @@ def test_two_ranks_with_a_reference_and_micro_batches_by_tokens(assets: Assets, 
         assert sum(samples) == 3 * 8, "half of each rollout"
 
 
+@pytest.mark.thorough
 def test_log_probs_of_the_engine_and_replaced_groups(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | {
         "algorithm.rollout_correction.bypass_mode": True,
@@ -150,6 +153,7 @@ def test_log_probs_of_the_engine_and_replaced_groups(assets: Assets, tmp_path: P
     assert lag1.max_abs_log_ratio > 1e-3
 
 
+@pytest.mark.thorough
 def test_rollouts_that_run_ahead(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | {
         "trainer.v1.trainer_mode": "colocate_async",

@@ -202,7 +202,16 @@ LAUNCHES = {
         faults={"worker_never_attached": 0, "optimizer_step_skipped": 1}, settings={}, ranks=2, on_fail="stop"
     ),
 }
-CASES = [(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
+VARIANTS = frozenset({"text", "engine", "copies", "reference", "resumed", "raise"})
+"""Launches that `nox -s thorough` makes: what they need of hooks and rules, the other launches need too."""
+
+
+def chosen(launch: str, *parameters: str) -> Any:
+    """The parameters of a test for one launch, marked where the launch is a variant."""
+    return pytest.param(launch, *parameters, marks=[pytest.mark.thorough] if launch in VARIANTS else [])
+
+
+CASES = [chosen(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +273,7 @@ def test_a_fault_of_ranks_is_found_with_its_update(name: str, run_of: Callable[[
     assert any(f.where.update is not None and f.where.update // 2 == at for f in found if f.where.rank == fault.rank)
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
+@pytest.mark.parametrize("launch", map(chosen, LAUNCHES))
 def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
     run, made = run_of(launch), LAUNCHES[launch]
     assert run.report.verdict == "FAIL"
@@ -276,6 +285,7 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     assert not elsewhere
 
 
+@pytest.mark.thorough
 def test_the_clip_is_that_of_the_model_whatever_the_optimizer_holds(run_of: Callable[[str], Audited]) -> None:
     report = run_of("copies").report
     assert "RLS810" not in {finding.code for finding in alarms(report)}
@@ -310,6 +320,7 @@ def test_faults_do_not_end_training(launch: str, run_of: Callable[[str], Audited
     assert run.report.counts.rollouts == LAUNCHES[launch].rows // 8
 
 
+@pytest.mark.thorough
 def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
     run = run_of("raise")
     assert run.outcome.status == 1
@@ -338,5 +349,5 @@ def test_a_missing_worker_is_told_with_what_to_do(run_of: Callable[[str], Audite
 
 
 def test_every_fault_is_made_and_described() -> None:
-    assert {name for _, name in CASES} == set(FAULTS)
+    assert {name for made in LAUNCHES.values() for name in made.faults} == set(FAULTS)
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())

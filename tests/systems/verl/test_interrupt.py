@@ -45,6 +45,7 @@ def test_a_run_that_is_told_to_end_is_judged_up_to_there(ended: Audited) -> None
     assert "interrupted" in ending(ended.report)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ended", ["SIGKILL"], indirect=True)
 def test_a_run_that_is_killed_is_not_evaluated(ended: Audited) -> None:
     assert ends(ended) == []
