@@ -12,6 +12,7 @@ from rlstep_hooks.judge.reduction.records import Lines
 from rlstep_hooks.judge.rollouts import rollout_of
 from rlstep_hooks.judge.rules.weights.replicas import ReplicasDiffer
 from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.record.cadence import PARTS
 from rlstep_hooks.record.events import Moment, Replica, ReplicaSums
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Replicas:
         if known is not None:
             self._found[key] = msgspec.structs.replace(known, occurrences=known.occurrences + 1)
             return
-        moved = [] if first.moment != "before" or left is None else _moved(looks, left)
+        comparable = first.moment == "before" and left is not None and left[0].part == first.part
+        moved = _moved(looks, left) if left is not None and comparable else []
         drifted = moved if 0 < len(moved) < len(looks) else []
         odd = drifted or _odd(looks)
         severity: Severity = "warning" if first.kind == "buffers" and first.moment != "begin" else "error"
@@ -95,7 +97,7 @@ class Replicas:
             observed=f"{_ranks(odd)} {'holds' if len(odd) == 1 else 'hold'} others{self._in_words(looks, differ)}",
             where=Where(rollout=rollout, update=first.update, rank=odd[0]),
             why=_why(first, drifted),
-            fix=_FIX[first.moment],
+            fix=_FIX[first.moment] if first.part is None or first.moment != "after" else _FIX_OF_PART,
         )
 
     def _in_words(self, looks: Sequence[ReplicaSums], differ: list[int]) -> str:
@@ -168,6 +170,11 @@ def _why(look: ReplicaSums, drifted: Sequence[int]) -> str:
         return f"since the last step something wrote to the {look.kind} of {_ranks(drifted)} alone"
     if look.moment == "begin":
         return "the ranks begin with different models, and average the gradients of different models from then on"
+    if look.moment == "after" and look.part is not None:
+        return (
+            "the step was not the same on all ranks, or something wrote to the weights of some within the last "
+            f"{PARTS} updates: of a large model each look reads one part"
+        )
     if look.moment == "after":
         return "the step was not the same on all ranks: gradients, optimizer state or settings differ"
     return "the ranks have parted before this step, and the mean of their gradients is the gradient of no model"
@@ -178,6 +185,7 @@ _FIX = {
     "before": "look at callbacks and hooks that write to the model on one rank, as those that only rank 0 runs",
     "after": "look at what the findings of single ranks say of this update, then at settings and optimizer state of these ranks",
 }
+_FIX_OF_PART = f"{_FIX['after']}; and at callbacks and hooks that write to the model on one rank"
 
 
 def _looks_of(record: Record) -> Iterator[ReplicaSums]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlstep_hooks.record.cadence import PARTS
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -32,19 +34,38 @@ def sum_of_bits(values: Tensor) -> Tensor:
     return flat[:whole].view(torch.int64).sum() + rest if whole else rest
 
 
+SMALL = 4096
+"""Numbers of a tensor that is read whole wherever parts are read."""
+
+
+def part_of(values: Tensor, part: int) -> Tensor:
+    """One of `PARTS` parts of a tensor, flat: neighbouring numbers. A small tensor is each of its parts."""
+    if values.numel() <= SMALL:
+        return values
+    flat = values.contiguous().reshape(-1)
+    size = -(-flat.numel() // PARTS)
+    size += -size % 8  # so that each part begins at a word of eight bytes
+    return flat[part * size : (part + 1) * size]
+
+
 class SumsOfMoment:
     """Sums of the bits of tensors at one moment, at which several watches ask for the same ones: each tensor is read once."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        self._sums: dict[tuple[int, int, torch.dtype, int | None], Tensor] = {}
 
     def begin(self) -> None:
         """A moment begins at which tensors may hold others than before."""
         self._sums = {}
 
-    def of(self, tensor: Tensor) -> Tensor:
-        """As `sum_of_bits`."""
-        at = (tensor.data_ptr(), tensor.numel(), tensor.dtype)
+    def of(self, tensor: Tensor, part: int | None = None) -> Tensor:
+        """The sum of the bits of a tensor.
+
+        Args:
+            tensor: The tensor.
+            part: Of which part of it (`part_of`); None for all.
+        """
+        at = (tensor.data_ptr(), tensor.numel(), tensor.dtype, part)
         if at not in self._sums:
-            self._sums[at] = sum_of_bits(tensor)
+            self._sums[at] = sum_of_bits(tensor if part is None else part_of(tensor, part))
         return self._sums[at]

@@ -127,6 +127,21 @@ class ReductionWatch:
         for of in self._followed:
             of.read_used(stepped)
 
+    def clip_factor(self) -> Tensor | None:
+        """What the gradients were multiplied by from the reduction to the step, () float32, as the largest followed one has it.
+
+        NaN where that is 0; None where they were not read at both places, or are no float32.
+        """
+        read = [of for of in self._followed if not of.left_out]
+        reduced = [piece for of in read for piece in of.reduced]
+        used = [piece for of in read for piece in of.used]
+        at_both = [positions for positions, _ in reduced] == [positions for positions, _ in used]
+        if not self._before_clip or not reduced or not at_both or any(of.used_dtype != "float32" for of in read):
+            return None
+        before, after = (torch.cat([numbers for _, numbers in pieces]) for pieces in (reduced, used))
+        largest = before.abs().argmax()
+        return torch.take(after, largest) / torch.take(before, largest)
+
     def after_step(
         self, update: int, *, norm: Tensor | None = None, limit: float | None = None, scale: float | None = 1.0
     ) -> None:

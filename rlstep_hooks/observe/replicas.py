@@ -7,12 +7,13 @@ All stays on the device until it can be fetched without waiting; nothing is sent
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
-from rlstep_hooks.observe.bits import sum_of_bits
+from rlstep_hooks.observe.bits import SumsOfMoment
 from rlstep_hooks.observe.deferred import DeferredValues
 from rlstep_hooks.record.events import ReplicaSums
 
@@ -59,27 +60,42 @@ class ReplicaWatch:
         self._role = role
         self._fetched: DeferredValues[ReplicaSums] = DeferredValues()
         self._held: list[tuple[ReplicaSums, Tensor]] = []
+        self.numbers = sum(tensor.numel() for group in self._groups if group.often for _, tensor in group.named)
+        """How many numbers are read around updates."""
 
-    def look(self, update: int, moment: Moment, sum_of: Callable[[Tensor], Tensor] = sum_of_bits) -> None:
+    def look(
+        self, update: int, moment: Moment, sums_of: SumsOfMoment | None = None, *, part: int | None = None
+    ) -> None:
         """Read what this rank holds.
 
         Args:
             update: The update that comes next at the beginning and before a step, else the one that was made.
             moment: When.
-            sum_of: Sums the bits of a tensor.
+            sums_of: Has the sums of what others have read at this moment.
+            part: Which part of each tensor is read, the same one on all ranks; None for all. Buffers are read whole: what they began
+                with is compared too.
         """
+        sums_of = sums_of or SumsOfMoment()
         first = moment == "begin"
         for group in self._groups:
             if not (first or group.often):
                 continue
             size = -(-len(group.named) // MOST_SUMS)
             starts = range(0, len(group.named), size)
+            read = None if group.kind == "buffers" else part
+            sum_of = partial(sums_of.of, part=read)
             sums = _sums([tensor for _, tensor in group.named], size, sum_of)
             if sums is None:
                 continue
             names = tuple(_name(group.named[start : start + size]) for start in starts) if first else ()
             event = ReplicaSums(
-                update=update, moment=moment, kind=group.kind, role=self._role, names=names, device=_device(sums)
+                update=update,
+                moment=moment,
+                kind=group.kind,
+                role=self._role,
+                names=names,
+                device=_device(sums),
+                part=read,
             )
             self._held.append((event, sums))
         del self._held[:-MOST_HELD]

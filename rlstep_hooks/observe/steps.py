@@ -19,6 +19,7 @@ from rlstep_hooks.observe.numbers import Columns
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.weight_probe import COLUMNS, WeightProbe
 from rlstep_hooks.observe.weight_sums import WeightSums
+from rlstep_hooks.record import cadence
 from rlstep_hooks.record.events import UpdateValues
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class StepFollower:
         """Whether several steps make one update, so that `before_part` sees what the optimizer uses."""
         self.gradient_scale: float | None = 1.0
         """By what the gradients of the optimizer are divided besides the clip; None where a gradient scaler decides it."""
+        self.part_of_update: Callable[[int], int | None] = lambda update: None
+        """The part of each tensor of a large model that is read around an update (`part_read`)."""
         self._recorder = recorder
         self._replay: OptimizerReplay | None = None
         self._gradients: GradientWatch | None = None
@@ -143,6 +146,11 @@ class StepFollower:
         with self._replicas_guard:
             watch.look(update, "begin")
 
+    def part_read(self, update: int) -> int | None:
+        """The part of each weight that is read around an update; None where all is. Shards are read whole: a rank has few of them."""
+        large = self._replicas is not None and self._replicas.numbers > cadence.READ_WHOLE
+        return self.part_of_update(update) if large else None
+
     def watch_graded(self, named: Iterable[tuple[str, Any]]) -> None:
         """Look which of these tensors get gradients."""
         self._graded = GradedTensors(named)
@@ -212,6 +220,12 @@ class StepFollower:
             if self._reduction is not None:
                 self._reduction.reduced()
 
+    def clip_factor(self) -> Tensor | None:
+        """As `ReductionWatch.clip_factor`, once the optimizer is about to step."""
+        with self._reduction_guard:
+            return None if self._reduction is None else self._reduction.clip_factor()
+        return None
+
     def see_seed(self, seed: Tensor) -> None:
         """What arrived at the loss of a micro-batch, ()."""
         if self._reduction is not None:
@@ -237,7 +251,7 @@ class StepFollower:
         self._look_before(update, whole=whole)
         with self._weights_guard:
             if self._sums is not None:
-                self._sums.before_step(update, self._bits.of)
+                self._sums.before_step(update, self._bits)
         with self._gradient_guard:
             if self._reached is not None:
                 self._known |= self._reached.look()
@@ -247,7 +261,8 @@ class StepFollower:
         self._bits.begin()
         with self._replicas_guard:
             if self._replicas is not None and whole:
-                self._replicas.look(update, "before", self._bits.of)
+                # What the update before has left, so that what was written since shows.
+                self._replicas.look(update, "before", self._bits, part=self.part_read(update - 1))
 
     def before_part(self, optimizer: Any) -> None:
         """One of several steps that make one update comes next, of the tensors in `param_groups`, whose gradients are there."""
@@ -279,7 +294,7 @@ class StepFollower:
             self._look_before(update, whole=whole)
         with self._weights_guard:
             if self._sums is not None and not self.in_parts:
-                self._sums.before_step(update, self._bits.of)
+                self._sums.before_step(update, self._bits)
             left_over = None if self._left_over is None else self._left_over.before_step()
             if self.probe is not None and left_over is not None:
                 self.probe.found_left_over(left_over)
@@ -312,7 +327,7 @@ class StepFollower:
         self._bits.begin()
         with self._weights_guard:
             if self._sums is not None and whole:
-                self._sums.after_step(self._bits.of)
+                self._sums.after_step(self._bits, part=self.part_read(update))
             if self.probe is not None:
                 self.probe.after_step(update, rate)
             if self._known:
@@ -321,7 +336,7 @@ class StepFollower:
                 self._left_over.begin()
         with self._replicas_guard:
             if self._replicas is not None and self._whole:
-                self._replicas.look(update, "after", self._bits.of)
+                self._replicas.look(update, "after", self._bits, part=self.part_read(update))
         with self._reduction_guard:
             if self._reduction is not None:
                 norm, limit = (None, None) if self._norm is None else self._norm

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.bits import sum_of_bits
+from rlstep_hooks.observe.bits import SumsOfMoment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 class WeightSums:
@@ -28,25 +28,30 @@ class WeightSums:
         self._parameters = [p for p in parameters if p.requires_grad and p.numel() and p.is_floating_point()]
         self._left: Tensor | None = None
         """The sums right after an update; None where they were not taken."""
+        self._part: int | None = None
+        """The part of each tensor that they are of; None for all."""
         self._held: list[tuple[int, Tensor]] = []
 
-    def after_step(self, sum_of: Callable[[Tensor], Tensor] = sum_of_bits) -> None:
+    def after_step(self, sums_of: SumsOfMoment | None = None, *, part: int | None = None) -> None:
         """An update was made; the weights that it leaves are those that the next one should begin with.
 
         Args:
-            sum_of: Sums the bits of a tensor.
+            sums_of: Has the sums of what others have read at this moment.
+            part: Which part of each tensor is read; None for all.
         """
-        self._left = self._sums(sum_of)
+        self._part = part
+        self._left = self._sums(sums_of)
 
-    def before_step(self, update: int, sum_of: Callable[[Tensor], Tensor] = sum_of_bits) -> None:
+    def before_step(self, update: int, sums_of: SumsOfMoment | None = None) -> None:
         """The optimizer is about to step; arguments as in `after_step`."""
         left, self._left = self._left, None
-        now = None if left is None else self._sums(sum_of)
+        now = None if left is None else self._sums(sums_of)
         if left is not None and now is not None and now.device == left.device:
             self._held.append((update, (now != left).sum().float().reshape(1)))
 
-    def _sums(self, sum_of: Callable[[Tensor], Tensor]) -> Tensor | None:
-        sums = [sum_of(p.detach()) for p in self._parameters]
+    def _sums(self, sums_of: SumsOfMoment | None) -> Tensor | None:
+        sums_of = sums_of or SumsOfMoment()
+        sums = [sums_of.of(p.detach(), self._part) for p in self._parameters]
         return torch.stack(sums) if len({of.device for of in sums}) == 1 else None
 
     def work_up(self) -> list[tuple[int, Tensor]]:

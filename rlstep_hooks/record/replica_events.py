@@ -23,6 +23,8 @@ class ReplicaSums(Event, frozen=True, kw_only=True, gc=False, tag="replica_sums"
     role: Role = "policy"
     sums: tuple[int, ...] = ()
     """One number a tensor, or a few neighbouring tensors; below 2**48."""
+    part: int | None = None
+    """Which part of each large tensor they are of (`rlstep_hooks.record.cadence.PARTS`); None for all."""
     names: tuple[str, ...] = ()
     """Their names, when training begins."""
     device: str = ""

@@ -60,3 +60,15 @@ def test_a_gradient_of_another_loss_says_what_is_known_of_its_value(
     [gradient] = [finding for finding in found if finding.code == "RLS805"]
     assert words in gradient.why
     assert other == any(finding.code == "RLS801" for finding in found)
+
+
+def without_gradient(norm: float | None) -> list[str]:
+    """What is found of an update whose probed weights have no gradient, where the norm of all gradients is known to be this."""
+    taught = measured(run(), "microbatches", max_abs_advantage=1.2, clipped=0.0)
+    found = judged(measured(taught, "updates", 4, with_gradient=0, gradient_norm=norm, gradient_limit=1.0))
+    return [finding.code for finding in found]
+
+
+def test_a_norm_that_is_not_known_is_no_norm_of_zero() -> None:
+    assert without_gradient(0.0) == ["RLS809"]
+    assert without_gradient(0.5) == without_gradient(None) == []

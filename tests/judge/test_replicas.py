@@ -20,7 +20,12 @@ Sums = tuple[int, ...]
 
 
 def looks(
-    *of_ranks: Sums, update: int = 0, moment: Moment = "begin", kind: Replica = "weights", devices: Sums = ()
+    *of_ranks: Sums,
+    update: int = 0,
+    moment: Moment = "begin",
+    kind: Replica = "weights",
+    devices: Sums = (),
+    part: int | None = None,
 ) -> list[ReplicaSums]:
     """What the ranks hold at one look."""
     return [
@@ -32,6 +37,7 @@ def looks(
             sums=sums,
             names=NAMES[: len(sums)] if moment == "begin" else (),
             device=f"device {devices[rank]}" if devices else "cpu",
+            part=part,
         )
         for rank, sums in enumerate(of_ranks)
     ]
@@ -75,6 +81,21 @@ def test_of_three_ranks_the_odd_one_is_named() -> None:
     (finding,), _ = found(looks(A, A, A), looks(C, B, B, moment="after"))
     assert finding.where.rank == 0
     assert "the step was not the same" in finding.why
+
+
+def test_in_a_part_that_was_not_read_before_nobody_knows_whether_the_step_parted_the_ranks() -> None:
+    (finding,), _ = found(
+        looks(A, A), looks(B, B, update=4, moment="before", part=3), looks(B, C, update=4, moment="after", part=4)
+    )
+    assert "or something wrote to the weights of some within the last 7 updates" in finding.why
+    assert "hooks that write to the model" in finding.fix
+
+
+def test_a_rank_has_not_moved_where_another_part_was_read() -> None:
+    (finding,), _ = found(
+        looks(A, A), looks(A, A, moment="after", part=0), looks(A, B, update=2, moment="before", part=1)
+    )
+    assert "the ranks have parted before this step" in finding.why
 
 
 def test_buffers_that_each_rank_counts_for_itself_are_no_fault() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.record.cadence import ALL_OF_FIRST, ONE_OF, WORDS
+from rlstep_hooks.record.cadence import ALL_OF_FIRST, ONE_OF, PARTS, READ_WHOLE, WORDS
 from rlstep_hooks.systems.engine.links import limited, yes
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ OF_UPDATES: dict[LinkName, Link] = {
         often="whole",
     ),
     "gradient norm": yes(
-        "of all gradients at the step, against max_grad_norm",
+        "of all gradients at the step, against max_grad_norm; among several processes, of a model of more than "
+        f"{READ_WHOLE // 10**6} million numbers, from the second to the {ALL_OF_FIRST}th cycle in one update of {PARTS}, and in the "
+        "others what the clip returned times what followed gradients were multiplied by",
         "with sharded parameters, only one process's part",
         often="whole",
     ),
@@ -126,7 +128,8 @@ LINKS: dict[LinkName, Link] = {
     ),
     "replicas": yes(
         "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
-        "frozen weights when training begins",
+        f"frozen weights when training begins; of a model of more than {READ_WHOLE // 10**6} million numbers one part of {PARTS} of "
+        f"each tensor around the steps of the second to the {ALL_OF_FIRST}th cycle",
         "not shards",
         often="whole",
         proved=(*_USUAL, "ZeRO-0", "ZeRO-1", "ZeRO-2", "offload"),

@@ -319,14 +319,14 @@ def test_watches_of_one_moment_read_a_tensor_once_and_the_next_moment_reads_it_a
     replicas, sums, moment = ReplicaWatch(groups), WeightSums([weight]), SumsOfMoment()
     summed = mock.Mock(side_effect=sum_of_bits)
     with mock.patch("rlstep_hooks.observe.bits.sum_of_bits", summed):
-        sums.after_step(moment.of)
-        replicas.look(0, "after", moment.of)
+        sums.after_step(moment)
+        replicas.look(0, "after", moment)
         assert summed.call_count == 1
         moment.begin()
         with torch.no_grad():
             weight[0] = 3.0
-        replicas.look(1, "before", moment.of)
-        sums.before_step(1, moment.of)
+        replicas.look(1, "before", moment)
+        sums.before_step(1, moment)
         assert summed.call_count == 2
     assert [(update, moved.item()) for update, moved in sums.work_up()] == [(1, 1.0)]
     replicas.send()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -325,6 +326,24 @@ def clip_of_own_shard(trainer: Any) -> None:
     _clips(trainer, clip)
 
 
+def clip_left_out_later(trainer: Any) -> None:
+    """From update 2 on the clip returns the norm and leaves the gradients as they are."""
+    clip = trainer.accelerator.clip_grad_norm_
+
+    def clip_grad_norm_(parameters: Any, limit: float, *args: Any, **kwargs: Any) -> Any:
+        return clip(parameters, limit if trainer.state.global_step < 2 else math.inf, *args, **kwargs)
+
+    trainer.accelerator.clip_grad_norm_ = clip_grad_norm_
+
+
+class _WritesOnRankOne(TrainerCallback):  # type: ignore[misc]
+    """Once update 2 is made, rank 1 makes a tensor larger that no probe reads."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step == 3 and RANK == 1:
+            next(of for name, of in model.named_parameters() if "layers.1.mlp.up_proj" in name).data.mul_(1.01)
+
+
 BEFORE_BUILT: dict[str, Callable[[Any], None]] = {"outside": outside_of_buckets}
 """By the word of a case: what is done to the model before the trainer gets it."""
 AFTER_BUILT: dict[str, Callable[[Any], None]] = {
@@ -346,5 +365,7 @@ AFTER_BUILT: dict[str, Callable[[Any], None]] = {
     "noclip": clip_left_out,
     "valueclip": clip_of_values,
     "shardclip": clip_of_own_shard,
+    "lateclip": clip_left_out_later,
+    "drift": lambda trainer: trainer.add_callback(_WritesOnRankOne()),
 }
 """By the word of a case: what is done to the trainer before it trains."""

@@ -31,7 +31,7 @@ OWN = "each rank's own gradient: nothing of another rank"
 
 _USUAL = ("gas1", "gas2", "gas3-bf16", "half", "lora", "checkpointing", "uneven", "unclipped", "loose")
 HEALTHY: dict[str, tuple[str, ...]] = {
-    "ddp": (*_USUAL, "fp16hook"),
+    "ddp": (*_USUAL, "fp16hook", "large", "large-gas3-bf16"),
     "fsdp1": (*_USUAL, "flat"),
     "fsdp2": _USUAL,
 }
@@ -74,6 +74,8 @@ FOUND: dict[str, dict[str, Found]] = {
         ),
         "notmean": ("RLS812", 1, 0, OWN + ", after the gradients had been reduced"),
         "shardclip": ("RLS812", None, 0, "a factor of "),
+        "large-lateclip": ("RLS812", None, 2, "a factor of 1 for a norm of "),
+        "large-drift": ("RLS419", 1, 3, "rank 1 holds others in 1 of 26 tensors: model.layers.1.mlp.up_proj.weight"),
     },
     "fsdp1": _ALIKE
     | {

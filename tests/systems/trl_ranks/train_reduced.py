@@ -15,6 +15,7 @@ import traceback
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import accelerate.state
 import torch
@@ -23,6 +24,7 @@ from accelerate.state import AcceleratorState, DistributedType, GradientState
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.record import cadence
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.systems.trl_ranks.reduction_faults import AFTER_BUILT, BEFORE_BUILT
 
@@ -30,7 +32,7 @@ STEPS = 4
 
 
 def settings_of(words: list[str]) -> dict[str, Any]:
-    """The settings of a case."""
+    """The settings of a case. (`large`: the model is read as if it were a large one.)"""
     accumulation = next((int(word[3:]) for word in words if word.startswith("gas")), 2)
     found: dict[str, Any] = {
         "gradient_accumulation_steps": accumulation,
@@ -111,7 +113,8 @@ def train(folder: Path, deployment: str, case: str) -> dict[str, Any]:
     )
     if fault in AFTER_BUILT:
         AFTER_BUILT[fault](trainer)
-    trainer.train()
+    with mock.patch.object(cadence, "READ_WHOLE", 0 if "large" in words else cadence.READ_WHOLE):
+        trainer.train()
     report = audit.report
     return {
         "verdict": report.verdict,

@@ -116,7 +116,10 @@ class GradientMissing(Rule):
             return
         values, event, place = window.update
         del self._windows[index]
-        if not (window.signal and window.alive):
+        unknown = values.gradient_norm is None and bool(
+            values.gradient_limit
+        )  # computed, and no number: there may be gradients
+        if not (window.signal and window.alive) or (unknown and not values.with_gradient):
             return
         if not self.holds(bool(values.with_gradient or values.gradient_norm)):
             self.fail(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed, part_read
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
@@ -27,8 +29,6 @@ from rlstep_hooks.systems.trl.observe.settings import OptimizerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from torch import Tensor
 
     from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.session.recorder import Recorder
@@ -61,6 +61,8 @@ class UpdateObserver:
         self._windows = self.version
         self._microbatches = 0
         self._handles: list[Any] = []
+        self._norm_before_clip: Tensor | None = None
+        """What the clip of this update returned."""
         self._inner: EngineFollower | None = None
         """What the engine's optimizer does within them."""
         self._engine: EngineSteps | None = None
@@ -83,6 +85,7 @@ class UpdateObserver:
         self._written: int | None = None
         """Probed tensors that were written to between that step and this one."""
         self.steps = StepFollower(recorder)
+        self.steps.part_of_update = partial(part_read, per_cycle=per_cycle)
         self.settings: OptimizerSettings | None = None
         self._facts_guard = Guard(recorder, ("weights",))
         self._before_guard = Guard(recorder, ("weights", "learning_rate"))
@@ -156,14 +159,24 @@ class UpdateObserver:
             if self._own_scaler is not None:
                 self.steps.gradient_scale = None
             # accelerator.py 1.15.0:2989: the only place where transformers clips (trainer.py 5.23.0:2769, 2780; earlier releases in the
-            # loop itself), once gradients are reduced and before a scaler divides them. Seen to give reduced gradients in TRL 1.16.0.
+            # loop itself), once gradients are reduced and before a scaler divides them. Seen in TRL 1.16.0 to give reduced gradients,
+            # and to return their norm.
             self._hooks.wrap(
-                self._trainer.accelerator, "clip_grad_norm_", before=self._before_clip, topics=("reduction",)
+                self._trainer.accelerator,
+                "clip_grad_norm_",
+                before=self._before_clip,
+                after=self._after_clip,
+                topics=("reduction",),
             )
 
     def _before_clip(self, call: Call) -> None:
+        self._norm_before_clip = None
         if self.active:
             self.steps.gradients_reduced()
+
+    def _after_clip(self, call: Call) -> None:
+        whole = isinstance(call.result, Tensor) and not hasattr(call.result, "to_local")
+        self._norm_before_clip = call.result.detach() if whole and call.result.numel() == 1 else None
 
     def _watch_schedule(self) -> None:
         with self._facts_guard:
@@ -291,6 +304,7 @@ class UpdateObserver:
             return
         cycle = self._windows // self._per_cycle
         whole = is_compared_whole(cycle)
+        limit: float | None = None
         with self._before_guard:
             rate = optimizer.param_groups[0]["lr"]
             self._rate = rate if isinstance(rate, float) else _own(rate)
@@ -298,14 +312,31 @@ class UpdateObserver:
             self._follow_schedule()
             self._written = self._count_written()
             limit = self._limit() if whole else None
-            if limit:
-                self.steps.see_norm(self._windows, norm_of_gradients(self._clipped(optimizer)), limit)
-            elif whole:
+            if whole and not limit:
                 self.steps.see_no_clip()
         if self.settings is not None and is_compared(cycle):
             self.settings.tell(self._recorder, stepped=self.version > 0)
         probed = bool(self._written) or is_probed(cycle)
         self.steps.before_step(self._windows, replayed=is_compared(cycle), probed=probed, whole=whole)
+        with self._before_guard:
+            if limit:
+                self.steps.see_norm(self._windows, self._norm_of_step(optimizer), limit)
+
+    def _norm_of_step(self, optimizer: Any) -> Tensor | None:
+        """The norm of the gradients that the optimizer is about to use.
+
+        It takes a pass over all of them. Where only parts of a large model's weights are read, the pass is made in one of `PARTS`
+        updates. In the others the norm is the one that the clip returned, times the factor by which followed gradients have changed
+        since before it: the factor shows a clip that is not applied, and gradients that change after it. It is NaN where these are
+        all 0 and others are not.
+        """
+        before_clip, self._norm_before_clip = self._norm_before_clip, None
+        plain = not self._sharded and self._own_scaler is None
+        if self.steps.part_read(self._windows) and before_clip is not None and plain:
+            factor = self.steps.clip_factor()
+            if factor is not None and factor.device == before_clip.device:
+                return torch.where(before_clip == 0, before_clip, before_clip * factor)
+        return norm_of_gradients(self._clipped(optimizer))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
