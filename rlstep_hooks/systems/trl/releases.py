@@ -54,6 +54,12 @@ class TrlRelease(msgspec.Struct, frozen=True):
         return Version(Version(self.transformers).base_version) < Version("4.52")
 
     @property
+    def norms_never_decay(self) -> bool:
+        """Whether parameters that are named `norm` alone are left out of weight decay: in transformers 4.57.6 and later ones, not
+        in 4.51.3 (`Trainer.get_decay_parameter_names`). Nobody read those between."""
+        return Version(Version(self.transformers).base_version) >= Version("4.57")
+
+    @property
     def loss_includes_accumulation(self) -> bool:
         """0.22 and later divide by the accumulation inside `_compute_loss`; before, transformers does."""
         return self.since("0.22")

@@ -57,6 +57,13 @@ class Observer(ABC):
     def logged(self, logs: dict[str, Any]) -> None:  # noqa: B027 - not every observer looks
         """The trainer logged."""
 
+    def update_passed(self, updates: int) -> None:  # noqa: B027 - not every trainer evaluates by its own loop
+        """What follows an update is over: the next one is made, or training ended.
+
+        Args:
+            updates: Updates made before.
+        """
+
     def evaluated(self) -> None:  # noqa: B027 - not every trainer sends it
         """An evaluation ended."""
 

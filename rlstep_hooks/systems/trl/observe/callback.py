@@ -23,6 +23,7 @@ from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.trl.observe.adapter import Observer, TrainerAdapter, adapter_of
 from rlstep_hooks.systems.trl.observe.deployment import deployment_of, engine_faults
+from rlstep_hooks.systems.trl.observe.documented_optimizer import note_training_call
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.settings import of_construction
@@ -127,6 +128,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A window ended."""
         self._notice_late(state)
+        if self._observer is not None:
+            self._observer.update_passed(state.global_step - 1)
         self._act(control, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -153,6 +156,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training ended without an exception."""
         self._notice_late(state)
+        if self._observer is not None:
+            self._observer.update_passed(state.global_step)
         self._saw_begin = False
         if self._session.running:
             self._completed()
@@ -297,6 +302,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def _around_train(self, patch: Patches, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         self._sees_train = True
+        note_training_call(instance)
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as error:

@@ -100,6 +100,28 @@ def own_construction(trainer: Any, read: tuple[str, ...] = READ) -> bool:
     return _overriding(type(trainer), "__init__", read) is not None
 
 
+def own_loader(trainer: Any, read: tuple[str, ...] = READ) -> bool:
+    """Whether somebody's own code decides which rows the loader gives in which order."""
+    return any(
+        name in vars(trainer) or _overriding(type(trainer), name, read) is not None
+        for name in ("get_train_dataloader", "_get_train_sampler")
+    )
+
+
+def own_evaluation(trainer: Any) -> bool:
+    """Whether somebody's own code may decide when the trainer evaluates: an override, or a callback at the end of an update."""
+    by_trainer = any(
+        name in vars(trainer) or _overriding(type(trainer), name, READ) is not None
+        for name in ("evaluate", "_maybe_log_save_evaluate", "_evaluate")
+    )
+    known = (*READ, "rlstep_hooks")
+    by_callback = any(
+        _overriding(type(callback), "on_step_end", known) is not None or "on_step_end" in vars(callback)
+        for callback in trainer.callback_handler.callbacks
+    )
+    return by_trainer or by_callback
+
+
 def own_advantages(trainer: Any, read: tuple[str, ...] = READ) -> str:
     """Why the advantages of a trainer need not be those of TRL's documentation; empty where they are."""
     names = ("_generate_and_score_completions", "_calculate_rewards")

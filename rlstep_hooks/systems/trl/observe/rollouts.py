@@ -20,6 +20,7 @@ from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advantages
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import token_mask
+from rlstep_hooks.systems.trl.observe.order_of_rows import RowOrder
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
@@ -85,6 +86,7 @@ class RolloutHooks:
         self._generated = GeneratedWatch(trainer, recorder)
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
+        self._row_order = RowOrder(trainer, schedule, read=adapter.read == READ)
         self._rows_guard = Guard(recorder, ("rows",))
         self._rewards_guard = Guard(recorder, ("rewards",))
 
@@ -279,6 +281,9 @@ class RolloutHooks:
                 repeated=self._served_again(rows, intact) if purpose == "training" else None,
             )
         ]
+        if purpose == "training":
+            with self._rows_guard:
+                self._row_order.look(rows, seen.schedule.samples_per_prompt, recorder)
         if not replayed:
             seen.identities.sampled(index, seen.updates.version)
         with torch.no_grad():

@@ -6,12 +6,14 @@ Sizes that a cycle follows are read from the arguments. What the trainer compute
 
 from __future__ import annotations
 
+import os
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
+from rlstep_hooks.systems.trl.observe.documented_optimizer import WeightDecay, documented_settings
 from rlstep_hooks.systems.trl.observe.limits import own_construction
 
 if TYPE_CHECKING:
@@ -93,12 +95,14 @@ def of_copies(trainer: Any) -> SettingsWatch:
     def read() -> Iterator[Setting]:
         yield from attributes(trainer, copied, "trainer.")
         yield from _weights(trainer, given) if copied else ()
+        yield from _autocast(trainer)
 
     def right() -> dict[str, Any]:
         found = {f"trainer.{name}": getattr(args, argument) for name, argument in copied.items()}
         if "epsilon_high" in copied and args.epsilon_high is None:
             found["trainer.epsilon_high"] = args.epsilon
-        return found | {name: _padded(given, len(own)) for name, own in _weights(trainer, given)}
+        found |= {name: _padded(given, len(own)) for name, own in _weights(trainer, given)}
+        return found | {name: _configured_precision(args) for name, _ in _autocast(trainer)}
 
     return SettingsWatch(read, right, since="configuration")
 
@@ -119,6 +123,12 @@ def of_training(trainer: Any) -> SettingsWatch:
         yield "scaling of the adapters", tuple(sorted({value for of in of_adapters for value in of.values()}))
 
     return SettingsWatch(read, since="train_begin")
+
+
+def of_evaluation(trainer: Any) -> SettingsWatch:
+    """The mode that the model evaluates in: a GRPOTrainer takes what its model does in training mode for training (all releases)."""
+    name = "training mode of the model in an evaluation"
+    return SettingsWatch(lambda: [(name, trainer.model.training)], lambda: {name: False}, since="configuration")
 
 
 def _copied(trainer: Any) -> dict[str, str]:
@@ -159,6 +169,18 @@ def _in_float32(value: float) -> float:
     return rounded
 
 
+def _autocast(trainer: Any) -> Iterator[Setting]:
+    """The precision of autocast, where the trainer's arguments or the launcher decide it and no engine has its own."""
+    if not getattr(trainer, "is_deepspeed_enabled", False):
+        yield "accelerator.mixed_precision", str(trainer.accelerator.mixed_precision)
+
+
+def _configured_precision(args: Any) -> str:
+    """`fp16` and `bf16` of the arguments, else what the launcher asks for (training_args.py 4.51.3:1827 to 5.23.0:1615)."""
+    configured = "fp16" if args.fp16 else "bf16" if args.bf16 else None
+    return configured or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+
+
 # The optimizer
 
 
@@ -188,8 +210,7 @@ class OptimizerSettings:
         """
         certain = self._lasting
         if not stepped:
-            groups = partial(_of_groups, self._trainer, self._optimizer, "lr", "initial_lr")
-            certain = SettingsWatch(groups, self._built, since="configuration")
+            certain = self._beside_documented()
         if certain.tell(recorder):
             self._followed.changes()  # those of `certain` among them are told
         else:
@@ -204,22 +225,42 @@ class OptimizerSettings:
             since="configuration",
         )
 
-    def _built(self) -> dict[str, Any]:
-        """What transformers builds the optimizer with; nothing where somebody else built it."""
-        args, made, groups = self._trainer.args, self._optimizer.defaults, self._optimizer.param_groups
-        # A static method from 4.51 to 5.23; `create_optimizer` calls it.
-        kind, given = type(self._trainer).get_optimizer_cls_and_kwargs(args)
-        own = type(self._optimizer) is kind and all(made.get(name) == value for name, value in given.items())
-        members = [group["params"] for group in groups] if self._members is None else self._members
-        if not own or len(members) != len(groups) or not _grouped_by_decay(self._trainer, members):
-            return {}
-        of_all = {**made, "lr": groups[0]["lr"], "initial_lr": args.learning_rate}
-        return {
-            _name(name, place): value
-            for place, parameters in enumerate(members)
-            for name, value in {**of_all, "weight_decay": 0.0 if place else args.weight_decay}.items()
-            if parameters
-        }
+    def _beside_documented(self) -> SettingsWatch:
+        """Compares the groups with those that transformers builds; with nothing where somebody else built the optimizer."""
+        trainer, optimizer, groups = self._trainer, self._optimizer, self._optimizer.param_groups
+        own = self._members is None
+        decay = WeightDecay(trainer, self._members or [group["params"] for group in groups], len(groups))
+        documented = documented_settings(trainer, optimizer, certain=own)
+        built = documented if documented is not None and decay.known() else {}
+
+        def read() -> Iterator[Setting]:
+            yield from _of_groups(trainer, optimizer, "lr", "initial_lr")
+            if built:
+                yield from ((name, now) for name, _, now in _misplaced(decay, groups))
+
+        def right() -> dict[str, Any]:
+            if not built:
+                return {}
+            of_all = {**built, "lr": groups[0]["lr"], "initial_lr": trainer.args.learning_rate}
+            found = {
+                _name(name, place): value
+                for place in range(len(groups))
+                if decay.has(place)
+                for name, value in {**of_all, "weight_decay": decay.of_group(place)}.items()
+                if value is not None
+            }
+            return found | {name: wanted for name, wanted, _ in _misplaced(decay, groups)}
+
+        return SettingsWatch(read, right, since="configuration")
+
+
+def _misplaced(decay: WeightDecay, groups: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
+    """Of the parameters that stand in a group of another decay the first: name of the setting, right value, and value now."""
+    found = decay.misplaced([group["weight_decay"] for group in groups])
+    if not found:
+        return []
+    (first, right, now), others = found[0], len(found) - 1
+    return [(f"optimizer.weight_decay of {first}" + (f" and {others} others" if others else ""), right, now)]
 
 
 def _of_groups(trainer: Any, optimizer: Any, *also: str) -> Iterator[Setting]:
@@ -239,15 +280,3 @@ def _of_optimizer(trainer: Any, optimizer: Any) -> Iterator[Setting]:
 
 def _name(setting: str, place: int) -> str:
     return f"optimizer.{setting} of group {place}"
-
-
-def _grouped_by_decay(trainer: Any, members: Sequence[Sequence[Any]]) -> bool:
-    """Whether the groups with these parameters are the two of `Trainer.create_optimizer`: with decay, and without."""
-    if len(members) != 2:
-        return False
-    decays = set(trainer.get_decay_parameter_names(trainer.model))
-    wanted: list[set[int]] = [set(), set()]
-    for name, parameter in trainer.model.named_parameters():
-        if parameter.requires_grad:
-            wanted[0 if name in decays else 1].add(id(parameter))
-    return all({id(p) for p in parameters} == ids for parameters, ids in zip(members, wanted, strict=True))

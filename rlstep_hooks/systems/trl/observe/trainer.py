@@ -24,9 +24,11 @@ from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.microbatches import MicroBatchHooks
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.observation import Observation
+from rlstep_hooks.systems.trl.observe.planned_evaluations import PlannedEvaluations
 from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
 from rlstep_hooks.systems.trl.observe.sampled import SampledWatch
+from rlstep_hooks.systems.trl.observe.settings import of_evaluation
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class TrlObserver(Observer):
         self._order_guard = Guard(recorder, ("order",))
         self._epochs = epochs
         self._evaluation_batches = 0
+        self._mode = of_evaluation(trainer)
+        self._evaluations = PlannedEvaluations(trainer)
 
     @property
     def updates_made(self) -> int:
@@ -117,6 +121,7 @@ class TrlObserver(Observer):
     def _evaluates(self, call: Call) -> Iterator[None]:
         seen = self._observation
         self._evaluation_batches += 1
+        self._mode.tell(self.recorder)
         outer, seen.activity = seen.activity, Activity("evaluation")
         try:
             yield
@@ -126,10 +131,16 @@ class TrlObserver(Observer):
     def evaluated(self) -> None:
         """An evaluation ended (TrainerCallback.on_evaluate, all releases)."""
         with self._order_guard:
+            self._evaluations.evaluated()
             batches, rollouts = self._evaluation_batches, self._rollouts.of_evaluation
             self._evaluation_batches = self._rollouts.of_evaluation = 0
             if batches:
                 self.recorder.emit(Evaluated(at=self.recorder.now(), batches=batches, rollouts=rollouts))
+
+    def update_passed(self, updates: int) -> None:
+        """What follows an update is over: the next one is made, or training ended."""
+        with self._order_guard:
+            self._evaluations.passed(updates, self.recorder)
 
     def epoch_ended(self, *, stopping: bool, run_over: bool) -> None:
         """A pass of the loader ended (TrainerCallback.on_epoch_end, all releases)."""
