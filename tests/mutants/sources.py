@@ -8,12 +8,13 @@ import inspect
 import sys
 import types
 from collections import defaultdict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.mutants.operators import Mutation, mutated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 def source_of(module: str) -> str:
@@ -49,16 +50,28 @@ class NoMutantError(Exception):
 class LivingFunctions:
     """The functions of some modules, wherever a reference to them is held: in decorators and closures too.
 
-    They are looked up once, because what `gc.freeze` has put aside is not listed any more.
+    They are looked up once, because what `gc.freeze` puts aside is not listed any more.
     """
 
     def __init__(self, modules: Iterable[str]) -> None:
         self._files = {name: str(importlib.import_module(name).__file__) for name in modules}
         self._found: defaultdict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
         files = set(self._files.values())
+        gc.unfreeze()
         for function in gc.get_objects():
             if isinstance(function, types.FunctionType) and function.__code__.co_filename in files:
                 self._found[_place(function.__code__)].append(function)
+
+    @contextmanager
+    def in_force(self, mutation: Mutation) -> Iterator[None]:
+        """Run with a mutation, and without it again."""
+        before = [(function, function.__code__) for functions in self._found.values() for function in functions]
+        self.put_in_force(mutation)
+        try:
+            yield
+        finally:
+            for function, code in before:
+                function.__code__ = code
 
     def put_in_force(self, mutation: Mutation) -> None:
         """Give the mutated function's code to all that have the unmutated one.

@@ -37,30 +37,34 @@ def note_training_call(trainer: Any) -> None:
         _built_in_training.discard(trainer)
 
 
-def documented_settings(trainer: Any, optimizer: Any, *, certain: bool) -> dict[str, Any] | None:
-    """What each group of the optimizer must have, besides weight decay; None where somebody else may have built it.
+def builds_its_own(trainer: Any, optimizer: Any) -> bool:
+    """Whether a trainer built its optimizer in this call of `train`, by transformers' own methods."""
+    return trainer in _built_in_training and _builds_it_as_read(trainer) and _documented(trainer, optimizer) is not None
 
-    Args:
-        trainer: A trainer of transformers.
-        optimizer: The torch optimizer inside its own.
-        certain: Whether nobody else builds optimizers here as the trainer's own arguments say, such as an engine. Where somebody may,
-            the optimizer must have been built with the documented settings.
-    """
-    wanted = _arguments(trainer.args)
-    if wanted is None or type(optimizer) is not wanted[0] or not _builds_it_as_read(trainer):
+
+def documented_settings(trainer: Any, optimizer: Any) -> dict[str, Any] | None:
+    """What each group of the optimizer must have, besides weight decay; None for an optimizer of another class."""
+    documented = _documented(trainer, optimizer)
+    if documented is None:
         return None
-    kind, given = wanted
-    made: dict[str, Any] = getattr(optimizer, "defaults", {})
-    if not (certain and trainer in _built_in_training) and any(
-        made.get(name) != value for name, value in given.items()
-    ):
-        return None
+    kind, given = documented
     own = {
         name: parameter.default
         for name, parameter in inspect.signature(kind).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
     return {**own, **given}
+
+
+def is_built_as_documented(trainer: Any, optimizer: Any) -> bool:
+    """Whether whoever built the optimizer gave it the documented settings."""
+    documented = _documented(trainer, optimizer)
+    return documented is not None and all(optimizer.defaults.get(name) == of for name, of in documented[1].items())
+
+
+def _documented(trainer: Any, optimizer: Any) -> tuple[Any, dict[str, Any]] | None:
+    wanted = _arguments(trainer.args)
+    return wanted if wanted is not None and type(optimizer) is wanted[0] else None
 
 
 def _arguments(args: Any) -> tuple[type, dict[str, Any]] | None:
@@ -129,6 +133,14 @@ class WeightDecay:
         wanted = {decay for parameter in self._members[place] if (decay := self._of(parameter)) is not None}
         return wanted.pop() if len(wanted) == 1 else None
 
+    def as_documented(self) -> bool:
+        """Whether the groups are the two of `Trainer.create_optimizer`: with decay, and without."""
+        decaying = [
+            {decays for parameter in group if (decays := self._decays(parameter)) is not None}
+            for group in self._members
+        ]
+        return len(decaying) == 2 and decaying[0] <= {True} and decaying[1] <= {False}
+
     def misplaced(self, in_force: Sequence[float]) -> list[tuple[str, float, float]]:
         """Parameters of groups that hold such as need different decays: name, right decay, and that in force.
 
@@ -144,12 +156,16 @@ class WeightDecay:
         ]
 
     def _of(self, parameter: Any) -> float | None:
+        decays = self._decays(parameter)
+        return None if decays is None else self._configured if decays else 0.0
+
+    def _decays(self, parameter: Any) -> bool | None:
         name = self._names[id(parameter)].lower()
         if id(parameter) in self._in_norms or _NEVER_DECAY.search(name):
-            return 0.0
+            return False
         if _NEWER.search(name):
-            return 0.0 if self._norms_never_decay else None
-        return self._configured
+            return False if self._norms_never_decay else None
+        return True
 
 
 def _in_layer_norms(model: Any) -> set[int]:

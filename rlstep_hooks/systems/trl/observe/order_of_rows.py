@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _PROMPTS = 64
 """Prompts that are looked at: each is read from the data set once more."""
+_ROWS = 200_000
+"""Rows of the largest set whose order is looked at."""
+_AS_IT_STANDS = "that of the data set"
 _PASSES = 4
 """Passes whose order is taken for right too: somebody may have looked at the loader's first batches before training."""
 
@@ -34,8 +37,10 @@ class RowOrder:
     def __init__(self, trainer: Any, schedule: Schedule, *, read: bool) -> None:
         self._trainer = trainer
         self._prompts = int(schedule.prompts_per_rollout)
-        self._next = 0
-        rows = getattr(trainer, "train_dataset", None)
+        self._given: list[list[Any]] = []
+        """Prompts of the rollouts so far."""
+        rows: Any = getattr(trainer, "train_dataset", None)
+        self._seed = int(trainer.args.seed) if getattr(trainer.args, "shuffle_dataset", True) else None
         self._looks = (
             read
             and self._prompts == schedule.prompts_per_rollout
@@ -43,6 +48,7 @@ class RowOrder:
                 trainer.args, "steps_per_generation"
             )  # before, a rollout is no whole chunk of the loader (0.16, 0.17)
             and hasattr(rows, "__len__")
+            and len(rows) <= _ROWS
             and "prompt" in (getattr(rows, "column_names", None) or ())
             and trainer.accelerator.num_processes == 1
             and not trainer.state.global_step
@@ -53,6 +59,9 @@ class RowOrder:
     def look(self, rows: Any, samples_per_prompt: int, recorder: EventRecorder) -> None:
         """Compare the rows of the next training rollout, and record once if they are others.
 
+        Rollouts that come again or are left out are the business of other rules: each must have a chunk of the right order, and none
+        that lies before an earlier one's.
+
         Args:
             rows: What was submitted for generation, each prompt as often as it has samples.
             samples_per_prompt: The size of a group.
@@ -60,51 +69,59 @@ class RowOrder:
         """
         if not self._looks:
             return
-        place, self._next = self._next, self._next + self._prompts
-        size = len(self._trainer.train_dataset)
-        if self._next > min(size, max(_PROMPTS, self._prompts)) or not _are_rows(rows):
+        place, size = self._prompts * len(self._given), len(self._trainer.train_dataset)
+        given = [row["prompt"] for row in rows[::samples_per_prompt]] if _are_rows(rows) else []
+        if len(given) != self._prompts or place + self._prompts > min(size, max(_PROMPTS, self._prompts)):
             self._looks = False
             return
-        given = [row["prompt"] for row in rows[::samples_per_prompt]][:_PROMPTS]
-        if len(given) != min(self._prompts, _PROMPTS):
+        self._given.append(given[:_PROMPTS])
+        if self._are(self._given[-1], self._orders()[0][place:]):
+            return
+        held = [str(prompt) for prompt in self._trainer.train_dataset["prompt"]]
+        if not {str(prompt) for prompt in given} <= set(held):  # the set says them in another way at each reading
             self._looks = False
-            return
-        shuffled = bool(getattr(self._trainer.args, "shuffle_dataset", True))
-        seed = int(self._trainer.args.seed)
-        if any(self._are(given, order[place:]) for order in _orders(size, seed if shuffled else None)):
-            return
-        self._looks = False
-        if self._known(given):
-            recorder.emit(
-                ConfigChanged(
-                    at=recorder.now(),
-                    name="order of the training rows",
-                    before=f"a permutation by seed {seed}" if shuffled else "that of the data set",
-                    after="that of the data set" if self._are(given, range(place, size)) else "another one",
-                    since="configuration",
-                )
+        elif not any(self._follows(order, held) for order in self._orders()):
+            self._looks = False
+            self._tell(held, recorder)
+
+    def _tell(self, held: list[str], recorder: EventRecorder) -> None:
+        shuffled = self._seed is not None
+        recorder.emit(
+            ConfigChanged(
+                at=recorder.now(),
+                name="order of the training rows",
+                before=f"a permutation by seed {self._seed}" if shuffled else _AS_IT_STANDS,
+                after=_AS_IT_STANDS if shuffled and self._follows(range(len(held)), held) else "another one",
+                since="configuration",
             )
+        )
+
+    def _orders(self) -> list[Sequence[int]]:
+        """Orders that are right: of the first passes by a seed, or that of the data set."""
+        size = len(self._trainer.train_dataset)
+        if self._seed is None:
+            return [range(size)]
+        import torch
+
+        generator = torch.Generator()
+        generator.manual_seed(self._seed)
+        return [torch.randperm(size, generator=generator).tolist() for _ in range(_PASSES)]
 
     def _are(self, given: list[Any], places: Sequence[int]) -> bool:
         rows = self._trainer.train_dataset
         return all(rows[int(place)]["prompt"] == prompt for prompt, place in zip(given, places, strict=False))
 
-    def _known(self, given: list[Any]) -> bool:
-        """Whether all prompts are in the data set as they stand: else it says them in another way at each reading."""
-        held = {str(prompt) for prompt in self._trainer.train_dataset["prompt"]}
-        return all(str(prompt) in held for prompt in given)
+    def _follows(self, order: Sequence[int], held: list[str]) -> bool:
+        """Whether each rollout so far has a chunk of an order, none before an earlier one's."""
+        chunk = 0
+        for given in self._given:
+            prompts = [str(prompt) for prompt in given]
+            while [held[place] for place in order[chunk : chunk + len(prompts)]] != prompts:
+                chunk += self._prompts
+                if chunk >= len(order):
+                    return False
+        return True
 
 
 def _are_rows(rows: Any) -> bool:
     return isinstance(rows, list) and all(isinstance(row, dict) and "prompt" in row for row in rows)
-
-
-def _orders(size: int, seed: int | None) -> list[Sequence[int]]:
-    """Orders that are right: of the first passes by a seed, or that of the data set."""
-    if seed is None:
-        return [range(size)]
-    import torch
-
-    generator = torch.Generator()
-    generator.manual_seed(seed)
-    return [torch.randperm(size, generator=generator).tolist() for _ in range(_PASSES)]

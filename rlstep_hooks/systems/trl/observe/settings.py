@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
-from rlstep_hooks.systems.trl.observe.documented_optimizer import WeightDecay, documented_settings
+from rlstep_hooks.systems.trl.observe.documented_optimizer import (
+    WeightDecay,
+    builds_its_own,
+    documented_settings,
+    is_built_as_documented,
+)
 from rlstep_hooks.systems.trl.observe.limits import own_construction
 
 if TYPE_CHECKING:
@@ -228,10 +233,12 @@ class OptimizerSettings:
     def _beside_documented(self) -> SettingsWatch:
         """Compares the groups with those that transformers builds; with nothing where somebody else built the optimizer."""
         trainer, optimizer, groups = self._trainer, self._optimizer, self._optimizer.param_groups
-        own = self._members is None
         decay = WeightDecay(trainer, self._members or [group["params"] for group in groups], len(groups))
-        documented = documented_settings(trainer, optimizer, certain=own)
-        built = documented if documented is not None and decay.known() else {}
+        # An engine, or somebody else, may have built it just so; what it is made of then says that it follows the arguments.
+        certain = self._members is None and builds_its_own(trainer, optimizer)
+        alike = is_built_as_documented(trainer, optimizer)
+        known = decay.known() and (certain or (alike and decay.as_documented()))
+        built = (documented_settings(trainer, optimizer) or {}) if known else {}
 
         def read() -> Iterator[Setting]:
             yield from _of_groups(trainer, optimizer, "lr", "initial_lr")

@@ -1,0 +1,192 @@
+"""What a machine changed in the trainers' own source, and nobody had found: each is compared with the configuration now.
+
+The expected value must not come from the code that is changed. What a user builds on purpose stays silent.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
+from tests.mutants.operators import mutations
+from tests.mutants.sources import LivingFunctions, source_of
+from tests.systems.trl.conftest import RELEASE
+from tests.systems.trl.helpers import codes, problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REUSED = {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 6}
+DECAYED = {**REUSED, "weight_decay": 0.1}
+EVALUATED = {**REUSED, "eval_strategy": "steps", "eval_steps": 2, "evaluation_rows": 4}
+
+SURVIVED: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
+    "norms decay and matrices do not": (
+        "transformers.trainer_pt_utils:get_parameter_names",
+        "not any((pattern.search(k.lower()) for pattern in forbidden_layer_patterns))",
+        "any((pattern.search(k.lower()) for pattern in forbidden_layer_patterns))",
+        DECAYED,
+        "optimizer.weight_decay of ",
+    ),
+    "betas are not handed over": (
+        "transformers.trainer_optimizer:_get_adamw_torch",
+        "ctx.optimizer_kwargs.update(ctx.adam_kwargs)",
+        "pass",
+        {**REUSED, "adam_beta2": 0.95},
+        "optimizer.betas of group 0 = (0.9, 0.95)",
+    ),
+    "autocast without bf16": (
+        "transformers.training_args:TrainingArguments.__post_init__",
+        "if self.bf16:",
+        "if not self.bf16:",
+        REUSED,
+        "accelerator.mixed_precision = no",
+    ),
+    "an evaluation in training mode": (
+        "transformers.trainer:Trainer.evaluation_loop",
+        "model.eval()",
+        "pass",
+        EVALUATED,
+        "training mode of the model in an evaluation = False",
+    ),
+    "evaluations at other updates": (
+        "transformers.trainer_callback:DefaultFlowCallback.on_step_end",
+        "state.global_step % state.eval_steps == 0",
+        "state.global_step % state.eval_steps != 0",
+        EVALUATED,
+        "evaluations by eval_steps = one after every 2 updates",
+    ),
+    "another seed of the sampler": (
+        "trl.trainer.utils:RepeatSampler.__init__",
+        "self.generator.manual_seed(seed)",
+        "pass",
+        REUSED,
+        "order of the training rows = a permutation by seed 7",
+    ),
+    "rows in the order of the data set": (
+        "trl.trainer.utils:RepeatSampler.__iter__",
+        "if self.shuffle:",
+        "if False:",
+        REUSED,
+        "order of the training rows = a permutation by seed 7",
+    ),
+    "rows shuffled against the configuration": (
+        "trl.trainer.utils:RepeatSampler.__iter__",
+        "if self.shuffle:",
+        "if True:",
+        {**REUSED, "shuffle_dataset": False},
+        "order of the training rows = that of the data set",
+    ),
+}
+"""Module and function, source, what is made of it, settings of the run, and the beginning of what is expected."""
+
+
+@pytest.mark.skipif(
+    RELEASE.release[:2] != (1, 16), reason="the changed lines are those of TRL 1.16 and transformers 5.23"
+)
+@pytest.mark.parametrize("name", SURVIVED)
+def test_what_once_survived_is_found(build: Callable[..., Any], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, before, after, settings, expected = SURVIVED[name]
+    module, _, function = place.partition(":")
+    importlib.import_module(module)
+    found = [one for one in mutations(module, source_of(module)) if one.function == function]
+    mutation = next(one for one in found if (one.before, one.after) == (before, after))
+    if name == "rows shuffled against the configuration":  # the generator is made only where rows are shuffled
+        from trl.trainer.utils import RepeatSampler
+
+        monkeypatch.setattr(RepeatSampler, "generator", torch.Generator().manual_seed(3), raising=False)
+    with LivingFunctions([module]).in_force(mutation):
+        trainer, audit = build(**settings)
+        trainer.train()
+    told = [finding.expected for finding in audit.report.findings if finding.code == "RLS101"]
+    assert any(text.startswith(expected) for text in told), problems(audit.report)
+    assert audit.report.verdict == "FAIL"
+
+
+def test_an_optimizer_of_ones_own_may_have_other_betas(build: Callable[..., Any]) -> None:
+    trainer, audit = build(**DECAYED)
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=1e-3, betas=(0.8, 0.9), weight_decay=0.3)
+    trainer.train()
+    assert not problems(audit.report)
+
+
+def test_groups_of_ones_own_may_decay_otherwise(build: Callable[..., Any]) -> None:
+    trainer, audit = build(**DECAYED)
+    trainer.get_decay_parameter_names = lambda model: [name for name, _ in model.named_parameters()]
+    trainer.train()
+    assert not problems(audit.report)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"shuffle_dataset": False}, {"num_train_epochs": 3, "max_steps": -1, "rows": 8}, {"seed": 11}, {"optim": "sgd"}],
+    ids=["rows as they stand", "several passes", "another seed", "another optimizer"],
+)
+def test_what_is_configured_is_silent(build: Callable[..., Any], settings: dict[str, Any]) -> None:
+    if "shuffle_dataset" in settings and RELEASE.release < (0, 17):
+        pytest.skip("TRL 0.16 always shuffles")
+    trainer, audit = build(**DECAYED | settings)
+    trainer.train()
+    assert not problems(audit.report)
+
+
+def test_biases_and_layer_norms_do_not_decay(build: Callable[..., Any]) -> None:
+    """GPT-2 has torch's LayerNorm, under names that say nothing of it."""
+    import transformers
+
+    tokenizer = tiny_tokenizer()
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=128, bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+        )
+    )  # fmt: skip
+    trainer, audit = build(model=model, **DECAYED)
+    trainer.train()
+    assert not problems(audit.report)
+
+
+class Decides(TrainerCallback):  # type: ignore[misc]
+    """Evaluates when its user wants it."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_evaluate = state.global_step == 3
+
+
+def test_a_callback_may_decide_when_to_evaluate(build: Callable[..., Any]) -> None:
+    trainer, audit = build(**EVALUATED)
+    trainer.add_callback(Decides())
+    trainer.train()
+    assert not codes(audit.report) & {"RLS101"}, problems(audit.report)
+
+
+def test_somebody_may_look_at_the_loader_before(build: Callable[..., Any]) -> None:
+    class Looks(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(
+            self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any
+        ) -> None:
+            next(iter(train_dataloader))
+
+    trainer, audit = build(**REUSED)
+    trainer.add_callback(Looks())
+    trainer.train()
+    assert not problems(audit.report)
+
+
+def test_a_sampler_of_ones_own_may_order_rows_otherwise(build: Callable[..., Any]) -> None:
+    trainer, audit = build(**REUSED)
+    original = trainer._get_train_sampler
+
+    def sampler(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        made.generator.manual_seed(99)
+        return made
+
+    trainer._get_train_sampler = sampler
+    trainer.train()
+    assert not problems(audit.report)
