@@ -7,6 +7,7 @@ and wait for no device.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -152,6 +153,8 @@ class Formula(Generic[Settings]):
             gradient: B * T numbers, what arrived at the leaf; None if it was not followed. It is compared where the value is right.
         """
         expected, one = (float(number) for number in self.value(batch))
+        if not math.isfinite(loss) and math.isfinite(expected):
+            return LossNumbers(loss_gap=LOST, loss_like=NO_NUMBER)
         rounding = max(one, _LEAST)
         gap, like = abs(loss - expected) / rounding, ""
         if gap > FITS:
@@ -173,12 +176,16 @@ class Formula(Generic[Settings]):
         epsilon = max(batch.epsilons.values(), default=1.0)
 
         def like() -> str:
+            if not math.isfinite(float(loss)):
+                return NO_NUMBER
             for words, other in self.others(batch, microbatches):
                 if abs(float(loss) - other) <= FITS * max(float(one), epsilon * abs(other), _LEAST):
                     return words
             return ""
 
-        return {"loss_gap": (loss - expected).abs() / one.clamp(min=_LEAST), "loss_ratio": loss / expected}, like
+        gap = (loss - expected).abs() / one.clamp(min=_LEAST)
+        lost = ~loss.isfinite() & expected.isfinite()
+        return {"loss_gap": torch.where(lost, LOST, gap), "loss_ratio": loss / expected}, like
 
     def _gradient_gap(self, batch: LossBatch, gradient: Tensor | None) -> float | None:
         """The largest distance to the documented gradient, in roundings; None where none is certain."""
@@ -215,6 +222,11 @@ class Formula(Generic[Settings]):
 
 
 _LEAST = float(torch.finfo(torch.float32).tiny)
+
+LOST = 1e30
+"""Distance, in roundings, of a loss that is not finite from a formula that is: JSON has no such numbers, and it was compared."""
+NO_NUMBER = "NaN or infinite, where the documented formula gives a number"
+"""What such a loss is, in words that follow "the loss is"."""
 
 
 def _part(term: Term, batch: LossBatch) -> tuple[Tensor, Tensor]:

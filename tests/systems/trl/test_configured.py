@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
+from rlstep_hooks.testing.tiny_trl import tiny_reward, tiny_tokenizer
 from tests.mutants.operators import mutations
 from tests.mutants.sources import LivingFunctions, source_of
 from tests.systems.trl.conftest import RELEASE
@@ -86,26 +86,84 @@ SURVIVED: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
 """Module and function, source, what is made of it, settings of the run, and the beginning of what is expected."""
 
 
-@pytest.mark.skipif(
+of_this_release = pytest.mark.skipif(
     RELEASE.release[:2] != (1, 16), reason="the changed lines are those of TRL 1.16 and transformers 5.23"
 )
-@pytest.mark.parametrize("name", SURVIVED)
-def test_what_once_survived_is_found(build: Callable[..., Any], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, before, after, settings, expected = SURVIVED[name]
+
+
+def trained_with(build: Callable[..., Any], place: str, before: str, after: str, settings: dict[str, Any]) -> Any:
+    """The audit of a run with changed source."""
     module, _, function = place.partition(":")
     importlib.import_module(module)
     found = [one for one in mutations(module, source_of(module)) if one.function == function]
-    mutation = next(one for one in found if (one.before, one.after) == (before, after))
+    mutation = min((one for one in found if (one.before, one.after) == (before, after)), key=lambda one: one.line)
+    with LivingFunctions([module]).in_force(mutation):
+        trainer, audit = build(**settings)
+        trainer.train()
+    return audit
+
+
+@of_this_release
+@pytest.mark.parametrize("name", SURVIVED)
+def test_what_once_survived_is_found(build: Callable[..., Any], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, before, after, settings, expected = SURVIVED[name]
     if name == "rows shuffled against the configuration":  # the generator is made only where rows are shuffled
         from trl.trainer.utils import RepeatSampler
 
         monkeypatch.setattr(RepeatSampler, "generator", torch.Generator().manual_seed(3), raising=False)
-    with LivingFunctions([module]).in_force(mutation):
-        trainer, audit = build(**settings)
-        trainer.train()
+    audit = trained_with(build, place, before, after, settings)
     told = [finding.expected for finding in audit.report.findings if finding.code == "RLS101"]
     assert any(text.startswith(expected) for text in told), problems(audit.report)
     assert audit.report.verdict == "FAIL"
+
+
+_LOSS, _GENERATE = "trl.trainer.grpo_trainer:GRPOTrainer._compute_loss", "trl.trainer.grpo_trainer:GRPOTrainer._generate"
+
+COMPUTED: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
+    "a loss divided by its mask": (
+        _LOSS,
+        "per_token_loss * mask",
+        "per_token_loss / mask",
+        {**REUSED, "loss_type": "grpo"},
+        "the loss is NaN or infinite, where the documented formula gives a number",
+    ),
+    "texts scored as messages": (
+        _GENERATE,
+        "if is_conversational({'prompt': prompts[0]}):",
+        "if not is_conversational({'prompt': prompts[0]}):",
+        REUSED,
+        "RLS515",
+    ),
+    "tokens scored as texts": (
+        "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
+        "self._calculate_rewards(inputs, prompts, completions, completion_ids_list)",
+        "self._calculate_rewards(inputs, prompts, completion_ids_list, completions)",
+        REUSED,
+        "RLS515",
+    ),
+}
+"""As in `SURVIVED`; last, what the first error says."""
+
+
+@of_this_release
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_computed_of_something_else_is_found(build: Callable[..., Any], name: str) -> None:
+    *place, settings, expected = COMPUTED[name]
+    audit = trained_with(build, *place, settings)
+    errors = [finding for finding in audit.report.findings if finding.severity == "error"]
+    assert errors and expected in str(errors[0]), problems(audit.report)
+
+
+def test_a_reward_function_may_write_to_the_completions(build: Callable[..., Any]) -> None:
+    def shortened(prompts: list[str], completions: list[str], **kwargs: Any) -> list[float]:
+        for place, text in enumerate(completions):
+            completions[place] = text[: len(text) // 2]
+            prompts[place] = ""
+        return [float(len(text) % 5) for text in completions]
+
+    trainer, audit = build(reward=[shortened, tiny_reward], **REUSED)
+    trainer.train()
+    assert not problems(audit.report)
 
 
 def test_an_optimizer_of_ones_own_may_have_other_betas(build: Callable[..., Any]) -> None:

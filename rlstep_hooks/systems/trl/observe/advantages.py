@@ -19,7 +19,7 @@ from rlstep_hooks.observe.advantages import Estimate, Estimator, Rewards
 from rlstep_hooks.observe.alternative_advantages import fitting
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.systems.trl.observe.given_rewards import GivenRewards, RewardFunctions
-from rlstep_hooks.systems.trl.observe.limits import own_advantages
+from rlstep_hooks.systems.trl.observe.limits import own_advantages, own_generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,6 +176,8 @@ class RewardWatch:
         self._recorder = recorder
         self._rewards: Tensor | None = None
         self._functions = RewardFunctions(trainer)
+        self._decoded = not own_generation(trainer)
+        """Whether completions are made of tokens as TRL does it; looked at before hooks are placed."""
         self._rollouts = 0
         self.scoring = False
         """Whether the reward functions of a rollout are being called."""
@@ -229,9 +231,12 @@ class RewardWatch:
         given, self.given, rewards = self.given, None, self._rewards
         if given is None or rewards is None or rewards.shape[0] % completion_ids.shape[0]:
             return None
+        others = given.of_other_kind() if self._decoded else 0
+        if others:
+            return torch.tensor(others, device=completion_ids.device)
         first = completion_ids.shape[0] * self._trainer.accelerator.process_index
         found = [given.moved(rewards, first), given.others(completion_ids)]
-        texts = given.misplaced(self._trainer.processing_class)
+        texts = given.misplaced(self._trainer.processing_class, decoded=self._decoded)
         numbers = [number for number in found if number is not None]
         return torch.stack(numbers).sum() + texts if numbers else None
 

@@ -25,9 +25,11 @@ class GivenRewards(msgspec.Struct):
     columns: dict[int, list[Any]] = {}
     """Place of a function -> what it gave."""
     tokens: list[Any] | None = None
-    """The tokens of the completions that it was asked about."""
+    """The tokens of the completions that the first function was asked about."""
     texts: list[Any] | None = None
-    """The texts of these completions, as it got them."""
+    """These completions, as it got them: texts or messages."""
+    prompts: list[Any] | None = None
+    """Their prompts, as it got them."""
 
     def moved(self, rewards: Tensor, first: int) -> Tensor | None:
         """How many rewards of this process, from row `first` on, are not what the functions gave; None where none was seen.
@@ -62,13 +64,29 @@ class GivenRewards(msgspec.Struct):
         scored = scored.to(completion_ids.device, non_blocking=True)
         return ((scored != completion_ids[:, :width]) & (scored >= 0)).any(1).sum()
 
-    def misplaced(self, tokenizer: Any) -> int:
-        """How many of some completions were scored with the text of another sample: theirs stands elsewhere, and not in its place."""
+    def of_other_kind(self) -> int:
+        """How many completions came as another kind of thing than their prompts: they are texts where prompts are texts, and messages
+        where prompts are (docs/source/grpo_trainer.md 0.20 to 1.16, "Using a custom reward function")."""
+        if self.prompts is None or self.texts is None or len(self.prompts) != len(self.texts):
+            return 0
+        return sum(
+            isinstance(prompt, str) != isinstance(text, str) for prompt, text in zip(self.prompts, self.texts, strict=True)
+        )
+
+    def misplaced(self, tokenizer: Any, *, decoded: bool) -> int:
+        """How many of some completions were scored with the text of another sample: theirs stands elsewhere, and not in its place.
+
+        Args:
+            tokenizer: Gives the texts.
+            decoded: Whether nothing but it makes texts of tokens, so that all are wrong where none is right.
+        """
         texts, tokens = self.texts, self.tokens
         if not texts or tokens is None or len(texts) != len(tokens) or not all(isinstance(text, str) for text in texts):
             return 0
         places = range(0, len(texts), max(len(texts) // TEXTS, 1))
         own = {place: tokenizer.decode(tokens[place], skip_special_tokens=True) for place in places}
+        if decoded and all(texts[place] != text for place, text in own.items()):
+            return len(texts)
         return sum(texts[place] != text and text in texts for place, text in own.items())
 
 
@@ -101,12 +119,15 @@ def _is_plain(function: Any) -> bool:
 
 def _seen(function: Any, place: int, given: GivenRewards) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
+        if given.texts is None:  # copies, because a function may write to the lists that it and the next ones get
+            given.tokens, given.texts, given.prompts = (
+                list(kwargs[name]) if name in kwargs else None for name in ("completion_ids", "completions", "prompts")
+            )
         result = function(*args, **kwargs)
         if isinstance(result, list):
             given.columns[place] = list(result)
         elif isinstance(result, Tensor) and result.device.type == "cpu":
             given.columns[place] = result.tolist()
-        given.tokens, given.texts = kwargs.get("completion_ids"), kwargs.get("completions")
         return result
 
     call.__name__ = getattr(function, "__name__", type(function).__name__)

@@ -108,6 +108,22 @@ def own_loader(trainer: Any, read: tuple[str, ...] = READ) -> bool:
     )
 
 
+def own_generation(trainer: Any, read: tuple[str, ...] = READ) -> bool:
+    """Whether something else than TRL's tokenizer makes completions of tokens: an override, a processor, a function of rollouts, tools
+    or an environment."""
+    from transformers import PreTrainedTokenizerBase
+
+    given = ("rollout_func", "tools", "environment_factories", "environments")
+    if not isinstance(trainer.processing_class, PreTrainedTokenizerBase) or any(
+        getattr(trainer, name, None) for name in given
+    ):
+        return True
+    return any(
+        name in vars(trainer) or _overriding(type(trainer), name, read) is not None
+        for name in ("_generate", "_generate_single_turn", "_generate_and_score_completions")
+    )
+
+
 def own_evaluation(trainer: Any) -> bool:
     """Whether somebody's own code may decide when the trainer evaluates: an override, or a callback at the end of an update."""
     by_trainer = any(

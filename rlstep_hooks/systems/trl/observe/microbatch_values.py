@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlstep_hooks.observe.deferred import finite
-from rlstep_hooks.observe.losses import FITS, Formula, LossBatch
+from rlstep_hooks.observe.losses import FITS, LOST, NO_NUMBER, Formula, LossBatch
 from rlstep_hooks.observe.numbers import Columns
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class LossColumns(Columns, frozen=True):
         """What is known of a loss, from its value, and from its gradient where the value says nothing: fields of MicroBatchValues."""
         if "loss" not in of:
             return {}
+        if not math.isfinite(of["loss"]) and math.isfinite(of["documented"]):
+            return {"loss_gap": LOST, "loss_like": NO_NUMBER}
         ratio = _loss_ratio(of["documented"], of["terms"], of["loss"])
         if ratio is not None and not self._fits(ratio):
             return {"loss_ratio": ratio, "loss_like": self._like(place, of["loss"])}
