@@ -214,6 +214,14 @@ RATE_SCHEDULE = "the learning-rate schedule"
 """Name of the setting that is a whole schedule, as the fact `lr_schedule` has it; None where its form is not known."""
 
 
+EVALUATION_MODE = "training mode of the model in an evaluation"
+"""Name of the setting that is the mode of the model while it evaluates."""
+ROW_ORDER = "order of the training rows"
+"""Name of the setting that is the order in which a loader gives its rows."""
+PLANNED_EVALUATIONS = "evaluations by eval_steps"
+"""Name of the setting that is when evaluations are due."""
+
+
 class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_changed"):
     """A setting that the plan or the arithmetic depends on has changed."""
 

@@ -164,7 +164,8 @@ FAULTS = (
     Fault(made("model_kept_in_training_mode",
                "A wrapper keeps the model in training mode, so that TRL takes evaluation batches for training ones.",
                lambda trainer: replace_method(trainer.model, "eval", lambda original: trainer.model)),
-          code="RLS504", where=Where(update=3), report="unsloth PR#3609", headline="RLS101", settings=EVALUATED, since="0.18"),
+          code="RLS504", where=Where(update=3), report="unsloth PR#3609", headline="RLS101",
+          settings=EVALUATED, since="0.18"),
     Fault(answer_never_parsed, code="RLS505", where=WHOLE_RUN, report="trl#3857", doubtful=True),
     # K: the learning rate
     Fault(made("schedule_without_the_passes", "The schedule's length leaves out the passes over each rollout.",

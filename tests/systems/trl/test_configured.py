@@ -117,7 +117,10 @@ def test_what_once_survived_is_found(build: Callable[..., Any], name: str, monke
     assert audit.report.verdict == "FAIL"
 
 
-_LOSS, _GENERATE = "trl.trainer.grpo_trainer:GRPOTrainer._compute_loss", "trl.trainer.grpo_trainer:GRPOTrainer._generate"
+_LOSS, _GENERATE = (
+    "trl.trainer.grpo_trainer:GRPOTrainer._compute_loss",
+    "trl.trainer.grpo_trainer:GRPOTrainer._generate",
+)
 
 COMPUTED: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "a loss divided by its mask": (
@@ -151,7 +154,8 @@ def test_what_is_computed_of_something_else_is_found(build: Callable[..., Any], 
     *place, settings, expected = COMPUTED[name]
     audit = trained_with(build, *place, settings)
     errors = [finding for finding in audit.report.findings if finding.severity == "error"]
-    assert errors and expected in str(errors[0]), problems(audit.report)
+    assert errors, problems(audit.report)
+    assert expected in str(errors[0])
 
 
 def test_a_reward_function_may_write_to_the_completions(build: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ from rlstep_hooks.judge.effects import (
     lasting,
 )
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.record.events import RATE_SCHEDULE
+from rlstep_hooks.record.events import EVALUATION_MODE, PLANNED_EVALUATIONS, RATE_SCHEDULE, ROW_ORDER
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
@@ -230,6 +230,9 @@ _SIZES = lasting(
 )
 """What a size brings about that is another one than the plan was made with."""
 
+_BATCHES_TAKEN = lasting("RLS501", "RLS503", "RLS504", *ORDER, *SAMPLES)
+"""What it brings about that batches of an evaluation are taken for those of training."""
+
 _EFFECTS: tuple[tuple[frozenset[str], Effects], ...] = (
     (frozenset({"lr", "rate", "warmup", "scheduler"}), lasting(*RATE, *STANDING_STILL, "RLS806")),
     (frozenset({"beta", "kl", "reference"}), lasting(*LOSS, "RLS308", "RLS311")),
@@ -243,6 +246,26 @@ _EFFECTS: tuple[tuple[frozenset[str], Effects], ...] = (
 """What another value of a setting brings about, by the words of its name."""
 
 
+_TOLD: dict[str, tuple[str, str]] = {
+    EVALUATION_MODE: (
+        "the model stays in training mode while it evaluates, so dropout acts, and a trainer that asks `model.training` takes the batches "
+        "for training ones: they use the buffers of training, and their numbers are logged as those of training",
+        "look for what undoes `model.eval()`, which the trainer calls before it evaluates: a wrapper or patch that replaces the "
+        "model's `eval` or `train`, or code that calls `model.train()` in an evaluation",
+    ),
+    ROW_ORDER: (
+        "the rows do not come in the order that the configuration gives, so the seed does not reproduce this run, and an order that "
+        "was made on purpose is lost",
+        "look for code that replaces the sampler of the trainer's loader, its seed or its generator",
+    ),
+    PLANNED_EVALUATIONS: (
+        "an evaluation that was due did not come, so what depends on it (the best checkpoint, early stopping) is decided by others",
+        "look for code that resets the trainer's flag of a due evaluation or replaces its callbacks, and for `eval_delay`",
+    ),
+}
+"""What it means, and what to do, where what differs from the configuration is no value that is computed with."""
+
+
 class ConfigRewritten(Rule):
     """The configuration that trains is not the one that was written.
 
@@ -251,7 +274,9 @@ class ConfigRewritten(Rule):
         construction of the trainer to the start of training, and from there to the last rollout. Sizes that the
         configuration derived from other settings still agree with them. What the trainer and its optimizer compute with is what
         the configuration says: clip range, KL weight, type and level of the loss, temperature, scale and weights of the rewards,
-        learning rate, weight decay, betas; another value when training begins is an error. Compared exactly.
+        learning rate, weight decay, betas; another value when training begins is an error. So it is where the model evaluates in
+        training mode, where the first rows come in another order than that of the seed or of the data set, and where an evaluation
+        that `eval_steps` asks for does not come. Compared exactly.
 
     Why it matters:
         Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A
@@ -300,12 +325,19 @@ class ConfigRewritten(Rule):
             return
         produces = self._effects(event)
         if event.since == "configuration":
+            why, fix = _TOLD.get(
+                event.name,
+                (
+                    "training computes with another value than the configuration has, so what was configured is not what runs",
+                    f"look for the code that sets {event.name}, or configure the value that is meant",
+                ),
+            )
             self.fail(
                 severity="error",
                 expected=f"{event.name} = {event.before}, as configured",
                 observed=f"{event.name} = {event.after}",
-                why="training computes with another value than the configuration has, so what was configured is not what runs",
-                fix=f"look for the code that sets {event.name}, or configure the value that is meant",
+                why=why,
+                fix=fix,
                 variant=event.name,
                 produces=produces,
             )
@@ -348,6 +380,8 @@ class ConfigRewritten(Rule):
         sizes = {_last(name) for name, value in self.schedule.settings.items() if _whole(value)}
         if _whole(event.before) and _whole(event.after) and sizes & {_last(part) for part in event.name.split(" * ")}:
             return (_SIZES,)
+        if event.name == EVALUATION_MODE:
+            return (_BATCHES_TAKEN,)
         words = set(re.split(r"[^a-z]+", event.name.lower()))
         return tuple(effects for names, effects in _EFFECTS if names & words)
 

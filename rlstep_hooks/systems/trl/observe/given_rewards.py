@@ -70,7 +70,8 @@ class GivenRewards(msgspec.Struct):
         if self.prompts is None or self.texts is None or len(self.prompts) != len(self.texts):
             return 0
         return sum(
-            isinstance(prompt, str) != isinstance(text, str) for prompt, text in zip(self.prompts, self.texts, strict=True)
+            isinstance(prompt, str) != isinstance(text, str)
+            for prompt, text in zip(self.prompts, self.texts, strict=True)
         )
 
     def misplaced(self, tokenizer: Any, *, decoded: bool) -> int:

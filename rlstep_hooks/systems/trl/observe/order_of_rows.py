@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.record.events import ConfigChanged
+from rlstep_hooks.record.events import ROW_ORDER, ConfigChanged
 from rlstep_hooks.systems.trl.observe.limits import own_loader
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RowOrder:
         recorder.emit(
             ConfigChanged(
                 at=recorder.now(),
-                name="order of the training rows",
+                name=ROW_ORDER,
                 before=f"a permutation by seed {self._seed}" if shuffled else _AS_IT_STANDS,
                 after=_AS_IT_STANDS if shuffled and self._follows(range(len(held)), held) else "another one",
                 since="configuration",

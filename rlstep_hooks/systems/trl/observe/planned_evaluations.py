@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.record.events import ConfigChanged
+from rlstep_hooks.record.events import PLANNED_EVALUATIONS, ConfigChanged
 from rlstep_hooks.systems.trl.observe.limits import own_evaluation
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PlannedEvaluations:
         recorder.emit(
             ConfigChanged(
                 at=recorder.now(),
-                name="evaluations by eval_steps",
+                name=PLANNED_EVALUATIONS,
                 before=f"one after every {self._every} updates",
                 after=f"none after update {updates}",
                 since="configuration",

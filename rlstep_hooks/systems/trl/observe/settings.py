@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
+from rlstep_hooks.record.events import EVALUATION_MODE
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.documented_optimizer import (
     WeightDecay,
@@ -132,8 +133,9 @@ def of_training(trainer: Any) -> SettingsWatch:
 
 def of_evaluation(trainer: Any) -> SettingsWatch:
     """The mode that the model evaluates in: a GRPOTrainer takes what its model does in training mode for training (all releases)."""
-    name = "training mode of the model in an evaluation"
-    return SettingsWatch(lambda: [(name, trainer.model.training)], lambda: {name: False}, since="configuration")
+    return SettingsWatch(
+        lambda: [(EVALUATION_MODE, trainer.model.training)], lambda: {EVALUATION_MODE: False}, since="configuration"
+    )
 
 
 def _copied(trainer: Any) -> dict[str, str]:
