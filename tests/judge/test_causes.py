@@ -14,7 +14,17 @@ from rlstep_hooks.judge.effects import Effects, here, lasting, of_rollout
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.planning.finding import SEVERITIES, Finding, Severity, Where
-from rlstep_hooks.record.events import AnyEvent, ConfigChanged, Measured, MicroBatch, Refresh, Rollout, Update
+from rlstep_hooks.record.events import (
+    EVALUATION_MODE,
+    AnyEvent,
+    ConfigChanged,
+    Evaluated,
+    Measured,
+    MicroBatch,
+    Refresh,
+    Rollout,
+    Update,
+)
 from tests.scripted import make_plan, scripted_run
 from tests.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases
 
@@ -243,6 +253,19 @@ def test_a_size_that_is_rewritten_explains_the_order_of_events(rollout: int) -> 
     # The same change of something that decides no size explains none of it.
     other = msgspec.structs.replace(changed, name="logging_steps")
     assert len(headlines(judged([other if event is changed else event for event in events]))) > 1
+
+
+def test_a_model_that_evaluates_in_training_mode_explains_the_batches_of_evaluation() -> None:
+    healthy = [event for event in scripted_run(PLAN) if not isinstance(event, Measured)]
+    at = [place for place, event in enumerate(healthy) if isinstance(event, Rollout)][2]
+    changed = ConfigChanged(name=EVALUATION_MODE, before=False, after=True, since="configuration")
+    found = headlines(judged([*healthy[:at], changed, Evaluated(batches=4, rollouts=0), *healthy[at:]]))
+    assert list(found) == ["RLS101"]
+    (told,) = (
+        finding for finding in judged([*healthy[:at], changed, *healthy[at:]]).findings if finding.code == "RLS101"
+    )
+    assert "model.eval()" in told.fix
+    assert "training ones" in told.why
 
 
 def test_a_fault_before_the_change_keeps_its_headline() -> None:

@@ -40,7 +40,8 @@ class LossScale(ValueRule):
         gradients that the loss sends to log-probs, values and entropies; in TRL's PPOTrainer those that it sends to logits and values.
         Beyond what rounding explains it is a warning. It is an error in three micro-batches if it is 100 times as far (10 times in
         reduced precision), or twice as far and the same known mistake gives this loss to rounding; and in one where the comparison is
-        in float64 (verl), it is 100 times as far, and a known mistake gives it.
+        in float64 (verl), it is 100 times as far, and a known mistake gives it. A loss that is NaN or infinite where the formula gives
+        a number is an error at once.
 
     Why it matters:
         A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and

@@ -248,8 +248,8 @@ _EFFECTS: tuple[tuple[frozenset[str], Effects], ...] = (
 
 _TOLD: dict[str, tuple[str, str]] = {
     EVALUATION_MODE: (
-        "the model stays in training mode while it evaluates, so dropout acts, and a trainer that asks `model.training` takes the batches "
-        "for training ones: they use the buffers of training, and their numbers are logged as those of training",
+        "the model stays in training mode while it evaluates, so dropout acts, and a trainer that asks `model.training` takes the "
+        "batches for training ones: they use the buffers of training, and their numbers are logged as those of training",
         "look for what undoes `model.eval()`, which the trainer calls before it evaluates: a wrapper or patch that replaces the "
         "model's `eval` or `train`, or code that calls `model.train()` in an evaluation",
     ),
