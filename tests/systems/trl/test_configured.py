@@ -20,6 +20,7 @@ from tests.systems.trl.helpers import codes, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 REUSED = {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 6}
 DECAYED = {**REUSED, "weight_decay": 0.1}
@@ -224,6 +225,14 @@ def test_a_callback_may_decide_when_to_evaluate(build: Callable[..., Any]) -> No
     trainer, audit = build(**EVALUATED)
     trainer.add_callback(Decides())
     trainer.train()
+    assert not codes(audit.report) & {"RLS101"}, problems(audit.report)
+
+
+def test_an_evaluation_before_a_resume_does_not_come_again(build: Callable[..., Any], tmp_path: Path) -> None:
+    saved = {**EVALUATED, "save_strategy": "steps", "save_steps": 2, "output_dir": tmp_path / "saved"}
+    build(**saved)[0].train()
+    trainer, audit = build(**saved)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "saved" / "checkpoint-4"))
     assert not codes(audit.report) & {"RLS101"}, problems(audit.report)
 
 

@@ -26,8 +26,8 @@ class PlannedEvaluations:
         args = trainer.args
         every = getattr(args, "eval_steps", None)
         self._told = False
-        self._evaluated = -1
-        """Updates made when the latest evaluation ended."""
+        self._evaluated = int(trainer.state.global_step)
+        """Updates made when the latest evaluation ended, or when this call of `train` began: what was due before is over."""
         self._every = 0
         """Updates from one to the next; 0 where they are not followed."""
         by_steps = str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "steps"
