@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
-from rlstep_hooks.observe.losses import LOST, Formula, LossBatch, Term
+torch = pytest.importorskip("torch")
+
+from rlstep_hooks.observe.losses import LOST, Formula, LossBatch, Term  # noqa: E402 - torch may be missing
 
 PLAIN: Formula[None] = Formula(
     settings=None,

@@ -174,6 +174,7 @@ def named(run: Audited) -> set[str]:
     return {process for process in run.processes() if not process.startswith("vllm")}
 
 
+@pytest.mark.thorough
 def test_asynchronous_training_is_one_rollout_behind(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
     flags |= {"train.async_enable": True, "algo.advantage.estimator": "group_norm", "train.num_episodes": 2}

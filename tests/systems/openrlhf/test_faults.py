@@ -171,13 +171,13 @@ LAUNCHES = {
         true_beside=frozenset({"RLS403"}),  # the engine's log-probs are of the tokens that top_p leaves
     ),
 }
-VARIANTS = frozenset({"reward model", "raise"})
-"""Launches that `nox -s thorough` makes: what they need of hooks and rules, the other launches need too."""
+EACH_TIME = frozenset({"policy", "groups"})
+"""Launches that are made each time, with most of the hooks; `nox -s thorough` makes the others."""
 
 
 def chosen(launch: str, *parameters: str) -> Any:
-    """The parameters of a test for one launch, marked where the launch is a variant."""
-    return pytest.param(launch, *parameters, marks=[pytest.mark.thorough] if launch in VARIANTS else [])
+    """The parameters of a test for one launch, marked where the launch is not made each time."""
+    return pytest.param(launch, *parameters, marks=[] if launch in EACH_TIME else [pytest.mark.thorough])
 
 
 CASES = [chosen(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
@@ -262,6 +262,7 @@ def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
     assert run.report.counts.rollouts == 32
 
 
+@pytest.mark.thorough
 def test_stop_saves_and_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
     assert run.outcome.status == 1, tail(run.outcome)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tests.systems.audited import Audited
 
 
+pytestmark = pytest.mark.thorough
+
+
 @pytest.fixture(scope="module")
 def train(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Audited]:
     """Train in one folder after the other run there: four rollouts in a pass, a checkpoint after every second."""
@@ -49,7 +52,6 @@ def test_a_run_that_resumes_at_the_end_of_a_pass_is_clean(train: Callable[..., A
     assert {o.code: o.verdict for o in run.report.rules}["RLS702"] == "PASS", "the weights are those that were saved"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("generated", [8, 16])
 def test_asynchronous_training_that_resumes_is_clean(train: Callable[..., Audited], generated: int) -> None:
     more = {"train.async_enable": True, "rollout.vllm_generate_batch_size": generated}

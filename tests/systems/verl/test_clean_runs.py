@@ -30,6 +30,7 @@ UNEVEN = {
 }
 
 
+@pytest.mark.thorough
 def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | TWO_PASSES | UNEVEN | {"trainer.default_local_dir": tmp_path / "checkpoints"}
     overrides |= {"trainer.total_epochs": 2, "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum"}

@@ -38,6 +38,7 @@ def outcome(run: Audited, code: str) -> str:
 THREE = {"trainer.total_training_steps": 3}
 
 
+@pytest.mark.thorough
 def test_an_agent_loop_that_gives_several_samples_for_a_session_or_none(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | THREE | {"actor_rollout_ref.rollout.agent.default_agent_loop": SEVERAL}
     run = audited(overrides, tmp_path, modules=[MODULE])

@@ -202,13 +202,13 @@ LAUNCHES = {
         faults={"worker_never_attached": 0, "optimizer_step_skipped": 1}, settings={}, ranks=2, on_fail="stop"
     ),
 }
-VARIANTS = frozenset({"text", "engine", "copies", "reference", "resumed", "raise"})
-"""Launches that `nox -s thorough` makes: what they need of hooks and rules, the other launches need too."""
+EACH_TIME = frozenset({"policy", "samples", "ranks"})
+"""Launches that are made each time, with most of the hooks; `nox -s thorough` makes the others."""
 
 
 def chosen(launch: str, *parameters: str) -> Any:
-    """The parameters of a test for one launch, marked where the launch is a variant."""
-    return pytest.param(launch, *parameters, marks=[pytest.mark.thorough] if launch in VARIANTS else [])
+    """The parameters of a test for one launch, marked where the launch is not made each time."""
+    return pytest.param(launch, *parameters, marks=[] if launch in EACH_TIME else [pytest.mark.thorough])
 
 
 CASES = [chosen(launch, name) for launch, made in LAUNCHES.items() for name in made.faults]
@@ -293,7 +293,7 @@ def test_the_clip_is_that_of_the_model_whatever_the_optimizer_holds(run_of: Call
     assert next(rule for rule in report.rules if rule.code == "RLS808").verdict == "PASS"
 
 
-@pytest.mark.parametrize("launch", ["policy", "critic"])
+@pytest.mark.parametrize("launch", map(chosen, ["policy", "critic"]))
 def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], Audited]) -> None:
     tracked = shown(run_of(launch).outcome)
     verdicts = [value for _, value in tracked["verdict"]]
@@ -306,6 +306,7 @@ def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], 
     assert found[0] == 0 < found[2] < found[-1]
 
 
+@pytest.mark.thorough
 def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
     ages = [value for _, value in shown(run_of("critic").outcome)["weight_version_age"]]
     stale = LAUNCHES["critic"].faults["engine_keeps_old_weights"] + FAULTS["engine_keeps_old_weights"].shows_after
@@ -313,7 +314,7 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
     assert ages[stale] == 4, "the updates of one rollout"
 
 
-@pytest.mark.parametrize("launch", ["policy", "critic"])
+@pytest.mark.parametrize("launch", map(chosen, ["policy", "critic"]))
 def test_faults_do_not_end_training(launch: str, run_of: Callable[[str], Audited]) -> None:
     run = run_of(launch)
     assert run.outcome.status == 0, tail(run.outcome)
@@ -331,6 +332,7 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
     assert "RLS902" in {finding.code for finding in alarms(run.report)}, "the two trainers went apart"
 
 
+@pytest.mark.thorough
 def test_stop_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
     assert run.outcome.status != 0, "a run that the audit ended does not end as if all were well"
@@ -342,6 +344,7 @@ def test_stop_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> Non
     assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
 
 
+@pytest.mark.thorough
 def test_a_missing_worker_is_told_with_what_to_do(run_of: Callable[[str], Audited]) -> None:
     (finding,) = [finding for finding in alarms(run_of("stop").report) if finding.code == "RLS901"]
     assert "trainer 1" in finding.observed

@@ -36,6 +36,7 @@ def ends(run: Audited) -> list[str]:
     return [event.error.partition(":")[0] for event in run.record("controller") if isinstance(event, RunEnded)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ended", ["SIGTERM"], indirect=True)
 def test_a_run_that_is_told_to_end_is_judged_up_to_there(ended: Audited) -> None:
     assert ends(ended) == ["KeyboardInterrupt"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.thorough
 def test_a_loop_of_ones_own_is_followed_to_its_end(assets: Assets, tmp_path: Path) -> None:
     overrides = grpo(assets) | {"trainer.use_v1": False, "trainer.total_training_steps": 3}
     run = audited(overrides, tmp_path, modules=[MODULE])
