@@ -237,9 +237,9 @@ def test_bad_input_is_a_message_and_status_2(command: str, message: str, capsys:
 
 def test_an_option_behind_the_command_is_told_from_the_commands_own(capsys: pytest.CaptureFixture[str]) -> None:
     launch = "trl grpo --per_device_train_batch_size 4 --num_generations 4"
-    assert rlstep(f"plan --rows 8 --world-size 1 -- {launch} --explain", capsys)[0] == 0
-    main_status = rlstep(f"plan --rows 8 --world-size 1 -- {launch} --explain", capsys)
-    assert "--explain behind the command goes to the command; write it in front of `--`" in main_status[2]
+    status, _, err = rlstep(f"plan --rows 8 --world-size 1 -- {launch} --explain", capsys)
+    assert status == 1, "TRL has no such option, and ends"
+    assert "--explain behind the command goes to the command; write it in front of `--`" in err
     assert "goes to the command" not in rlstep(f"plan --rows 8 --world-size 1 --explain -- {launch}", capsys)[2]
 
 

@@ -119,11 +119,11 @@ class Rule:
         """Findings that the judge has not taken yet."""
 
     @classmethod
-    def planned(cls, *, expected: str, observed: str, why: str, fix: str) -> Finding:
+    def planned(cls, *, expected: str, observed: str, why: str, fix: str, severity: Severity | None = None) -> Finding:
         """A finding of a launch that has no Schedule to look at, or needs none."""
         return Finding(
             code=cls.code,
-            severity=cls.severity,
+            severity=severity or cls.severity,
             title=cls.title,
             expected=expected,
             observed=observed,

@@ -105,7 +105,7 @@ class _Names:
             if not known.releases_with(listed):
                 finding = self._between_releases(version, listed, list(unknown))
                 return Release(version=version, notes=notes, findings=(finding,), refused=self._both_names(unknown))
-        judged = self._judged(version, notes, unknown, forked=forked)
+        judged = self._judged(version, notes, unknown, asked, forked=forked)
         if not added:
             return judged
         return msgspec.structs.replace(
@@ -122,7 +122,7 @@ class _Names:
             return Release(version=version, notes=self._notes(version, asked))
         version = asked or self._nearest_to_fork()
         notes = () if asked is not None else (self._fork_note(version),)
-        finding = self._foreign(version, foreign, f"{self.command.program.name} is a program of its own.")
+        finding = self._foreign(version, foreign, f"{self.command.program.name} is a program of its own.", asked)
         return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
 
     def release_in_checkout(self, release: Release, names: Iterable[str]) -> Release:
@@ -206,7 +206,9 @@ class _Names:
             return found
         return Said(self.keys.refusal.format(name=setting.name, written=setting))
 
-    def _judged(self, version: str, notes: tuple[Note, ...], unknown: Mapping[str, Said], *, forked: bool) -> Release:
+    def _judged(
+        self, version: str, notes: tuple[Note, ...], unknown: Mapping[str, Said], asked: str | None, *, forked: bool
+    ) -> Release:
         """The release, with what is to be said about settings that it does not have."""
         known, title = self.known, f"{self.system.title} {version}"
         findings: list[Finding] = []
@@ -244,7 +246,7 @@ class _Names:
         findings += (_dropped(title, names, words, "take them out") for words, names in dropped.items())
         if foreign:
             because = f"{title} itself ends the run: {unknown[foreign[0]].words}"
-            findings.append(self._foreign(version, foreign, because))
+            findings.append(self._foreign(version, foreign, because, asked))
         return Release(
             version=version,
             notes=notes,
@@ -272,16 +274,23 @@ class _Names:
             why=f"no release has all settings of this launch ({apart}): it is written for a checkout between releases, whose code was "
             f"not read. {title} {version} itself ends the run at these",
             fix="compare the plan with the trainer of that checkout, or take the settings out",
+            severity="warning",
         )
 
-    def _foreign(self, version: str, foreign: Sequence[str], because: str) -> Finding:
-        """No release has these settings; `because` is how the framework refuses them, or what other program has them."""
+    def _foreign(self, version: str, foreign: Sequence[str], because: str, asked: str | None) -> Finding:
+        """No release has these settings; `because` is how the framework refuses them, or what other program has them.
+
+        An error where nobody says whose numbers are asked for: those of the release may be none of the fork's.
+        """
         shown = [str(self.checked[name]) for name in foreign]
+        title = f"{self.system.title} {version}"
+        as_it_is = f"; --version {version} plans it as {title} whatever it is" if asked is None else ""
         return ForeignSettings.planned(
-            expected=f"settings of {self.system.title} {version}",
+            expected=f"settings of {title}",
             observed=", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else ""),
             why=f"{because.rstrip('.')}. Where it runs, it is a fork, whose code was not read",
-            fix="compare the plan with the fork's trainer, or take the settings out",
+            fix=f"compare the plan with the fork's trainer, or take the settings out{as_it_is}",
+            severity="error" if asked is None else "warning",
         )
 
     def _fork_note(self, version: str) -> Note:
@@ -329,6 +338,7 @@ class _Names:
             why=f"Hydra adds {which}, and no release of {self.system.title} has {which}. If something reads {which}, it is a fork, "
             "whose code was not read",
             fix="compare the plan with the fork's trainer, or take the settings out",
+            severity="warning",
         )
 
 

@@ -142,7 +142,10 @@ def test_a_misspelling_is_refused_in_the_frameworks_words_with_the_nearest_setti
 def test_a_setting_that_no_release_has_is_one_of_a_fork() -> None:
     plan = planned(f"{VERL} actor_rollout_ref.rollout.made_up_here=5")
     assert plan.foreign == ("actor_rollout_ref.rollout.made_up_here",)
-    assert ("RLS116", "warning") in codes(plan)
+    assert ("RLS116", "error") in codes(plan)
+    assert f"--version {plan.version} plans it" in plan.findings[0].fix
+    named = planned(f"{VERL} actor_rollout_ref.rollout.made_up_here=5", plan.version)
+    assert ("RLS116", "warning") in codes(named)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +186,8 @@ def test_what_is_handed_on_may_have_any_name_and_has_no_effect(name: str) -> Non
 def test_a_setting_that_hydra_adds_and_no_release_reads_is_one_of_a_fork_and_is_named_once(name: str) -> None:
     plan = planned(f"{VERL} +{name}=1 trainer.project_name=x actor_rollout_ref.rollout.temperature=0.6")
     assert plan.foreign == (name,)
-    assert [finding.observed for finding in plan.findings if finding.code == "RLS116"] == [f"+{name}"]
+    (finding,) = (finding for finding in plan.findings if finding.code == "RLS116")
+    assert (finding.observed, finding.severity) == (f"+{name}", "warning")
     assert plan.no_effect == ("trainer.project_name",)
     assert plan_text(plan, None, explain=False, width=1000, coloured=False).count(f"{name}") == 1
 
@@ -287,7 +291,7 @@ def test_a_program_of_somebodys_own_with_settings_of_its_own_is_a_fork() -> None
     sizes = "data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.use_dynamic_bsz=True"
     plan = planned(f"python3 -m somebodys.trainer.main_ppo {sizes} actor_rollout_ref.agent.enable_agent=True")
     assert plan.foreign == ("actor_rollout_ref.agent.enable_agent",)
-    assert ("RLS116", "warning") in codes(plan)
+    assert ("RLS116", "error") in codes(plan)
     assert planned(f"python3 -m mine.main_ppo {sizes}").foreign == ()
 
 
@@ -396,7 +400,7 @@ def test_settings_of_which_no_release_has_all_are_of_a_checkout_between_releases
 def test_a_fork_may_have_settings_of_several_releases() -> None:
     plan = planned(f"{VERL} {GONE}=True {NEW}=null actor_rollout_ref.actor.made_up_here=1")
     assert plan.version == "0.9.1"
-    assert [code for code in codes(plan) if code[0] in ("RLS110", "RLS116")] == [("RLS116", "warning")]
+    assert [code for code in codes(plan) if code[0] in ("RLS110", "RLS116")] == [("RLS116", "error")]
     assert set(plan.foreign) == {GONE, "actor_rollout_ref.actor.made_up_here"}
 
 

@@ -122,7 +122,7 @@ GRPOTrainer(model="m", args=args, reward_funcs=[len], train_dataset=None).train(
         ("num_iteration=4", None, [("RLS110", "error")], "did you mean num_iterations?"),
         ("max_prompt_length=512", "1.16.0", [("RLS110", "error")], "accepted by TRL 0.14.0 to 0.28.0: --version 0.28.0"),
         ("max_prompt_length=512", None, [], ""),
-        ("made_up_by_nobody=1", None, [("RLS116", "warning")], ""),
+        ("made_up_by_nobody=1", None, [("RLS116", "error")], ""),
         ("num_iterations=4", None, [], ""),
     ],
 )  # fmt: skip

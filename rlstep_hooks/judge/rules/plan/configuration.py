@@ -77,12 +77,16 @@ class ForeignSettings(Rule):
         may read it (`data.custom_cls.path` for `data.*`). It is found too where releases have the settings, but none has all of
         them: a checkout between two releases.
 
+        It is an error where the framework would end the launch, or the program is somebody's own: the numbers are those of
+        another trainer, so that the plan does not end with exit status 0. It is a warning where `--version` says whose numbers
+        are asked for, where Hydra adds the setting, and between two releases.
+
     Why it matters:
         The framework itself ends such a launch at once. If the launch runs, it is a fork, and the loop of a fork may
         give other numbers: Search-R1's `rollout.n_agent` multiplies the samples of a prompt by 5.
 
     Example:
-        WARNING RLS116 Settings that no release has: a fork? · the whole run
+        ERROR RLS116 Settings that no release has: a fork? · the whole run
           expected  settings of verl 0.2
           observed  actor_rollout_ref.rollout.tries_per_prompt
           why       verl 0.2 itself ends the run: Could not override
@@ -90,7 +94,7 @@ class ForeignSettings(Rule):
                     config use +actor_rollout_ref.rollout.tries_per_prompt=. Where
                     it runs, it is a fork, whose code was not read
           fix       compare the plan with the fork's trainer, or take the settings
-                    out
+                    out; --version 0.2 plans it as verl 0.2 whatever it is
 
     What to do:
         If it is the framework itself, take the settings out. If it is a fork, compare the plan with the fork's own
@@ -105,7 +109,7 @@ class ForeignSettings(Rule):
 
     code = "RLS116"
     title = "Settings that no release has: a fork?"
-    severity = "warning"
+    severity = "error"
     seen_in = "plan"
     report = "https://github.com/langfengQ/verl-agent/issues/42"
 
