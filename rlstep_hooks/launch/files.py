@@ -79,12 +79,12 @@ def find_file(name: str, folder: Path, current: str | None = None, *, beside: Se
     here = Path.cwd()
     if os.path.isabs(name) and not os.path.exists(name) and Path(name).is_relative_to(here):
         name = os.path.relpath(name, here)  # the script takes `$(pwd)` for its repository's root
-    places = [*([Path(current)] if current else []), Path(), folder, *_up_to_root(folder)]
+    places = [*([Path(current)] if current else []), Path(), folder, *up_to_root(folder)]
     files = (place / inner / name for place in places for inner in ("", *beside))
     return next((path for path in files if is_allowed(path) and path.is_file()), None)
 
 
-def _up_to_root(folder: Path) -> list[Path]:
+def up_to_root(folder: Path) -> list[Path]:
     """The folders above a folder, up to the root of its repository; none if it is in no repository."""
     path = Path(os.path.abspath(folder))
     above = [path, *path.parents]

@@ -238,6 +238,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """The name in a Schedule, if it is not the title."""
     package: str = ""
     """Distribution whose installed release counts, for example "trl"."""
+    commits: str = ""
+    """The commits between its releases, below `rlstep_hooks/systems`: "trl/commits.json"; empty where there is no list."""
     deviations: str = ""
     """Where the known deviations are, "module:NAME"."""
     observed_releases: tuple[str, str] | None = None
@@ -297,6 +299,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 PLANNED_ONLY: dict[str, Any] = {
     "live": "",
     "checkout": "",
+    "commits": "",
     "writes": None,
     "deviations": "",
     "attaches_by": "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,15 +15,16 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.planning.reading import Note, Reading
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.checked import looked_at
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.keys import key_list
 from rlstep_hooks.systems.engine.launch_search import find_launch, refuse_missing
 from rlstep_hooks.systems.engine.observed_live import not_observed
 from rlstep_hooks.systems.engine.partial import ask_for_processes, one_process, what_is_meant
+from rlstep_hooks.systems.engine.pins import pinned_releases
 from rlstep_hooks.systems.engine.reader import read
 from rlstep_hooks.systems.engine.release import (
     accepted_by_others,
-    looked_at,
     nearest_release,
     release_for,
     release_in_checkout,
@@ -31,11 +33,11 @@ from rlstep_hooks.systems.engine.release import (
 from rlstep_hooks.systems.engine.request import Request, release_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rlstep_hooks.systems.engine.declaration import Beside, Keys, System
     from rlstep_hooks.systems.engine.launch_search import Launch
-    from rlstep_hooks.systems.engine.release import Release
+    from rlstep_hooks.systems.engine.release import Pinned, Release
 
 _HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
 """Flags of Hydra that say where the configuration is."""
@@ -66,9 +68,7 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
 
     system = index.system_of(launch.framework)
-    release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
-    if options.here and options.version is None and not release.foreign:
-        release = release_installed(system, launch.command, launch.given, release, keywords=launch.keywords)
+    release = _release(system, launch, options)
     names = launch.given.keys()
     system, release, launch = _with_checkout(system, launch, release, options)
     request = request_of(launch, system, release.version, options)
@@ -174,9 +174,56 @@ def reading_of(words: list[str], options: Options | None = None) -> Reading:
     options = options or Options()
     launch = find_launch(words, options)
     system = index.system_of(launch.framework)
-    release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
+    release = _release(system, launch, options)
     system, release, launch = _with_checkout(system, launch, release, options)
     return _read(system, request_of(launch, system, release.version, options))
+
+
+def _release(system: System, launch: Launch, options: Options) -> Release:
+    """The release that a launch is planned for: the one that the user names, that is installed here, that the checkout pins, or the
+    newest that accepts its settings.
+
+    Raises:
+        LaunchError: The checkout pins what is not known, or releases that plan the launch differently.
+    """
+    release = release_for(system, launch.command, launch.given, options.version, keywords=launch.keywords)
+    if options.version is not None:
+        return release
+    if options.here:
+        if release.foreign:
+            return release
+        return release_installed(system, launch.command, launch.given, release, keywords=launch.keywords)
+    pinned = pinned_releases(system, launch.command, launch.given, launch.folder, Path(launch.source), launch.keywords)
+    if not pinned:
+        return release
+    found = [
+        release_for(system, launch.command, launch.given, None, pinned=each, keywords=launch.keywords)
+        for each in pinned
+    ]
+    if len(found) > 1:
+        _ask_between(system, launch, options, pinned)
+    return found[-1]
+
+
+def _ask_between(system: System, launch: Launch, options: Options, pinned: Sequence[Pinned]) -> None:
+    """Ask which release it is, where the checkout allows several and they plan the launch differently.
+
+    Raises:
+        LaunchError: They do.
+    """
+    planned = {}
+    for each in pinned:
+        try:
+            schedule = _read(system, request_of(launch, system, each.version, options)).schedule
+        except PlanError as refusal:
+            planned[each.version] = str(refusal)
+        else:
+            planned[each.version] = str(msgspec.structs.replace(schedule, version="", sources={}, settings={}))
+    if len(set(planned.values())) > 1:
+        raise LaunchError(
+            f"{pinned[0].note.text.partition(';')[0]}; {system.title} {' and '.join(planned)} plan this launch differently",
+            remedy="--version names one of them",
+        )
 
 
 def _with_checkout(

@@ -21,6 +21,7 @@ from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.engine.abbreviations import is_flag, meant_by
+from rlstep_hooks.systems.engine.checked import checked_settings, is_taken, of_own_program
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.installed import planned_here
 from rlstep_hooks.systems.engine.keys import KeyList, key_list, parents_of, runs_of
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import Keys, System
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """The release that a checkout installs."""
+
+    version: str
+    note: Note
+    """Where it says so."""
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,25 +63,29 @@ def release_for(
     given: Mapping[str, Setting],
     asked: str | None,
     *,
+    pinned: Pinned | None = None,
     keywords: frozenset[str] = frozenset(),
 ) -> Release:
-    """The release for a launch: the one asked for, else the newest one that accepts the names of its settings.
+    """The release for a launch: the one asked for, else the one that is pinned, else the newest that accepts the names of its settings.
 
     Args:
         system: The system.
         command: The command.
         given: What the launch sets.
         asked: The release that the user names.
+        pinned: The release that the checkout installs.
         keywords: Names ("Callee.keyword") that the framework's own classes are given in a Python file.
     """
     if system.keys is None:
+        if asked is None and pinned is not None:
+            return Release(version=pinned.version, notes=(pinned.note,))
         return Release(version=asked or system.version, notes=_newest(system) if asked is None else ())
     known = key_list(system.keys.file)
     if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
-        checked = _of_own_program(system.keys, known, given)
-        return _Names(system, system.keys, known, command, given, checked).release_of_own_program(asked)
-    checked = _checked(system.keys, known, command, given, keywords)
-    return _Names(system, system.keys, known, command, given, checked).release(asked)
+        checked = of_own_program(system.keys, known, given)
+        return _Names(system, system.keys, known, command, given, checked, pinned).release_of_own_program(asked)
+    checked = checked_settings(system.keys, known, command, given, keywords)
+    return _Names(system, system.keys, known, command, given, checked, pinned).release(asked)
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,8 @@ class _Names:
     given: Mapping[str, Setting]
     checked: Mapping[str, Setting]
     """By the names that are checked: of a file the first part, of a call the keyword."""
+    pinned: Pinned | None = None
+    """The release that the checkout installs."""
 
     def release(self, asked: str | None) -> Release:
         """The release of a launch of the framework's own program."""
@@ -94,7 +109,7 @@ class _Names:
         unknown = self._unknown(version)
         notes = self._notes(version, asked)
         forked = asked is None and self.keys.forked and any(self._is_foreign(name, version) for name in unknown)
-        if forked:
+        if forked and self.pinned is None:
             version = self._nearest_to_fork()
             unknown = self._unknown(version)
             notes = (self._fork_note(version),)
@@ -120,8 +135,10 @@ class _Names:
         if not foreign:
             version = asked or self._newest_that_accepts()
             return Release(version=version, notes=self._notes(version, asked))
-        version = asked or self._nearest_to_fork()
-        notes = () if asked is not None else (self._fork_note(version),)
+        version = asked or (self.pinned.version if self.pinned is not None else self._nearest_to_fork())
+        notes = (
+            () if asked is not None else (self.pinned.note if self.pinned is not None else self._fork_note(version),)
+        )
         finding = self._foreign(version, foreign, f"{self.command.program.name} is a program of its own.", asked)
         return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
 
@@ -157,7 +174,9 @@ class _Names:
     # Which release it is.
 
     def _newest_that_accepts(self) -> str:
-        """The newest release that has the most of these settings."""
+        """The release that is pinned, else the newest that has the most of these settings."""
+        if self.pinned is not None:
+            return self.pinned.version
         if self._had_by(self.system.version) == len(self.checked):
             return self.system.version
         return max(planned_releases(self.system), key=lambda each: (self._had_by(each), release_of(each)))
@@ -301,6 +320,8 @@ class _Names:
         system, known = self.system, self.known
         if asked is not None:
             return ()
+        if self.pinned is not None:
+            return (self.pinned.note,)
         if version == system.version:
             return _newest(system)
         newer = next(n for n in self.checked if not known.has(n, system.version) and known.has(n, version))
@@ -320,7 +341,7 @@ class _Names:
             setting
             for name, setting in self.given.items()
             if setting.added
-            and not (self.known.ever(name) or _is_taken(self.keys, self.known, name))
+            and not (self.known.ever(name) or is_taken(self.keys, self.known, name))
             and not any(fnmatchcase(name, pattern) for pattern in own)
         )
 
@@ -381,59 +402,8 @@ def release_in_checkout(
     """
     assert system.keys is not None, "only a system with a list of settings has a checkout that is read"
     known = key_list(system.keys.file)
-    checked = _checked(system.keys, known, command, given, keywords)
+    checked = checked_settings(system.keys, known, command, given, keywords)
     return _Names(system, system.keys, known, command, given, checked).release_in_checkout(release, names)
-
-
-_HYDRAS = ("._target_", "._convert_", "._partial_", "._recursive_")
-"""What Hydra itself reads in a section."""
-
-
-def _of_own_program(keys: Keys, known: KeyList, given: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The settings of a program of somebody's own that are written like the framework's."""
-    return {
-        name: setting
-        for name, setting in given.items()
-        if not (setting.deleted or setting.place.source in ("--set", "") or setting.place.source.endswith(".py"))
-        and "." in name
-        and not name.endswith(_HYDRAS)
-        and not _is_taken(keys, known, name)
-    }
-
-
-def _checked(
-    keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting], keywords: frozenset[str]
-) -> dict[str, Setting]:
-    """The settings whose names the framework itself checks, by these names: of a file the first part, of a call the keyword."""
-    strict = any(command.program.matches(pattern) for pattern in keys.strict)
-    strict = strict and not (keys.unless and named(keys.unless)(given))
-    found: dict[str, Setting] = {}
-    for name, setting in given.items():
-        source, checked = setting.place.source, name
-        if setting.added or setting.deleted or source == "--set":
-            continue
-        if source.endswith((".py", ".ipynb")):
-            if not keys.says or name not in keywords:
-                continue
-            checked = name.partition(".")[2]
-        elif source.endswith((".yaml", ".yml", ".toml")):
-            checked = name.partition(".")[0]
-            alone = command.program.kind == "config" and known.ever(checked)
-            if not keys.says or not (strict or alone):
-                continue
-            setting = msgspec.structs.replace(setting, name=checked, written=checked)
-        elif not strict:
-            continue
-        if not _is_taken(keys, known, checked):
-            found[checked] = setting
-    return found
-
-
-def _is_taken(keys: Keys, known: KeyList, name: str) -> bool:
-    """Whether a program takes a name that is none of its settings: it takes it too, or it lies within them."""
-    also = any(fnmatchcase(name, pattern) for pattern in keys.also)
-    handed_on = not known.ever(name) and any(fnmatchcase(name, pattern) for pattern in keys.open)
-    return also or handed_on or known.below_a_setting(name) or known.is_section(name)
 
 
 def release_installed(
@@ -492,9 +462,3 @@ def accepted_by_others(system: System, read: Callable[[str], object]) -> tuple[N
         return ()
     runs = runs_of(accepted, key_list(system.keys.file).releases)
     return (Note("assumes", f"accepted by {system.title} {runs}: --version {accepted[-1]} plans it so"),)
-
-
-def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:
-    """The settings among these that were read in the source: the schedule does not depend on them."""
-    patterns = (*keys.no_effect, *keys.open) if keys is not None else ()
-    return [s.name for s in settings if any(fnmatchcase(s.name, pattern) for pattern in patterns)]

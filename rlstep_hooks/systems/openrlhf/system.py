@@ -68,6 +68,7 @@ SYSTEM = System(
     version="0.11.2",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="openrlhf",
+    commits="openrlhf/commits.json",
     keys=KEYS,
     recognised=(
         Entry(

@@ -93,6 +93,7 @@ SYSTEM = System(
     releases=(str(FIRST_PLANNED), str(FIRST_UNSUPPORTED)),
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="trl",
+    commits="trl/commits.json",
     keys=KEYS,
     trains=("*GRPO*Trainer*", "*RLOO*Trainer*"),
     trainers={"GRPOTrainer": DECIDING, "RLOOTrainer": DECIDING},

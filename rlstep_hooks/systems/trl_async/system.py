@@ -26,6 +26,7 @@ SYSTEM = System(
     releases=("1.0", "1.17"),
     observed_releases=OBSERVED,
     package="trl",
+    commits="trl/commits.json",
     trains=("*AsyncGRPOTrainer*",),
     trainers={"AsyncGRPOTrainer": ("_inner_training_loop", "get_train_dataloader", "train", "training_step")},
     recognised=(

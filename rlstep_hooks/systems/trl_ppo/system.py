@@ -57,6 +57,7 @@ SYSTEM: System = System(
     releases=("0.9", "1.13"),
     other_releases="1.13 has no PPOTrainer",
     package="trl",
+    commits="trl/commits.json",
     trainers=dict.fromkeys(("PPOTrainer", "PPOv2Trainer", "RLOOTrainer"), ("get_train_dataloader", "train")),
     recognised=(
         Entry(

@@ -46,6 +46,7 @@ SYSTEM = System(
     releases=("0.4", "0.12"),
     other_releases="later ones have no step(); --framework trl_ppo reads their PPOTrainer",
     package="trl",
+    commits="trl/commits.json",
     trainers={"PPOTrainer": ("prepare_dataloader", "step")},
     recognised=(
         Entry(

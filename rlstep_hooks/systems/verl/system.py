@@ -35,6 +35,7 @@ SYSTEM = System(
     version="0.9.1",
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="verl",
+    commits="verl/commits.json",
     keys=KEYS,
     trains=(
         "verl.trainer.ppo.ray_trainer.RayPPOTrainer",
