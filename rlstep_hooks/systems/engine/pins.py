@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.checkout import find_checkout
 from rlstep_hooks.launch.files import up_to_root
 from rlstep_hooks.launch.pins import Pin, find_pins
 from rlstep_hooks.launch.text import LaunchError
@@ -81,6 +82,10 @@ def pinned_releases(
     if not system.package or system.releases is None:
         return ()
     pins = find_pins(system.package, _folders(command, folder), source)
+    module = system.package.replace("-", "_")
+    # What a checkout of the framework itself installs for its own images and tests is not what runs.
+    if not pins or find_checkout(f"{module}/__init__.py", [folder]):
+        return ()
     exact = [pin for pin in pins if pin.is_exact]
     fits = _Fitting(system, command, given, keywords)
     found: dict[str, Pinned] = {}
@@ -192,15 +197,15 @@ def _in_ranges(system: System, pins: list[Pin], fits: _Fitting) -> tuple[Pinned,
     from packaging.specifiers import SpecifierSet  # only where there is a range to look at
 
     allowed = SpecifierSet(",".join(pin.constraint for pin in pins))
+    newest = fits.newest() if system.keys is not None else system.version
+    if allowed.contains(newest):
+        return ()
     if system.keys is None and not system.commits:
-        if allowed.contains(system.version):
-            return ()
         raise LaunchError(f"the checkout installs {system.title} {pins[0]}", remedy=_REMEDY)
     listed = planned_releases(system) if system.keys is not None else _between(system, _commits(system.commits).tagged)
     within = [release for release in listed if allowed.contains(release)]
     best = next((release for release in reversed(within) if fits.has_most(release)), None)
-    newest = fits.newest() if system.keys is not None else system.version
-    if best is None or best == newest:
+    if best is None:
         return ()
     return (Pinned(best, _note(system, best, pins[0])),)
 

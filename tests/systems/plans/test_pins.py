@@ -36,7 +36,7 @@ def sizes(plan: Plan) -> tuple[str, int, int | None, int | None]:
     return plan.version, int(plan.schedule.prompts_per_rollout), plan.schedule.rollouts, plan.schedule.updates
 
 
-# Until 0.16 each micro-batch is a rollout (grpo_trainer.py _prepare_inputs): 3 prompts of 6 samples, 4 rollouts for each of 500 updates.
+# Until 0.16 each micro-batch is a rollout (grpo_trainer.py _prepare_inputs): 3 prompts of 6 samples, and 4 rollouts for each update.
 # Later one rollout is generated for all micro-batches of an update: 12 prompts.
 @pytest.mark.parametrize(
     ("pin", "found"),
@@ -111,3 +111,18 @@ def test_verl_in_a_checkout_that_only_installs_it(tmp_path: Path) -> None:
     )
     (tmp_path / "train.sh").write_text(launch + "\n")
     assert plan_launch([str(tmp_path / "train.sh")], Options(rows=1050)).version == "0.4.1"
+
+
+def test_a_system_without_a_list_of_settings_keeps_its_release_where_the_range_has_it(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text("trl>=1.0,<1.17\n")
+    launch = "python -m trl.experimental.async_grpo --max_steps 5 --max_staleness 2 --per_device_train_batch_size 2"
+    (tmp_path / "train.sh").write_text(launch + "\n")
+    options = Options(rows=100, world_size=1, framework="trl_async")
+    assert plan_launch([str(tmp_path / "train.sh")], options).version == "1.16.0"
+
+
+def test_a_checkout_of_the_framework_itself_runs_itself_and_not_what_its_images_install(tmp_path: Path) -> None:
+    (tmp_path / "src/trl").mkdir(parents=True)
+    (tmp_path / "src/trl/__init__.py").write_text("")
+    assert planned(tmp_path, "trl==0.15.2").version == "1.16.0"
