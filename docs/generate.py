@@ -209,6 +209,7 @@ def system_page(name: str) -> str:
         console(f"rlstep plan {options} {launch.name}".replace("  ", " ")),
         *formulas(found, plan),
         *notes(found, plan),
+        *depends(found),
         *checks(found),
         *settings(found),
         *deviations(found),
@@ -337,6 +338,20 @@ def notes(found: Any, plan: dict[str, Any]) -> Iterator[str]:
     yield "Text in braces is filled in for a launch.\n" if declared else "In the launch above:\n"
     for kind, text, where in shown:
         yield f"- **{kind}**: {cell(text)}{f' (where {code(where)})' if where else ''}"
+
+
+def depends(found: Any) -> Iterator[str]:
+    """Settings with which a count depends on the run."""
+    declared = getattr(found, "depends", ())
+    if not declared:
+        return
+    yield "\n## What makes a count depend on the run\n"
+    yield "With one of these, no exact number is given for the counts that it concerns.\n"
+    yield "| where | why | counts | source |"
+    yield "|---|---|---|---|"
+    for one in declared:
+        counts = ", ".join(f"`{name}`" for name in one.counts) or "`updates`: a bound"
+        yield f"| {code(one.on)} | {cell(one.says)} | {counts} | {cell(one.source)} |"
 
 
 def checks(found: Any) -> Iterator[str]:

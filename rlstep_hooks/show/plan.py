@@ -85,7 +85,7 @@ def plan_rows(schedule: Schedule) -> list[Row]:
     rows.append(
         (
             "run",
-            f"{number(schedule.rollouts, 'rollouts')} · {number(schedule.updates, 'updates')}",
+            f"{number(schedule.rollouts, 'rollouts')} · {_bounded(number(schedule.updates, 'updates'), schedule)}",
             _epoch_words(schedule),
         )
     )
@@ -140,9 +140,14 @@ def _update_row(schedule: Schedule) -> Row:
     return ("update", each, f"{number(schedule.samples_per_update, unit)}, {passes}")
 
 
+def _bounded(updates: str, schedule: Schedule) -> str:
+    """A number of updates, as a bound where it is one."""
+    of = {"exact": "", "upper": "at most ", "data_dependent": "about "}[schedule.updates_bound]
+    return updates if updates.startswith("?") else f"{of}{updates}"
+
+
 def _rate_row(schedule: Schedule) -> Row:
-    made = number(schedule.updates_per_rollout)
-    made = {"exact": made, "upper": f"at most {made}", "data_dependent": f"about {made}"}[schedule.updates_bound]
+    made = _bounded(number(schedule.updates_per_rollout), schedule)
     if schedule.updates_from:
         most = f"to {number(schedule.updates_to)}" if schedule.updates_to else "or more"
         made = f"{number(schedule.updates_from)} {most}, as the data decides"

@@ -132,6 +132,7 @@ from rlstep_hooks.systems.engine.parts import (
     REQUIRED,
     Check,
     Demand,
+    Depends,
     Keys,
     Typed,
     count,
@@ -147,8 +148,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "PLANNED_ONLY", "REQUIRED", "Check", "Demand", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count", "flag",
-    "number", "program_assumed", "text",
+    "NOTHING", "PLANNED_ONLY", "REQUIRED", "Check", "Demand", "Depends", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count",
+    "flag", "number", "program_assumed", "text",
 ]  # fmt: skip
 
 
@@ -219,6 +220,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Quantities that are the same in every launch: values, no expressions; texts with {expressions}."""
     formulas: tuple[Formula, ...] = ()
     checks: tuple[Check | Demand, ...] = ()
+    depends: tuple[Depends, ...] = ()
+    """What makes counts depend on the run. A count that such a setting concerns is not given as an exact number."""
     notes: tuple[Note, ...] = ()
     facts: dict[str, str] = {}
     """For rules: `lr_constant`, `lr_warmup` (ticks), `save_every` and `eval_every` (in this framework's steps), `minibatch_unit`,

@@ -103,6 +103,18 @@ class Demand(msgspec.Struct, frozen=True):
     where: str = ""
 
 
+class Depends(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings with which counts depend on the run: no exact number is given for them then."""
+
+    on: str
+    """The condition under which they do, an expression."""
+    says: str
+    """Why, without a number: "a rollout takes as many batches of the loader as the filter leaves it"."""
+    counts: tuple[str, ...]
+    """The quantities; what follows from them is not known either. Empty where `updates_bound` says that the updates are a bound."""
+    source: str
+
+
 def program_assumed(program: str, where: str = "") -> Note:
     """The note on a configuration file alone that several programs of the framework read, each in its own way.
 

@@ -45,6 +45,8 @@ def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> t
         place = Place(f"{helper} of {system.title} {system.version}")
         merged |= {name: Setting(name, value, place, name) for name, value in system.helpers[helper].items()}
     merged |= calls.settings
+    # A class that the file uses, whatever it is given: one that ends the run, for example.
+    merged |= {name: Setting(name, True, written=name) for name in calls.callees & system.settings.keys()}
     merged |= {
         bare: msgspec.structs.replace(setting, name=bare)
         for name, setting in calls.settings.items()

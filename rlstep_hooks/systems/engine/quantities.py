@@ -75,6 +75,14 @@ class Quantities:
         return self._known[name]
 
     def _worked_out(self, name: str) -> Any:
+        value = self._said(name)
+        if isinstance(value, Unknown) or value is None:
+            return value
+        reasons = [each.says for each in self.system.depends if name in each.counts and self.holds(each.on)]
+        return Unknown(f"{self.fill(reasons[0])}; at most {value}") if reasons else value
+
+    def _said(self, name: str) -> Any:
+        """What the declaration says of a quantity, or the launch of a setting."""
         if name in self.system.let:
             return self.evaluate(self.system.let[name])
         found = self.formula_of(name)

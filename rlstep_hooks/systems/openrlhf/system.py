@@ -9,7 +9,7 @@ cli/train_ppo_ray.py.
 from __future__ import annotations
 
 from rlstep_hooks.planning import lags
-from rlstep_hooks.systems.engine.declaration import Demand, Entry, Formula, Note, System, text
+from rlstep_hooks.systems.engine.declaration import Demand, Depends, Entry, Formula, Note, System, text
 from rlstep_hooks.systems.engine.remarks import other_shapes
 from rlstep_hooks.systems.openrlhf.launch import engine_faults, release_of_flags, started_processes
 from rlstep_hooks.systems.openrlhf.links import LINKS, RULES
@@ -269,6 +269,14 @@ SYSTEM = System(
             "0 if not asynchronous else train.async_queue_size if generated <= rollout.batch_size "
             "else train.async_queue_size + ceil((generated - gcd(generated, rollout.batch_size)) / rollout.batch_size)",
             "{home + ' trainer/ppo_trainer_async.py:111,230 rollout_slots' if asynchronous else 'no queue'}",
+        ),
+    ),
+    depends=(
+        Depends(
+            on="filtered",
+            says="algo.dynamic_filtering: prompts that a filter by reward throws away are replaced by others of the same rows",
+            counts=("rollouts_per_epoch", "rollouts"),
+            source=_LOADER,
         ),
     ),
     checks=(

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, System, count, flag, text
+from rlstep_hooks.systems.engine.declaration import (
+    Check,
+    Demand,
+    Depends,
+    Entry,
+    Formula,
+    Note,
+    System,
+    count,
+    flag,
+    text,
+)
 
 _LOOP = "CleanRL fe8d8a0 cleanrl/"
 
@@ -125,6 +136,15 @@ SYSTEM = System(
             "unknown('the learning rate falls to final_lr within anneal_steps timesteps')",
             "{source} do_anneal",
             where="anneal_steps is not None",
+        ),
+    ),
+    depends=(
+        # The plan gives a bound (`updates_bound`).
+        Depends(
+            on="target_kl is not None",
+            says="target_kl ends the passes over a rollout after one whose KL is larger",
+            counts=(),
+            source="CleanRL fe8d8a0 cleanrl/ppo.py",
         ),
     ),
     checks=(

@@ -5,7 +5,7 @@ main_ppo starts (generation goes on until train_batch_size prompts are left), wo
 workers/actor/dp_actor.py:88-97 (`make_iterator` with `ppo_epochs`).
 """
 
-from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, count, flag, number
+from rlstep_hooks.systems.engine.declaration import Check, Depends, Entry, Formula, Note, count, flag, number
 from rlstep_hooks.systems.verl.family import DIVIDED_FIRST, early_fork
 
 _SOURCE = "PRIME 18ad596 training/verl"
@@ -60,6 +60,14 @@ SYSTEM = early_fork(
             f"{_SOURCE}/trainer/ppo/ray_trainer.py _create_dataloader (len(train_dataloader) * total_epochs)",
         ),
         Formula("frozen_rollouts", "max(trainer.critic_warmup, 0)", f"{_FIT}: critic_warmup <= global_steps, from 0"),
+    ),
+    depends=(
+        Depends(
+            on="replaces",
+            says="data.filter_accuracy, data.filter_truncated, data.oversample_factor: prompts are replaced by those of the next batch",
+            counts=("rollouts_per_epoch", "rollouts"),
+            source=_FIT,
+        ),
     ),
     checks=(
         Check(

@@ -12,6 +12,7 @@ from rlstep_hooks.planning.reading import Conversion
 from rlstep_hooks.systems.engine.declaration import (
     Check,
     Demand,
+    Depends,
     Entry,
     Formula,
     Note,
@@ -204,6 +205,7 @@ SYSTEM = System(
         "trainer.fully_async.num_parallel_generation_workers": count(768, where="fully"),
         "trainer.fully_async.enabled": flag(where="fully"),
         "trainer.fully_async.sample_full_batch": flag(where="fully"),
+        "trainer.algorithm.dynamic_sampling.type": text(None, where="not fully"),
         "trainer.placement.colocate_all": flag(True, where="fully or one_ahead"),
         "generator.batched": flag(where="fully"),
         _LOSS: text("regular"),
@@ -261,6 +263,9 @@ SYSTEM = System(
         "correction_biased": "'generator.sampling_params.top_p = ' + quoted(decimal(generator.sampling_params.top_p)) "
         "if given(generator.sampling_params.top_p) "
         "and generator.sampling_params.top_p < 1 and (to_sampler or correction not in ('', 'none')) else ''",
+        "samples_again": "not fully and trainer.algorithm.dynamic_sampling.type is not None",
+        "refills": "fully and trainer.fully_async.sample_full_batch",
+        "rows_bound": "'data_dependent' if samples_again or refills else 'exact'",
         "reference_source": "'at_rollout' if trainer.algorithm.use_kl_loss or trainer.algorithm.use_kl_in_reward else 'none'",
     },
     always={"loader": "drops", "syncs": "first_and_after_updates"},
@@ -316,6 +321,22 @@ SYSTEM = System(
             where="one_ahead",
         ),
     ),
+    depends=(
+        Depends(
+            on="samples_again",
+            says="trainer.algorithm.dynamic_sampling: a rollout takes as many batches of the loader as it needs prompts whose rewards "
+            "differ",
+            counts=("rollouts_per_epoch", "rollouts"),
+            source=f"{_TRAINER}:372-377 train (continue), skyrl/train/utils/trainer_utils.py handle_dynamic_sampling",
+        ),
+        Depends(
+            on="refills",
+            says="trainer.fully_async.sample_full_batch: groups that all score the same are dropped, and a pass over the rows may end "
+            "early",
+            counts=("rollouts_per_epoch", "rollouts"),
+            source=f"{_FULLY}:512-527",
+        ),
+    ),
     notes=(
         program_assumed("main_base", "not fully and not one_ahead"),
         Note("unit", "train_batch_size and policy_mini_batch_size count prompts, not samples"),
@@ -328,7 +349,7 @@ SYSTEM = System(
         Note(
             "drops",
             "sample_full_batch: groups that all score the same are dropped and replaced; a pass over the rows has fewer rollouts",
-            "fully and trainer.fully_async.sample_full_batch",
+            "refills",
         ),
     ),
     facts={

@@ -11,6 +11,7 @@ from rlstep_hooks.systems.engine.declaration import (
     REQUIRED,
     Check,
     Demand,
+    Depends,
     Entry,
     Formula,
     Note,
@@ -106,6 +107,15 @@ SYSTEM = System(
         Formula("rollouts", "ceil(total_timesteps / (n_steps * n_envs))", _LEARN),
         Formula("updates", "rollouts", f"{_A2C} train", where="not ppo"),
         Formula("lr_ticks", "rollouts", f"{_PPO} train _update_learning_rate", where="ppo"),
+    ),
+    depends=(
+        # The plan gives a bound (`updates_bound`).
+        Depends(
+            on="ppo and target_kl is not None",
+            says="target_kl ends the passes over a rollout at the first mini-batch whose KL is 1.5 times larger",
+            counts=(),
+            source="stable-baselines3 {version} ppo/ppo.py train",
+        ),
     ),
     checks=(
         # Of a live model the timesteps that are left, which may be none.

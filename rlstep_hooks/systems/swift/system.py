@@ -13,6 +13,7 @@ from rlstep_hooks.launch import processes
 from rlstep_hooks.systems.engine.declaration import (
     Check,
     Demand,
+    Depends,
     Entry,
     Formula,
     Note,
@@ -133,6 +134,7 @@ SYSTEM = System(
         "per_device_train_batch_size": count(1),
         "gradient_accumulation_steps": count(1),
         "max_steps": count(-1, least=-1),
+        "early_stop_interval": count(None, least=0, where="given(early_stop_interval)"),
         "num_train_epochs": number(None),
         "lr_scheduler_type": text("cosine"),
         "warmup_ratio": number(0.0),
@@ -187,6 +189,14 @@ SYSTEM = System(
             f"'at_rollout' if release >= {COMPUTED_SINCE} or num_iterations > 1 or gradient_accumulation_steps % steps != 0 "
             "else 'detach'",
             f"{_TRAINER} {{'_prepare_batch_inputs' if release >= {COMPUTED_SINCE} else 'old_policy'}}",
+        ),
+    ),
+    depends=(
+        Depends(
+            on="(early_stop_interval or 0) > 0",
+            says="early_stop_interval ends the run after so many checkpoints without a better metric",
+            counts=("updates",),
+            source="ms-swift {version} swift/callbacks/early_stop.py on_save",
         ),
     ),
     checks=(

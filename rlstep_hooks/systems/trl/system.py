@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.systems.engine.declaration import (
     Check,
     Demand,
+    Depends,
     Entry,
     Formula,
     Note,
@@ -143,6 +144,7 @@ SYSTEM = System(
         "divergence_type": text(where="given(divergence_type)"),
         # The release of transformers, for a live configuration. A launch is read with the release of that time.
         "transformers_version": text(None),
+        "EarlyStoppingCallback": flag(where="given(EarlyStoppingCallback)"),
     },
     rows_from=("dataset_name",),
     shown=PLAN_SETTINGS,
@@ -273,6 +275,14 @@ SYSTEM = System(
             "'at_rollout' if gradient_accumulation_steps % (steps * num_iterations) != 0 "
             "or use_vllm and vllm_importance_sampling_correction else 'detach'",
             f"{_TRAINER} _generate_and_score_completions",
+        ),
+    ),
+    depends=(
+        Depends(
+            on="EarlyStoppingCallback",
+            says="EarlyStoppingCallback ends the run once its metric gets no better",
+            counts=("updates",),
+            source="transformers trainer_callback.py EarlyStoppingCallback.on_evaluate",
         ),
     ),
     checks=(

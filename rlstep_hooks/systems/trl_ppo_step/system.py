@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.planning.accumulation import carried_lags, flushed_lags
 from rlstep_hooks.planning.schedule import Flush
-from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, System, count, flag
+from rlstep_hooks.systems.engine.declaration import Check, Depends, Entry, Formula, Note, System, count, flag
 from rlstep_hooks.systems.trl_ppo_step.links import LINKS, RULES
 
 if TYPE_CHECKING:
@@ -130,6 +130,15 @@ SYSTEM = System(
             f"{_TRAINER} step; accelerate _do_sync",
         ),
         Formula("lr_ticks", "rollouts", f"{_TRAINER} step"),
+    ),
+    depends=(
+        # The plan gives a bound (`updates_bound`).
+        Depends(
+            on="early_stopping",
+            says="early_stopping ends the passes over a rollout once the KL is above 1.5 times target_kl",
+            counts=(),
+            source="trl {version} trainer/ppo_trainer.py _early_stop",
+        ),
     ),
     checks=(
         Check(

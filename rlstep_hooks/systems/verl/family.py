@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.systems.engine.declaration import (
     Check,
     Demand,
+    Depends,
     Entry,
     Formula,
     Note,
@@ -141,6 +142,7 @@ def early_fork(
     always: Mapping[str, Any] | None = None,
     formulas: tuple[Formula, ...] = (),
     checks: tuple[Check, ...] = (),
+    depends: tuple[Depends, ...] = (),
     notes: tuple[Note, ...] = (),
 ) -> System:
     """The declaration of a fork.
@@ -158,6 +160,7 @@ def early_fork(
         always: Quantities that are always the same in it, and otherwise than here.
         formulas: Formulas that come before those here: with a condition, or in their place.
         checks: What it refuses of its own, before what is refused here.
+        depends: What makes counts depend on the run.
         notes: Notes of its own.
     """
     trainer, workers = f"{source}/trainer/ppo/ray_trainer.py", f"{source}/workers"
@@ -215,6 +218,7 @@ def early_fork(
         },
         always={**_ALWAYS, **(always or {})},
         formulas=(*formulas, *(formula for formula in shared if formula.quantity not in own)),
+        depends=depends,
         checks=(
             # `fit` returns after the validation before training, in all of them.
             Demand(

@@ -6,7 +6,7 @@ Its quantities have a file for each question: which trainer runs (`trainers`), h
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.engine.declaration import Entry, Note, System, program_assumed
+from rlstep_hooks.systems.engine.declaration import Depends, Entry, Note, System, program_assumed
 from rlstep_hooks.systems.verl import remarks
 from rlstep_hooks.systems.verl.formulas import FORMULAS, OF_CRITIC, PLACES
 from rlstep_hooks.systems.verl.launch import algorithm_named, another_trainer, asked_processes, shipped_loop
@@ -90,6 +90,20 @@ SYSTEM = System(
         "critic.step_means": _STEP,
     },
     formulas=FORMULAS,
+    depends=(
+        Depends(
+            on="filtered",
+            says="algorithm.filter_groups of DAPO's recipe: batches are generated until enough prompts are left",
+            counts=("rollouts_per_epoch", "rollouts"),
+            source="verl {version} recipe/dapo/dapo_ray_trainer.py fit",
+        ),
+        Depends(
+            on="single",
+            says="the V1 trainers replace prompts without signal, or whose generation failed, one by one",
+            counts=("rollouts_per_epoch",),
+            source="verl {version} trainer/ppo/v1/trainer_base.py:727-739",
+        ),
+    ),
     checks=CHECKS,
     notes=(
         program_assumed("verl.trainer.main_ppo"),

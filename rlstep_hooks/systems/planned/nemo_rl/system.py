@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 
-from rlstep_hooks.systems.engine.declaration import NOTHING, Entry, Formula, Note, System
+from rlstep_hooks.systems.engine.declaration import NOTHING, Depends, Entry, Formula, Note, System
 from rlstep_hooks.systems.engine.entry import OF_TRL
 from rlstep_hooks.systems.planned.nemo_rl.checks import CHECKS
 from rlstep_hooks.systems.planned.nemo_rl.launch import is_ppo, reward_model, teacher_nodes
@@ -188,6 +188,14 @@ SYSTEM = System(
             "critic.updates_per_rollout",
             "ppo.ppo_epochs * samples_per_rollout / value.train_global_batch_size",
             f"{TRAIN} (value_model.train)",
+        ),
+    ),
+    depends=(
+        Depends(
+            on="dynamic and not endless",
+            says="{part}.use_dynamic_sampling: prompts whose samples all score the same are replaced by later ones",
+            counts=("rollouts_per_epoch", "rollouts"),
+            source=TRAIN,
         ),
     ),
     checks=CHECKS,
