@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.files import contents, is_allowed
+from rlstep_hooks.launch.text import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -86,6 +87,17 @@ class Source(msgspec.Struct, frozen=True):
         return next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.lineno == line), None)
 
 
+class Line(msgspec.Struct, frozen=True):
+    """A line of the source, and what it says."""
+
+    says: str
+    where: str
+    """"verl/trainer/ppo/ray_trainer.py:968"."""
+
+    def __str__(self) -> str:
+        return f"{self.says} ({self.where})"
+
+
 class Checkout(msgspec.Struct, frozen=True):
     """A copy of a package beside a launch."""
 
@@ -127,6 +139,31 @@ def find_checkout(marker: str, folders: Iterable[Path]) -> tuple[Checkout, ...]:
         if found:
             return found
     return ()
+
+
+def nearest(folder: Path, found: tuple[Checkout, ...], title: str, remedy: str) -> Checkout | None:
+    """Of several copies of a package, the one that shares most of its path with the launch.
+
+    Args:
+        folder: The folder that the launch lies in.
+        found: The copies.
+        title: The package, for the message.
+        remedy: What to do if nobody can tell.
+
+    Raises:
+        LaunchError: Several are equally near.
+    """
+    if not found:
+        return None
+    here = os.path.realpath(folder)
+    shared = [len(os.path.commonpath((here, each.package)).split(os.sep)) for each in found]
+    near = [each for each, parts in zip(found, shared, strict=True) if parts == max(shared)]
+    if len(near) > 1:
+        names = ", ".join(os.path.relpath(each.package, each.root) for each in near[:4])
+        raise LaunchError(
+            f"there are {len(near)} copies of {title}, and which one runs is not known: {names}", remedy=remedy
+        )
+    return near[0]
 
 
 def _holds(place: Path, marker: str) -> bool:
@@ -214,7 +251,9 @@ def dotted(node: ast.expr) -> str:
     parts.reverse()
     if parts[0] == "self":
         parts = parts[1:]
-    return ".".join(parts[1:]) if parts[0] in ("config", "cfg") else ""
+    if parts[0] == "strategy":
+        parts = parts[1:]
+    return ".".join(parts[1:]) if parts[0] in ("config", "cfg", "args") else ""
 
 
 def value_of(node: ast.expr, values: Mapping[str, object]) -> object:

@@ -252,10 +252,11 @@ def _with_checkout(
     )
     # Only what differs from the release: the rest is a default as it is anywhere.
     defaults = system.defaults(version)
+    declared = {each: name for name, typed in system.settings.items() for each in (name, *typed.also)}
     own = {
         name: setting
         for name, setting in found.settings.items()
-        if name in system.settings and setting.value != defaults.get(name) and "${" not in str(setting.value)
+        if name in declared and setting.value != defaults.get(declared[name]) and "${" not in str(setting.value)
     }
     return found.system, release, msgspec.structs.replace(launch, given={**own, **launch.given})
 

@@ -168,7 +168,7 @@ class _Names:
             expected="settings of the configuration in the checkout",
             observed=self.keys.refusal.format(name=setting.name, written=setting),
             why=f"{setting.place}: the checkout that the launch lies in ends the run with this error at once",
-            fix="take it out, or add it with + where the code reads it",
+            fix="take it out" + (", or add it with + where the code reads it" if self.system.overrides else ""),
         )
 
     # Which release it is.

@@ -43,7 +43,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         name="openrlhf-frozen-samples-kept",
         title="the first update phase trains all frozen rollouts at once",
-        since="0.7",
+        since="0.7.1",
         document="frozen rollouts train the critic only",
         code=(
             "their samples are also put into the policy's buffer, which only its own training clears: the first rollout that is "

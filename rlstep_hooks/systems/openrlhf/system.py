@@ -69,6 +69,7 @@ SYSTEM = System(
     releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="openrlhf",
     commits="openrlhf/commits.json",
+    checkout="rlstep_hooks.systems.openrlhf.checkout.beside:beside",
     keys=KEYS,
     recognised=(
         Entry(
@@ -108,9 +109,9 @@ SYSTEM = System(
         "dynamic": "train.dynamic_batch_enable",
         "filtered": "algo.dynamic_filtering_enable",
         "asynchronous": "train.async_enable",
-        # Up to 0.6 each trainer draws `rollout_batch_size // processes` prompts of its own and clears its buffer after every rollout
-        # (trainer/ray/ppo_actor.py 0.6.4:196-217 and :749); later one controller does.
-        "ranks_generate": "openrlhf < (0, 7)",
+        # Up to 0.7.0 each trainer draws `rollout_batch_size // processes` prompts of its own and clears its buffer after every rollout
+        # (trainer/ray/ppo_actor.py 0.6.4:196-217 and :749, 0.7.0:203-227 and :827); later one controller does.
+        "ranks_generate": "openrlhf < (0, 7, 1)",
         # Processes that share the same samples.
         "copies": "ds.ring_attn_size * ds.tensor_parallel_size",
         "started": "started_processes(launch)",

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.checkout import Checkout, Source, find_checkout
+from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, nearest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.verl.checkout.configuration import configuration
 from rlstep_hooks.systems.verl.checkout.loader import read_loader
-from rlstep_hooks.systems.verl.checkout.loop import Line, Loop, read_loop
+from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
@@ -124,7 +124,7 @@ def _program(command: Command, folder: Path) -> tuple[Checkout, str, Source | No
     program = command.program
     if program.kind not in ("module", "script"):
         return None
-    checkout = _nearest(folder, find_checkout(_MARKER, [folder]))
+    checkout = nearest(folder, find_checkout(_MARKER, [folder]), "verl", _REMEDY)
     if checkout is None:
         return None
     name = program.name if program.name.endswith(".py") else program.name.replace(".", "/") + ".py"
@@ -176,25 +176,6 @@ def _between(loop: Loop, checkout: Checkout) -> tuple[str, str]:
     if loop.stop is None:
         return "0.2", newest
     return ("0.2", "0.3") if loop.shortfall else ("0.3", newest)
-
-
-def _nearest(folder: Path, found: tuple[Checkout, ...]) -> Checkout | None:
-    """Of several copies, the one that shares most of its path with the launch.
-
-    Raises:
-        LaunchError: Several are equally near.
-    """
-    if not found:
-        return None
-    here = os.path.realpath(folder)
-    shared = [len(os.path.commonpath((here, each.package)).split(os.sep)) for each in found]
-    near = [each for each, parts in zip(found, shared, strict=True) if parts == max(shared)]
-    if len(near) > 1:
-        names = ", ".join(os.path.relpath(each.package, each.root) for each in near[:4])
-        raise LaunchError(
-            f"there are {len(near)} copies of verl, and which one runs is not known: {names}", remedy=_REMEDY
-        )
-    return near[0]
 
 
 def _fit(checkout: Checkout, main: Source, name: str) -> tuple[Source, str, ast.FunctionDef] | None:

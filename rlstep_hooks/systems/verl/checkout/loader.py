@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import dotted
-from rlstep_hooks.systems.verl.checkout.loop import Line
+from rlstep_hooks.launch.checkout import Line, dotted
 
 if TYPE_CHECKING:
     from rlstep_hooks.launch.checkout import Source

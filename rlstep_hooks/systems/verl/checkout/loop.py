@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.checkout import UNKNOWN, dotted, value_of
+from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,17 +23,6 @@ _KEEPS = ("union", "repeat", "to", "from_single_dict", "from_dict")
 """Methods that give the batch back whole."""
 _WHOLE = ("compute_", "apply_", "_compute_", "_apply_")
 """Beginnings of the names of functions that add columns to a batch."""
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A line of the source, and what it says."""
-
-    says: str
-    where: str
-    """"verl/trainer/ppo/ray_trainer.py:968"."""
-
-    def __str__(self) -> str:
-        return f"{self.says} ({self.where})"
 
 
 class Loop(msgspec.Struct, kw_only=True):

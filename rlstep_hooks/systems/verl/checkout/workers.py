@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.systems.verl.checkout.loop import Line
+from rlstep_hooks.launch.checkout import Line
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
 
 if TYPE_CHECKING:

@@ -1,0 +1,171 @@
+"""What the source of OpenRLHF beside a launch says: how long the run is, which flags it has, and what they are by default."""
+
+from __future__ import annotations
+
+import ast
+import os.path
+import re
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, nearest
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
+from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems.engine.declaration import Beside
+from rlstep_hooks.systems.openrlhf.checkout.loop import read_fit, read_passes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.systems.engine.declaration import System
+
+_MARKER = "openrlhf/trainer/ppo_trainer.py"
+_PROGRAM = "cli/train_ppo_ray.py"
+_PROGRAMS = ("openrlhf.cli.train_ppo_ray", "train_ppo_ray.py")
+_REMEDY = "--version plans it as that release of OpenRLHF"
+_DRAWN = (
+    "args.rollout_batch_size // strategy.world_size",
+    "args.rollout_batch_size // (strategy.world_size // strategy.ring_attn_size)",
+)
+"""Prompts that each process draws for a rollout (trainer/ray/ppo_actor.py prepare_datasets 0.5.0 to 0.6.4)."""
+_REPEATED = re.compile(r"\[\w+\] \* (?:(?:self\.)?args\.)?n_samples_per_prompt")
+_FILTERS = re.compile(r"^[^#\n\"']*\b\w*filter\w*\(", re.MULTILINE | re.IGNORECASE)
+_SHARE = r"// self\.micro_train_batch_size // self\.world_size"
+_ACCUMULATES = re.compile(
+    rf"self\.accumulated_gradient = \( self\.train_batch_size \* self\.ring_attn_size(?: \* self\.ds_tensor_parallel_size)? {_SHARE} \)"
+    rf"|self\.accumulated_gradient = \( self\.train_batch_size {_SHARE} \* self\.ring_attn_size \)"
+    rf"|self\.accumulated_gradient = self\.train_batch_size {_SHARE}"
+)
+
+
+def beside(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
+    """What the trainer of the checkout says; None where there is none.
+
+    Args:
+        system: OpenRLHF.
+        command: The launch.
+        folder: The folder that it lies in.
+        given: What it sets.
+
+    Raises:
+        LaunchError: The trainer has lines that may change the length or the sizes, and that are not known.
+    """
+    if not command.program.name.endswith(_PROGRAMS):
+        return None
+    checkout = nearest(folder, find_checkout(_MARKER, [folder]), "OpenRLHF", _REMEDY)
+    program = checkout.source(_PROGRAM) if checkout is not None else None
+    found = _fit(checkout) if checkout is not None else None
+    if checkout is None or program is None or found is None:
+        return None
+    source, fit = found
+    flags = _flags(program)
+    draws_again = any("while True" in ast.unparse(node) for node in fit.body if isinstance(node, ast.For))
+    each_draws = any(argument.arg == "prompts_dataloader" for argument in fit.args.args)
+    values = {
+        **{name: flag.value for name, flag in flags.items() if not flag.unknown},
+        **{name: _plain(each) for name, each in given.items() if not each.unknown},
+    }
+    unknown = [*read_fit(fit, source, values), *_passes(checkout, source, values, each_draws=each_draws)]
+    if each_draws:
+        unknown += _drawn(checkout)
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        raise LaunchError(
+            f"the trainer of {os.path.relpath(checkout.package, checkout.root)} beside the launch is none that is known: "
+            f"{'; '.join(map(str, unknown[:3]))}{more}",
+            remedy=_REMEDY,
+        )
+    note = Note(
+        "assumes",
+        f"the trainer beside the launch was read: num_episodes passes over the prompts, each rollout is trained once "
+        f"({source.at(fit.lineno)})",
+    )
+    first, end = ("0.5", "0.7.1") if each_draws else ("0.9.1", "0.12") if draws_again else ("0.7.1", "0.9.1")
+    return Beside(system, first, end, notes=(note,), settings=flags)
+
+
+def _fit(checkout: Checkout) -> tuple[Source, ast.FunctionDef] | None:
+    """The loop over the prompts, with its file: that of the common trainer, from 0.6.3 to 0.7.0 that of the policy's."""
+    for name, of in (("trainer/ppo_trainer.py", ""), ("trainer/ray/ppo_actor.py", "ActorPPOTrainer")):
+        source = checkout.source(name)
+        fits = source.methods("fit", of=of) if source is not None else []
+        if source is not None and fits:
+            return source, fits[-1]  # a base class comes first
+    return None
+
+
+def _passes(checkout: Checkout, source: Source, values: Mapping[str, object], *, each_draws: bool) -> list[Line]:
+    """What is not known of the passes over a rollout: up to 0.6.2 in the trainer that all roles share, later in that of the policy."""
+    actor = checkout.source("trainer/ray/ppo_actor.py")
+    of = source if each_draws else actor
+    trains = (of.methods("ppo_train_actor") or of.methods("ppo_train")) if of is not None else []
+    if of is None or actor is None or not trains:
+        return [Line("the passes over a rollout were not found", source.shown)]
+    unknown = read_passes(trains[0], of, values)
+    called = f"{'self' if trains[0].name == 'ppo_train_actor' else 'super()'}.{trains[0].name}("
+    if each_draws and actor.text.count(called) != 1:
+        unknown.append(Line("the policy is not trained once on a rollout", actor.shown))
+    strategy = checkout.source("utils/deepspeed/deepspeed.py")
+    if strategy is not None and not _ACCUMULATES.search(re.sub(r"\s+", " ", strategy.text)):
+        unknown.append(Line("gradients accumulate in another way", strategy.shown))
+    return unknown
+
+
+def _drawn(checkout: Checkout) -> list[Line]:
+    """What is not known of the prompts that a process draws for itself, and of the samples that it makes of them."""
+    unknown = []
+    actor, maker = (
+        checkout.source(name) for name in ("trainer/ray/ppo_actor.py", "trainer/ppo_utils/experience_maker.py")
+    )
+    loads = actor.methods("prepare_datasets") if actor is not None else []
+    if actor is None or not loads:
+        return [Line("where the prompts are loaded was not found", str(checkout.package))]
+    made = [
+        node.value
+        for node in ast.walk(loads[0])
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.prompts_dataloader"
+    ]
+    for call in made:
+        words = {word.arg for word in call.keywords} if isinstance(call, ast.Call) else {"drop_last"}
+        size = ast.unparse(call.args[1]) if isinstance(call, ast.Call) and len(call.args) > 1 else ""
+        if size not in _DRAWN or "drop_last" in words:
+            unknown.append(Line(f"the loader of prompts is {ast.unparse(call)[:80]}", actor.at(call.lineno)))
+    if len(made) != 1:
+        unknown.append(Line(f"the loader of prompts is made in {len(made)} places", actor.at(loads[0].lineno)))
+    if maker is None or not _REPEATED.search(maker.text):
+        unknown.append(
+            Line("nothing repeats a prompt n_samples_per_prompt times", maker.shown if maker else actor.shown)
+        )
+    elif filters := _FILTERS.search(maker.text):
+        unknown.append(Line(f"{filters[0].strip()}...) may leave samples out", maker.at(_line(maker, filters.end()))))
+    return unknown
+
+
+def _line(source: Source, at: int) -> int:
+    return source.text.count("\n", 0, at) + 1
+
+
+_FLAG = re.compile(r"add_argument\(\s*(?:[\"']-\w[\"'],\s*)?[\"']--([\w.-]+)[\"'](.*?)\)\s*\n", re.DOTALL)
+
+
+def _flags(program: Source) -> dict[str, Setting]:
+    """The flags of the program, with their defaults."""
+    found: dict[str, Setting] = {}
+    for flag in _FLAG.finditer(program.text):
+        place = Place(program.shown, _line(program, flag.start()), 1)
+        default = re.search(r"default=([^,\n]+)", flag[2])
+        value: object = False if default is None and "store_true" in flag[2] else None
+        unknown: tuple[UnknownText, ...] = ()
+        try:
+            value = ast.literal_eval(default[1].strip()) if default is not None else value
+        except (ValueError, SyntaxError):
+            unknown = (UnknownText("", f"its default is {default[1].strip() if default else ''}", place),)
+        name = flag[1].replace("-", "_")
+        found[name] = Setting(name, value, place, f"--{flag[1]}", unknown)
+    return found
+
+
+def _plain(setting: Setting) -> object:
+    return {"true": True, "false": False}.get(str(setting.value).lower(), setting.value)

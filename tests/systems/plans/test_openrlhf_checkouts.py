@@ -1,0 +1,206 @@
+"""A launch in a checkout of a fork of OpenRLHF: the fork's own trainer and its own flags decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems.engine.launches import plan_launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAUNCH = (
+    "python3 -m openrlhf.cli.train_ppo_ray --rollout_batch_size 64 --n_samples_per_prompt 4 --train_batch_size 128 "
+    "--actor_num_gpus_per_node 4 --num_episodes 2"
+)
+FLAGS = """
+parser.add_argument("--rollout_batch_size", type=int, default=1024)
+parser.add_argument("--n_samples_per_prompt", type=int, default=1)
+parser.add_argument("--train_batch_size", type=int, default=128)
+parser.add_argument("--micro_train_batch_size", type=int, default={micro}, help="batch size per GPU")
+parser.add_argument("--actor_num_gpus_per_node", type=int, default=8)
+parser.add_argument("--num_episodes", type=int, default=1)
+parser.add_argument(
+    "--samples_save_path", type=str, default=datetime.now().strftime("%m%d")
+)
+parser.add_argument("--keep_all", action="store_true")
+parser.add_argument("--dynamic_filtering", action="store_true")
+"""
+FIT = """
+class PPOTrainer:
+    def fit(self, args, prompts_dataloader, consumed_samples=0):
+        start_episode = 0
+        for episode in range(start_episode, {episodes}):
+            for rand_prompts in self.prompts_dataloader:
+                for experience in self.experience_maker.make_experience_list(rand_prompts):
+                    self.replay_buffer.append(experience)
+{before}
+                status = self.ppo_train(steps)
+                self.replay_buffer.clear()
+                if self.strategy.is_rank_0():
+                    for sample in samples:
+                        if sample is None:
+                            continue
+                steps = steps + 1
+
+    def ppo_train(self, global_steps=0):
+        {first}
+        dataloader = DataLoader(self.replay_buffer, batch_size=self.replay_buffer.sample_batch_size, shuffle=True, drop_last=True)
+        for epoch in range({passes}):
+            for experience in dataloader:
+                status = self.training_step(experience, global_steps)
+"""
+ACTOR = """
+class ActorPPOTrainer(PPOTrainer):
+    def ppo_train(self, global_steps):
+        if global_steps > self.freezing_actor_steps:
+            status.update(super().ppo_train(global_steps))
+
+class ActorModelRayActor:
+    def prepare_datasets(self):
+        self.prompts_dataloader = strategy.setup_dataloader(
+            self.prompts_dataset, {drawn}, True, True
+        )
+"""
+DRAWN = "args.rollout_batch_size // strategy.world_size"
+MAKER = "def generate_samples(self):\n    all_prompts = sum([[prompt] * args.n_samples_per_prompt for prompt in all_prompts], [])\n"
+DRIVER = """
+class BasePPOTrainer:
+    def fit(self):
+        raise NotImplementedError
+
+class PPOTrainer(BasePPOTrainer):
+    def fit(self):
+        for episode in range(episode, self.args.num_episodes):
+            for _, rand_prompts, labels in self.prompts_dataloader:
+                samples = self.samples_generator.generate_samples(rand_prompts)
+                if self.args.dynamic_filtering:
+                    if len(samples) < 4:
+                        continue
+{before}
+                status = self.ppo_train(steps)
+"""
+POLICY = """
+class ActorPPOTrainer:
+    def ppo_train(self, kl_ctl):
+        if self.args.use_dynamic_batch:
+            self.replay_buffer.setup_dynamic_batch(self.strategy)
+        dataloader = DataLoader(self.replay_buffer, batch_size=self.replay_buffer.sample_batch_size, drop_last=True)
+        for epoch in range(self.max_epochs):
+            for step, experience in enumerate(dataloader):
+                status = self.training_step(experience, kl_ctl, step)
+"""
+
+
+def planned(
+    folder: Path,
+    *,
+    episodes: str = "args.num_episodes",
+    before: str = "",
+    first: str = "",
+    passes: str = "self.max_epochs",
+    drawn: str = DRAWN,
+    maker: str = MAKER,
+    micro: int = 4,
+    more: str = "",
+    trainer: str = "",
+    actor: str = "",
+    **options: object,
+) -> Plan:
+    """The plan of a script in a checkout, for 1 000 rows: 15 rollouts of 64 prompts in each of two episodes."""
+    (folder / ".git").mkdir()
+    package = folder / "openrlhf"
+    for inner in ("cli", "trainer/ray", "trainer/ppo_utils"):
+        (package / inner).mkdir(parents=True)
+    (package / "cli/train_ppo_ray.py").write_text(FLAGS.format(micro=micro))
+    fit = trainer or FIT.format(episodes=episodes, before=before, first=first, passes=passes)
+    (package / "trainer/ppo_trainer.py").write_text(fit)
+    (package / "trainer/ray/ppo_actor.py").write_text(actor or ACTOR.format(drawn=drawn))
+    (package / "trainer/ppo_utils/experience_maker.py").write_text(maker)
+    (folder / "train.sh").write_text(f"{LAUNCH} {more}\n")
+    return plan_launch([str(folder / "train.sh")], Options(rows=1000, **options))  # type: ignore[arg-type]
+
+
+def test_the_trainer_of_a_release_is_planned_as_the_nearest_release(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert plan.schedule is not None
+    assert (plan.version, plan.schedule.rollouts, plan.schedule.updates) == ("0.7.0", 30, 60)
+    assert any("was read" in note.text and "ppo_trainer.py:3" in note.text for note in plan.notes)
+
+
+def test_the_forks_own_flags_are_accepted(tmp_path: Path) -> None:
+    plan = planned(tmp_path, more="--samples_save_path x --keep_all")
+    assert not [finding for finding in plan.findings if finding.code in ("RLS110", "RLS116")]
+
+
+def test_a_flag_that_the_fork_does_not_have_ends_its_run(tmp_path: Path) -> None:
+    plan = planned(tmp_path, more="--packing_samples")
+    assert [finding.code for finding in plan.findings if finding.severity == "error"] == ["RLS110"]
+
+
+def test_the_forks_own_defaults_hold(tmp_path: Path) -> None:
+    plan = planned(tmp_path, micro=8)
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_microbatch == 32
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"episodes": "10"}, "the run goes over range"),
+        (
+            {"before": "                if steps > 5:\n                    break"},
+            "break within a rollout, if steps > 5",
+        ),
+        ({"before": "                if not good:\n                    continue"}, "continue within a rollout"),
+        ({"before": "                self.replay_buffer.active_sampling()"}, "active_sampling may leave samples out"),
+        ({"before": "                self.ppo_train(steps)"}, "not trained once"),
+        ({"first": "self.replay_buffer.filter()"}, "filter may leave samples out"),
+        ({"passes": "2"}, "not passed over max_epochs times"),
+        ({"drawn": "args.rollout_batch_size"}, "the loader of prompts is"),
+        ({"maker": MAKER.replace("args.n_samples_per_prompt", "8")}, "nothing repeats a prompt"),
+        ({"maker": MAKER + "experiences = filter_groups(experiences)\n"}, "may leave samples out"),
+    ],
+)
+def test_a_line_that_no_release_has_is_asked_about(tmp_path: Path, changed: dict[str, str], says: str) -> None:
+    with pytest.raises(LaunchError, match=rf"{says}.*--version"):
+        planned(tmp_path, **changed)  # type: ignore[arg-type]
+
+
+def test_a_release_that_the_user_names_is_taken_at_his_word(tmp_path: Path) -> None:
+    assert planned(tmp_path, episodes="10", version="0.6.4").version == "0.6.4"
+
+
+def test_a_trainer_with_one_controller_is_one_of_later_releases(tmp_path: Path) -> None:
+    plan = planned(tmp_path, trainer=DRIVER.format(before=""), actor=POLICY)
+    assert plan.schedule is not None
+    assert (plan.version, plan.schedule.rollouts) == ("0.9.0", 30)
+
+
+def test_filtering_that_releases_have_too_makes_the_length_unknown(tmp_path: Path) -> None:
+    plan = planned(tmp_path, more="--dynamic_filtering", trainer=DRIVER.format(before=""), actor=POLICY)
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts is None
+
+
+def test_a_controller_that_leaves_rollouts_out_is_asked_about(tmp_path: Path) -> None:
+    before = "                if skipped(samples):\n                    continue"
+    with pytest.raises(LaunchError, match="continue within a rollout"):
+        planned(tmp_path, trainer=DRIVER.format(before=before), actor=POLICY)
+
+
+def test_up_to_0_7_0_each_process_draws_its_own_prompts(tmp_path: Path) -> None:
+    """0.7.0 as published still has ActorPPOTrainer.fit with a loader of its own; from 0.7.1 on one controller draws."""
+    (tmp_path / "train.sh").write_text(
+        LAUNCH.replace("--rollout_batch_size 64", "--rollout_batch_size 66 --micro_train_batch_size 2") + "\n"
+    )
+    drawn = {}
+    for release in ("0.7.0", "0.7.1"):
+        shown = plan_launch([str(tmp_path / "train.sh")], Options(rows=1000, version=release)).shown
+        assert shown is not None
+        drawn[release] = shown.prompts_per_rollout
+    assert drawn == {"0.7.0": 64, "0.7.1": 66}
