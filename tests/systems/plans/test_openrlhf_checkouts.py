@@ -69,6 +69,11 @@ class ActorModelRayActor:
 DRAWN = "args.rollout_batch_size // strategy.world_size"
 MAKER = "def generate_samples(self):\n    all_prompts = sum([[prompt] * args.n_samples_per_prompt for prompt in all_prompts], [])\n"
 DRIVER = """
+def prepare_datasets(strategy, tokenizer):
+    prompts_dataloader = strategy.setup_dataloader(
+        prompts_dataset, {drawn}, True, True
+    )
+
 class BasePPOTrainer:
     def fit(self):
         raise NotImplementedError
@@ -84,6 +89,19 @@ class PPOTrainer(BasePPOTrainer):
 {before}
                 status = self.ppo_train(steps)
 """
+UNTIL_EXHAUSTED = """
+def prepare_datasets(strategy, tokenizer):
+    prompts_dataloader = strategy.setup_dataloader(prompts_dataset, 1, True, True)
+
+class PPOTrainer:
+    def fit(self, global_step=0):
+        for episode in range(start_episode, self.args.num_episodes):
+            while True:
+                rollout_samples, _, _, is_exhausted = self.samples_generator.generate_samples()
+{ends}
+                status, global_step = self.train_step(rollout_samples, global_step)
+"""
+ENDS = "                if is_exhausted:\n                    break"
 POLICY = """
 class ActorPPOTrainer:
     def ppo_train(self, kl_ctl):
@@ -115,7 +133,7 @@ def planned(
     (folder / ".git").mkdir()
     package = folder / "openrlhf"
     for inner in ("cli", "trainer/ray", "trainer/ppo_utils"):
-        (package / inner).mkdir(parents=True)
+        (package / inner).mkdir(parents=True, exist_ok=True)
     (package / "cli/train_ppo_ray.py").write_text(FLAGS.format(micro=micro))
     fit = trainer or FIT.format(episodes=episodes, before=before, first=first, passes=passes)
     (package / "trainer/ppo_trainer.py").write_text(fit)
@@ -175,14 +193,39 @@ def test_a_release_that_the_user_names_is_taken_at_his_word(tmp_path: Path) -> N
     assert planned(tmp_path, episodes="10", version="0.6.4").version == "0.6.4"
 
 
-def test_a_trainer_with_one_controller_is_one_of_later_releases(tmp_path: Path) -> None:
-    plan = planned(tmp_path, trainer=DRIVER.format(before=""), actor=POLICY)
+GENERATES = "args.vllm_generate_batch_size"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "generator", "release"),
+    [
+        (DRIVER.format(before="", drawn="args.rollout_batch_size"), None, "0.7.5"),
+        (DRIVER.format(before="", drawn=GENERATES), None, "0.9.0"),
+        (UNTIL_EXHAUSTED.format(ends=ENDS), None, "0.9.8"),
+        (UNTIL_EXHAUSTED.format(ends=ENDS), "exhausted = False", "0.9.10"),
+        (UNTIL_EXHAUSTED.format(ends=ENDS), "self._sample_buffer = []", "0.10.1.post2"),
+    ],
+)
+def test_a_trainer_with_one_controller_is_the_release_whose_lines_it_has(
+    tmp_path: Path, trainer: str, generator: str | None, release: str
+) -> None:
+    if generator is not None:
+        (tmp_path / "openrlhf/trainer/ppo_utils").mkdir(parents=True)
+        (tmp_path / "openrlhf/trainer/ppo_utils/samples_generator.py").write_text(generator)
+    plan = planned(tmp_path, trainer=trainer, actor=POLICY)
     assert plan.schedule is not None
-    assert (plan.version, plan.schedule.rollouts) == ("0.9.0", 30)
+    assert (plan.version, plan.schedule.rollouts) == (release, 30)
+
+
+def test_another_loader_of_a_controller_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="loader of prompts is another one"):
+        planned(tmp_path, trainer=DRIVER.format(before="", drawn="args.own_batch_size"), actor=POLICY)
 
 
 def test_filtering_that_releases_have_too_makes_the_length_unknown(tmp_path: Path) -> None:
-    plan = planned(tmp_path, more="--dynamic_filtering", trainer=DRIVER.format(before=""), actor=POLICY)
+    plan = planned(
+        tmp_path, more="--dynamic_filtering", trainer=DRIVER.format(before="", drawn=GENERATES), actor=POLICY
+    )
     assert plan.schedule is not None
     assert plan.schedule.rollouts is None
 
@@ -190,7 +233,7 @@ def test_filtering_that_releases_have_too_makes_the_length_unknown(tmp_path: Pat
 def test_a_controller_that_leaves_rollouts_out_is_asked_about(tmp_path: Path) -> None:
     before = "                if skipped(samples):\n                    continue"
     with pytest.raises(LaunchError, match="continue within a rollout"):
-        planned(tmp_path, trainer=DRIVER.format(before=before), actor=POLICY)
+        planned(tmp_path, trainer=DRIVER.format(before=before, drawn=GENERATES), actor=POLICY)
 
 
 def test_up_to_0_7_0_each_process_draws_its_own_prompts(tmp_path: Path) -> None:

@@ -61,15 +61,19 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         return None
     source, fit = found
     flags = _flags(program)
-    draws_again = any("while True" in ast.unparse(node) for node in fit.body if isinstance(node, ast.For))
     each_draws = any(argument.arg == "prompts_dataloader" for argument in fit.args.args)
     values = {
         **{name: flag.value for name, flag in flags.items() if not flag.unknown},
         **{name: _plain(each) for name, each in given.items() if not each.unknown},
     }
+    if any(values.get(name) is True for name in ("async_train", "train.async_enable")):
+        return None  # another trainer, which is not read
     unknown = [*read_fit(fit, source, values), *_passes(checkout, source, values, each_draws=each_draws)]
     if each_draws:
         unknown += _drawn(checkout)
+    first, end = ("0.5", "0.7.1") if each_draws else _between(checkout, source, fit)
+    if not first:
+        unknown.append(Line("the loader of prompts is another one", source.at(fit.lineno)))
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise LaunchError(
@@ -82,7 +86,6 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         f"the trainer beside the launch was read: num_episodes passes over the prompts, each rollout is trained once "
         f"({source.at(fit.lineno)})",
     )
-    first, end = ("0.5", "0.7.1") if each_draws else ("0.9.1", "0.12") if draws_again else ("0.7.1", "0.9.1")
     return Beside(system, first, end, notes=(note,), settings=flags)
 
 
@@ -94,6 +97,25 @@ def _fit(checkout: Checkout) -> tuple[Source, ast.FunctionDef] | None:
         if source is not None and fits:
             return source, fits[-1]  # a base class comes first
     return None
+
+
+_LOADS = re.compile(r"prompts_dataloader = (?:self\.)?strategy\.setup_dataloader\(\s*\w+,\s*([\w.]+),")
+
+
+def _between(checkout: Checkout, source: Source, fit: ast.FunctionDef) -> tuple[str, str]:
+    """The first release with such a loader of one controller, and the first later one without; empty where there is none."""
+    loads = _LOADS.search(source.text)
+    size = loads[1] if loads is not None else ""
+    generator = checkout.source("trainer/ppo_utils/samples_generator.py")
+    if size != "1":
+        found = {"args.rollout_batch_size": ("0.7.1", "0.8.1"), "args.vllm_generate_batch_size": ("0.8.1", "0.9.1")}
+        return found.get(size, ("", ""))
+    if generator is None:
+        return "0.9.1", "0.9.9"
+    if "_sample_buffer" not in generator.text:
+        return "0.9.9", "0.10"
+    # 0.11 trains what is left once the rows are used up; before, the loop ends there.
+    return ("0.11", "0.12") if "if not rollout_samples:" in ast.unparse(fit) else ("0.10", "0.11")
 
 
 def _passes(checkout: Checkout, source: Source, values: Mapping[str, object], *, each_draws: bool) -> list[Line]:
@@ -159,12 +181,22 @@ def _flags(program: Source) -> dict[str, Setting]:
         value: object = False if default is None and "store_true" in flag[2] else None
         unknown: tuple[UnknownText, ...] = ()
         try:
-            value = ast.literal_eval(default[1].strip()) if default is not None else value
+            value = _literal(default[1].strip()) if default is not None else value
         except (ValueError, SyntaxError):
             unknown = (UnknownText("", f"its default is {default[1].strip() if default else ''}", place),)
         name = flag[1].replace("-", "_")
         found[name] = Setting(name, value, place, f"--{flag[1]}", unknown)
     return found
+
+
+def _literal(text: str) -> object:
+    """The value of a default: a literal, or `int(1e8)`.
+
+    Raises:
+        ValueError, SyntaxError: It is another expression.
+    """
+    whole = re.fullmatch(r"int\(([\d.e+_]+)\)?", text)
+    return int(float(whole[1])) if whole else ast.literal_eval(text)
 
 
 def _plain(setting: Setting) -> object:

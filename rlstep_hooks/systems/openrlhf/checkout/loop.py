@@ -21,8 +21,8 @@ _PASSES = re.compile(r"range\((?:self\.|self\.args\.|args\.)(?:train\.)?max_epoc
 _TRAINS = ("ppo_train", "train_step")
 _OF_BUFFER = ("append", "normalize", "clear", "setup_dynamic_batch")
 """Methods of the replay buffer that leave nothing out."""
-_EXHAUSTED = ("is_exhausted", "exhausted")
-"""Names of a flag that the loader has no more prompts."""
+_EXHAUSTED = ("is_exhausted", "exhausted", "not rollout_samples")
+"""Conditions of an end that the loader has no more prompts (0.11: a rollout without samples is none)."""
 _FILTERING = "dynamic_filtering"
 """The setting whose rollouts no plan counts (`Depends` of the declaration)."""
 
