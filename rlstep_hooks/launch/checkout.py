@@ -28,6 +28,9 @@ _MOST_FOLDERS = 400
 _PASSED_OVER = frozenset(("build", "dist", "node_modules", "site-packages", "__pycache__", "docs", "data", "assets"))
 
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
 class Source(msgspec.Struct, frozen=True):
     """A Python file of a checkout."""
 
@@ -46,7 +49,7 @@ class Source(msgspec.Struct, frozen=True):
         except (SyntaxError, ValueError, RecursionError):
             return None
 
-    def methods(self, name: str, *, of: str = "") -> list[ast.FunctionDef]:
+    def methods(self, name: str, *, of: str = "") -> list[Function]:
         """The functions and methods of a name, in the file's own order, with the lines that they have in the file.
 
         Args:
@@ -57,13 +60,15 @@ class Source(msgspec.Struct, frozen=True):
 
     def _starts(self, name: str, of: str) -> Iterator[re.Match[str]]:
         owner = ""
-        for found in re.finditer(rf"^(?:class (?P<owner>\w+)|(?P<indent>[ \t]*)def {name}\()", self.text, re.MULTILINE):
+        for found in re.finditer(
+            rf"^(?:class (?P<owner>\w+)|(?P<indent>[ \t]*)(?:async )?def {name}\()", self.text, re.MULTILINE
+        ):
             if found["owner"]:
                 owner = found["owner"]
             elif not of or owner == of:
                 yield found
 
-    def _function_at(self, start: re.Match[str]) -> ast.FunctionDef | None:
+    def _function_at(self, start: re.Match[str]) -> Function | None:
         """Only this function is parsed: a trainer's file takes ten times as long."""
         indent = start["indent"]
         end = re.compile(rf"^(?!{indent}[ \t])(?![ \t]*#)(?!{indent}[)\]}}])[ \t]*\S", re.MULTILINE)
@@ -75,7 +80,7 @@ class Source(msgspec.Struct, frozen=True):
         except (SyntaxError, ValueError, RecursionError, IndexError):
             found = self._in_whole(line + 1)
             line = 0
-        if not isinstance(found, ast.FunctionDef):
+        if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
             return None
         ast.increment_lineno(found, line)
         return found
@@ -84,7 +89,7 @@ class Source(msgspec.Struct, frozen=True):
         """The function that begins at a line, where a text within it looks like its end."""
         tree = self.tree()
         nodes = ast.walk(tree) if tree is not None else ()
-        return next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.lineno == line), None)
+        return next((node for node in nodes if isinstance(node, Function) and node.lineno == line), None)
 
 
 class Line(msgspec.Struct, frozen=True):

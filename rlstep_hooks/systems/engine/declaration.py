@@ -158,11 +158,11 @@ class Beside(msgspec.Struct, frozen=True):
 
     system: System
     """The declaration with what was read in the place of what a release has."""
-    first: str
-    """The first release that has such lines."""
-    end: str
+    first: str = ""
+    """The first release that has such lines; empty for a system of which one commit was read."""
+    end: str = ""
     """The first later one that does not."""
-    notes: tuple[Note, ...]
+    notes: tuple[Note, ...] = ()
     settings: Mapping[str, Setting] = {}
     """All settings of the program's own configuration with their values there; empty where it was not read."""
 

@@ -240,7 +240,7 @@ def _with_checkout(
     if found is None:
         return system, release, launch
     version, notes = release.version, release.notes
-    if not release_of(found.first) <= release_of(version) < release_of(found.end):
+    if found.first and not release_of(found.first) <= release_of(version) < release_of(found.end):
         version = nearest_release(system, version, found.first, found.end)
         text = f"{system.title} {version}, the nearest release whose trainer has such lines; --version names another"
         notes = (Note("assumes", text),)

@@ -170,6 +170,7 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    checkout="rlstep_hooks.systems.planned.skyrl_checkout:beside",
     rows_from=("data.train_data",),
     settings={
         "trainer.train_batch_size": count(1024),

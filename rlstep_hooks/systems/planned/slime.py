@@ -101,6 +101,7 @@ SYSTEM = System(
         ),
     ),
     config_settings=("custom_config_path",),
+    checkout="rlstep_hooks.systems.planned.slime_checkout:beside",
     rows_from=("prompt_data",),
     settings={
         "rollout_batch_size": count(REQUIRED),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rlstep_hooks.launch.checkout import Function
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.systems.engine.declaration import System
 
@@ -89,7 +90,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     return Beside(system, first, end, notes=(note,), settings=flags)
 
 
-def _fit(checkout: Checkout) -> tuple[Source, ast.FunctionDef] | None:
+def _fit(checkout: Checkout) -> tuple[Source, Function] | None:
     """The loop over the prompts, with its file: that of the common trainer, from 0.6.3 to 0.7.0 that of the policy's."""
     for name, of in (("trainer/ppo_trainer.py", ""), ("trainer/ray/ppo_actor.py", "ActorPPOTrainer")):
         source = checkout.source(name)
@@ -102,7 +103,7 @@ def _fit(checkout: Checkout) -> tuple[Source, ast.FunctionDef] | None:
 _LOADS = re.compile(r"prompts_dataloader = (?:self\.)?strategy\.setup_dataloader\(\s*\w+,\s*([\w.]+),")
 
 
-def _between(checkout: Checkout, source: Source, fit: ast.FunctionDef) -> tuple[str, str]:
+def _between(checkout: Checkout, source: Source, fit: Function) -> tuple[str, str]:
     """The first release with such a loader of one controller, and the first later one without; empty where there is none."""
     loads = _LOADS.search(source.text)
     size = loads[1] if loads is not None else ""

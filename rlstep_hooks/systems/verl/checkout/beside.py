@@ -22,10 +22,10 @@ from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rlstep_hooks.launch.checkout import Function
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
@@ -139,7 +139,7 @@ def _is_fsdp(given: Mapping[str, Setting]) -> bool:
     return all(name in ("fsdp", "fsdp2", "dp") or "ppo_trainer" in name for name in said)
 
 
-def _said(loop: Loop, workers: Workers | None, source: Source, fit: ast.FunctionDef) -> str:
+def _said(loop: Loop, workers: Workers | None, source: Source, fit: Function) -> str:
     if loop.stop is None:
         ends = f"nothing but total_epochs ends the run ({source.at(fit.lineno)})"
     else:
@@ -149,7 +149,7 @@ def _said(loop: Loop, workers: Workers | None, source: Source, fit: ast.Function
     return f"the trainer beside the launch was read: {ends}; {loop.repeats[_GROUP]}{cut}"
 
 
-def _refuse(loop: Loop, workers: Workers | None, source: Source, trainer: str, fit: ast.FunctionDef) -> None:
+def _refuse(loop: Loop, workers: Workers | None, source: Source, trainer: str, fit: Function) -> None:
     """Ask where something in the loop is not known.
 
     Raises:
@@ -178,7 +178,7 @@ def _between(loop: Loop, checkout: Checkout) -> tuple[str, str]:
     return ("0.2", "0.3") if loop.shortfall else ("0.3", newest)
 
 
-def _fit(checkout: Checkout, main: Source, name: str) -> tuple[Source, str, ast.FunctionDef] | None:
+def _fit(checkout: Checkout, main: Source, name: str) -> tuple[Source, str, Function] | None:
     """The `fit` of the trainer that a program uses, with its file and class; None if the way to it is not clear."""
     code = "\n".join(line for line in main.text.splitlines() if not line.lstrip().startswith("#"))
     trainers = {found for found in re.findall(r"\b(\w+Trainer)\(", code) if "SFT" not in found}

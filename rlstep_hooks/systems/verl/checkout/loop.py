@@ -16,7 +16,7 @@ from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rlstep_hooks.launch.checkout import Source
+    from rlstep_hooks.launch.checkout import Function, Source
 
 _STEP = ("global_steps", "global_step")
 _KEEPS = ("union", "repeat", "to", "from_single_dict", "from_dict")
@@ -37,7 +37,7 @@ class Loop(msgspec.Struct, kw_only=True):
     unknown: list[Line] = []
 
 
-def read_loop(fit: ast.FunctionDef, source: Source, values: Mapping[str, object]) -> Loop:
+def read_loop(fit: Function, source: Source, values: Mapping[str, object]) -> Loop:
     """What a trainer's `fit` says.
 
     Args:
@@ -50,7 +50,7 @@ def read_loop(fit: ast.FunctionDef, source: Source, values: Mapping[str, object]
     return reader.loop
 
 
-def _names(fit: ast.FunctionDef) -> dict[str, str]:
+def _names(fit: Function) -> dict[str, str]:
     """Local names that stand for a setting: `n = self.config.actor_rollout_ref.rollout.n`."""
     assigned = (node for node in ast.walk(fit) if isinstance(node, ast.Assign) and len(node.targets) == 1)
     return {
@@ -76,7 +76,7 @@ class _Reader:
         self._trained: set[str] = set()
         self._assigned: list[tuple[str, ast.expr, int]] = []
 
-    def whole(self, fit: ast.FunctionDef) -> None:
+    def whole(self, fit: Function) -> None:
         """The whole method: what comes before the loop over epochs, and the loop."""
         epochs = next((node for node in self._flat(fit.body) if isinstance(node, ast.For | ast.While)), None)
         if not isinstance(epochs, ast.For):

@@ -1,0 +1,69 @@
+"""What the source of SkyRL beside a launch says of its length: the loop of its trainer, in the checkout that the launch lies in."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.checkout import find_checkout, nearest
+from rlstep_hooks.launch.loops import LoopReader, Shape
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems.engine.declaration import Beside
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.settings import Setting
+    from rlstep_hooks.systems.engine.declaration import System
+
+_LOOP = Shape(
+    epochs=re.compile(r"range\((?:start_epoch, )?self\.cfg\.trainer\.epochs\)"),
+    rollouts=re.compile(r"(?:enumerate\()?self\.train_dataloader\)?"),
+    trains=("train_critic_and_policy",),
+    # No plan counts the rollouts of dynamic sampling (`Depends` of the declaration).
+    ends=("keep_sampling", "max_training_steps", "stop_training"),
+)
+_PROGRAMS = {
+    "skyrl_train.entrypoints.main_base": "skyrl_train/trainer.py",
+    "skyrl.train.entrypoints.main_base": "skyrl/train/trainer.py",
+}
+_LIMIT = "trainer.max_training_steps"
+_REMEDY = "--version a956457 plans it as SkyRL of that commit"
+
+
+def beside(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
+    """What the trainer of the checkout says; None where there is none, or where the launch has a program of its own.
+
+    Args:
+        system: SkyRL.
+        command: The launch.
+        folder: The folder that it lies in.
+        given: What it sets.
+
+    Raises:
+        LaunchError: The trainer has lines that may change the length, and that are not known.
+    """
+    marker = _PROGRAMS.get(command.program.name)
+    checkout = nearest(folder, find_checkout(marker, [folder]), "SkyRL", _REMEDY) if marker else None
+    source = checkout.source(marker.partition("/")[2]) if checkout is not None and marker else None
+    trains = source.methods("train", of="RayPPOTrainer") if source is not None else []
+    if checkout is None or source is None or not trains:
+        return None
+    reader = LoopReader(source, {name: setting.value for name, setting in given.items() if not setting.unknown})
+    reader.run(trains[0], _LOOP)
+    unknown = list(map(str, reader.unknown))
+    if _LIMIT in given and _LIMIT not in source.text:
+        unknown.append(f"nothing reads {_LIMIT} ({source.shown})")
+    if unknown:
+        raise LaunchError(
+            f"the trainer of {os.path.relpath(checkout.package, checkout.root)} beside the launch is none that is known: "
+            f"{'; '.join(unknown[:3])}",
+            remedy=_REMEDY,
+        )
+    where = source.at(trains[0].lineno)
+    text = f"the trainer beside the launch was read: trainer.epochs passes over the rows, each rollout is trained once ({where})"
+    return Beside(system, notes=(Note("assumes", text),))
