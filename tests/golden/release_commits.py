@@ -1,23 +1,24 @@
 """Makes the lists of commits by release, `rlstep_hooks/systems/*/commits.json`, of clones of the frameworks' repositories.
 
-    python tests/golden/release_commits.py trl CLONE
+    python tests/golden/release_commits.py trl CLONE WHEELS
 
 A commit of the main branch lies between two releases: the last whose branch begins at it or before it, and the next one. Of TRL it is
-said which of both it is like, where the code that decides the schedule is the same. Nothing is kept but the names of commits.
+said which of both it is like, where the code that decides the schedule is the same, and a mark of that code is kept. Of releases whose
+tags the clone does not have, the wheels are read.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
+import zipfile
 from functools import cache
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from rlstep_hooks.systems.trl.system import DECIDING, SYSTEM
+from rlstep_hooks.systems.trl.checkout.deciding import FILES, mark_of
 
 SYSTEMS = Path(__file__).parents[2] / "rlstep_hooks" / "systems"
 REPOSITORIES = {
@@ -25,15 +26,11 @@ REPOSITORIES = {
     "verl": ("0.2", ["volcengine/verl", "verl-project/verl"]),
     "openrlhf": ("0.5.0", ["OpenRLHF/OpenRLHF"]),
 }
-SETTINGS = frozenset(SYSTEM.settings)
 DIGITS = 8
 """Digits of a commit that are kept: enough to tell some thousand apart."""
 
 
-TRAINER, CONFIG = "trl/trainer/grpo_trainer.py", "trl/trainer/grpo_config.py"
-
-
-def main(name: str, clone: str) -> None:
+def main(name: str, clone: str, wheels: str = "") -> None:
     """Write the list of one framework."""
     first, repositories = REPOSITORIES[name]
     main_branch = git(clone, "rev-list", "--first-parent", "--reverse", "HEAD").split()
@@ -57,8 +54,15 @@ def main(name: str, clone: str) -> None:
             around = [release for release in around if own and deciding(clone, tags[release]) == own][:1] or around
         groups.setdefault(" ".join(around), []).append(commit[:DIGITS])
     tagged = {release: git(clone, "rev-list", "-1", tags[release])[:DIGITS] for release in releases}
+    marks: dict[str, str] = {}
+    if name == "trl":
+        marks = {release: own for release in releases if (own := deciding(clone, tags[release]))} | of_wheels(
+            Path(wheels)
+        )
+    of_releases = {release: marks[release] for release in sorted(marks, key=Version)}
     lines = ",\n".join(f"{json.dumps(names)}: {json.dumps(''.join(commits))}" for names, commits in groups.items())
-    text = f'{{"repositories": {json.dumps(repositories)},\n"tagged": {json.dumps(tagged)},\n"between": {{\n{lines}\n}}}}\n'
+    text = f'{{"repositories": {json.dumps(repositories)},\n"tagged": {json.dumps(tagged)},\n"between": {{\n{lines}\n}}'
+    text += f',\n"deciding": {json.dumps(of_releases)}}}\n' if of_releases else "}\n"
     (SYSTEMS / name / "commits.json").write_text(text, encoding="utf-8")
 
 
@@ -67,49 +71,26 @@ def git(clone: str, *words: str) -> str:
     return subprocess.run(["git", "-C", clone, *words], capture_output=True, text=True, check=False).stdout
 
 
-@cache
 def deciding(clone: str, commit: str) -> str:
-    """The code of TRL's GRPO that decides the schedule; empty where it has none yet."""
-    trainer, config = (
-        git(clone, "rev-parse", "--verify", "-q", f"{commit}:{path}").strip() for path in (TRAINER, CONFIG)
-    )
-    return sampling(clone, trainer) + defaults(clone, config) if trainer else ""
+    """The mark of the code of TRL's GRPO that decides the schedule; empty where it has none yet."""
+    return mark(clone, *(git(clone, "rev-parse", "--verify", "-q", f"{commit}:{path}").strip() for path in FILES))
 
 
 @cache
-def sampling(clone: str, blob: str) -> str:
-    """The sampler, and the methods that give each process its prompts."""
-    found = []
-    for node in ast.walk(ast.parse(git(clone, "cat-file", "-p", blob))):
-        named = node.name if isinstance(node, ast.ClassDef | ast.FunctionDef) else ""
-        if named in DECIDING or (named.startswith("Repeat") and isinstance(node, ast.ClassDef)):
-            found.append(without_strings(node))
-    return "\n".join(found)
+def mark(clone: str, trainer: str, *others: str) -> str:
+    """The mark of three files, by their blobs."""
+    if not trainer:
+        return ""
+    return mark_of(*(git(clone, "cat-file", "-p", blob) if blob else "" for blob in (trainer, *others)))
 
 
-@cache
-def defaults(clone: str, blob: str) -> str:
-    """The defaults of the settings that the plan reads, and what the configuration makes of them."""
-    found = []
-    for node in ast.walk(ast.parse(git(clone, "cat-file", "-p", blob))):
-        if (
-            isinstance(node, ast.AnnAssign)
-            and ast.unparse(node.target) in SETTINGS
-            and isinstance(node.value, ast.Call)
-        ):
-            default = next((word.value for word in node.value.keywords if word.arg == "default"), None)
-            found.append(f"{ast.unparse(node.target)} = {ast.unparse(default) if default is not None else ''}")
-        elif isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
-            found += [ast.unparse(line) for line in ast.walk(node) if isinstance(line, ast.Assign)]
-    return "\n".join(found)
-
-
-def without_strings(node: ast.AST) -> str:
-    """The code of a node; texts in it, such as its documentation, do not count."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-            inner.value = ""
-    return ast.unparse(node)
+def of_wheels(folder: Path) -> dict[str, str]:
+    """The marks of releases whose wheels are in a folder."""
+    found = {}
+    for wheel in folder.glob("trl-*.whl"):
+        with zipfile.ZipFile(wheel) as content:
+            found[wheel.name.split("-")[1]] = mark_of(*(content.read(name).decode() for name in FILES))
+    return found
 
 
 def released(tag: str) -> Version | None:
@@ -122,4 +103,4 @@ def released(tag: str) -> Version | None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

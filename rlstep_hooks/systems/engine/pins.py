@@ -41,6 +41,9 @@ class Commits(msgspec.Struct, frozen=True):
     between: dict[str, str]
     """One release or two ("0.15.2 0.16.0") -> the first eight digits of the commits, without a space between them."""
 
+    deciding: dict[str, str] = {}
+    """Each release, ascending, with the mark of its code that decides a schedule; empty where it is not kept."""
+
     def around(self, commit: str) -> tuple[str, ...]:
         """The release of a commit, or the two that it lies between; empty where it is not known."""
         start = commit[:_DIGITS].lower()
@@ -54,7 +57,8 @@ class Commits(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=2)
-def _commits(file: str) -> Commits:
+def commits_of(file: str) -> Commits:
+    """The list in a file below `rlstep_hooks/systems`, for example "trl/commits.json"."""
     return msgspec.json.decode((_SYSTEMS / file).read_bytes(), type=Commits)
 
 
@@ -149,7 +153,7 @@ def _releases(system: System, pin: Pin) -> tuple[str, ...]:
     """
     if not pin.repository:
         return (_planned(system, pin.constraint.removeprefix("=="), pin),)
-    commits = _commits(system.commits) if system.commits else None
+    commits = commits_of(system.commits) if system.commits else None
     own = commits is not None and pin.repository.lower() in {name.lower() for name in commits.repositories}
     if own and pin.reference in _BRANCHES:
         return ()
@@ -202,7 +206,9 @@ def _in_ranges(system: System, pins: list[Pin], fits: _Fitting) -> tuple[Pinned,
         return ()
     if system.keys is None and not system.commits:
         raise LaunchError(f"the checkout installs {system.title} {pins[0]}", remedy=_REMEDY)
-    listed = planned_releases(system) if system.keys is not None else _between(system, _commits(system.commits).tagged)
+    listed = (
+        planned_releases(system) if system.keys is not None else _between(system, commits_of(system.commits).tagged)
+    )
     within = [release for release in listed if allowed.contains(release)]
     best = next((release for release in reversed(within) if fits.has_most(release)), None)
     if best is None:

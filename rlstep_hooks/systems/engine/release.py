@@ -441,6 +441,8 @@ def nearest_release(system: System, version: str, first: str, end: str) -> str:
         end: The first that is none of them any more.
     """
     between = [each for each in planned_releases(system) if release_of(first) <= release_of(each) < release_of(end)]
+    if not between:  # a release whose settings are those of another one
+        return first
     return between[-1] if release_of(version) >= release_of(end) else between[0]
 
 

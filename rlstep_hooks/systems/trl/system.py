@@ -95,6 +95,7 @@ SYSTEM = System(
     observed_releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
     package="trl",
     commits="trl/commits.json",
+    checkout="rlstep_hooks.systems.trl.checkout.beside:beside",
     keys=KEYS,
     trains=("*GRPO*Trainer*", "*RLOO*Trainer*"),
     trainers={"GRPOTrainer": DECIDING, "RLOOTrainer": DECIDING},

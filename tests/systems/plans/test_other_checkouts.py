@@ -1,4 +1,4 @@
-"""Launches in a checkout of SkyRL, of slime or of a fork of them: the loop of its own trainer is read."""
+"""Launches in a checkout of SkyRL, slime or TRL, or of a fork of them: its own trainer is read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.engine.launches import plan_launch
+from rlstep_hooks.systems.engine.pins import Commits
+from rlstep_hooks.systems.trl.checkout import beside
+from rlstep_hooks.systems.trl.checkout.deciding import mark_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,3 +143,76 @@ def test_slimes_own_program_is_planned(tmp_path: Path, name: str) -> None:
 def test_a_line_that_may_end_a_run_of_slime_is_asked_about(tmp_path: Path, changed: dict[str, str], says: str) -> None:
     with pytest.raises(LaunchError, match=says):
         in_slime(tmp_path, **changed)
+
+
+GRPO = """
+from trl import GRPOConfig, GRPOTrainer
+config = GRPOConfig(
+    output_dir="x", per_device_train_batch_size=6, num_generations=6, gradient_accumulation_steps=4, max_steps=500
+)
+GRPOTrainer(model="m", args=config, train_dataset=data, reward_funcs=[reward]).train()
+"""
+TRAINER = """
+class RepeatSampler(Sampler):
+    def __iter__(self):
+        yield from indexes
+
+class GRPOTrainer(Trainer):
+    def _prepare_inputs(self, inputs: dict[str, int]) -> dict[str, int]:
+        \"\"\"Says something.\"\"\"
+        {line}
+        return inputs
+
+    def compute_loss(self, inputs):
+        return {loss}
+"""
+CONFIG = 'class GRPOConfig:\n    num_generations: int = field(default=8, metadata={"help": "samples"})\n'
+
+
+def in_trl(folder: Path, *, line: str = "x = self.generate(inputs)", **options: object) -> Plan:
+    """The plan of a launch of GRPO in a checkout with a trainer of its own."""
+    (folder / ".git").mkdir()
+    (folder / "trl/trainer").mkdir(parents=True)
+    (folder / "trl/trainer/grpo_trainer.py").write_text(TRAINER.format(line=line, loss="0"))
+    (folder / "trl/trainer/grpo_config.py").write_text(CONFIG)
+    (folder / "train.py").write_text(GRPO)
+    return plan_launch([str(folder / "train.py")], Options(rows=7000, world_size=3, **options))  # type: ignore[arg-type]
+
+
+def test_a_trainer_of_trl_that_samples_as_no_release_does_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"GRPO trainer of trl beside the launch is none that is known.*--version"):
+        in_trl(tmp_path)
+
+
+def test_a_trainer_of_trl_that_samples_as_a_release_does_is_planned_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = mark_of(TRAINER.format(line="x = self.generate(inputs)", loss="1 # another"), CONFIG, "")
+    marks = {"0.15.2": "another", "0.16.0": own, "0.16.1": own, "0.17.0": "a third"}
+    monkeypatch.setattr(beside, "commits_of", lambda _: Commits((), {}, {}, marks))
+    plan = in_trl(tmp_path)
+    assert plan.schedule is not None
+    assert (plan.version, plan.schedule.rollouts) == ("0.16.1", 2000)
+    assert any("samples as TRL 0.16.0 to 0.16.1 does" in note.text for note in plan.notes)
+
+
+def test_a_release_of_trl_that_the_user_names_is_taken_at_his_word(tmp_path: Path) -> None:
+    assert in_trl(tmp_path, version="0.15.2").version == "0.15.2"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "config", "same"),
+    [
+        (TRAINER.format(line="x = self.generate(inputs)  # why", loss="0"), CONFIG, True),
+        (TRAINER.format(line="x = self.generate(inputs)", loss="other"), CONFIG, True),
+        (TRAINER.format(line="x = self.generate(inputs)", loss="0").replace("Says", "Explains"), CONFIG, True),
+        (TRAINER.format(line="x = self.generate(inputs)", loss="0").replace(": dict[str, int]", ""), CONFIG, True),
+        (TRAINER.format(line="x = self.generate(inputs)", loss="0"), CONFIG.replace("samples", "completions"), True),
+        (TRAINER.format(line="x = self.generate(inputs[:1])", loss="0"), CONFIG, False),
+        (TRAINER.format(line="x = self.generate(inputs)", loss="0").replace("indexes", "half"), CONFIG, False),
+        (TRAINER.format(line="x = self.generate(inputs)", loss="0"), CONFIG.replace("8", "4"), False),
+    ],
+)
+def test_the_mark_is_that_of_the_code_that_decides(trainer: str, config: str, *, same: bool) -> None:
+    own = mark_of(TRAINER.format(line="x = self.generate(inputs)", loss="0"), CONFIG, "")
+    assert (mark_of(trainer, config, "") == own) is same
