@@ -29,6 +29,11 @@ parser.add_argument(
 )
 parser.add_argument("--keep_all", action="store_true")
 parser.add_argument("--dynamic_filtering", action="store_true")
+parser.add_argument(
+    "--advantage_estimator", type=str, choices=["gae", "rloo", "of_its_own"], default="gae"
+)
+for role in ("actor", "critic"):
+    parser.add_argument(f"--{{role}}_adam_lr", type=float, default=1e-6 if role == "actor" else 9e-6)
 """
 FIT = """
 class PPOTrainer:
@@ -124,6 +129,7 @@ def planned(
     drawn: str = DRAWN,
     maker: str = MAKER,
     micro: int = 4,
+    flags: str = "",
     more: str = "",
     trainer: str = "",
     actor: str = "",
@@ -134,7 +140,7 @@ def planned(
     package = folder / "openrlhf"
     for inner in ("cli", "trainer/ray", "trainer/ppo_utils"):
         (package / inner).mkdir(parents=True, exist_ok=True)
-    (package / "cli/train_ppo_ray.py").write_text(FLAGS.format(micro=micro))
+    (package / "cli/train_ppo_ray.py").write_text(FLAGS.format(micro=micro) + flags)
     fit = trainer or FIT.format(episodes=episodes, before=before, first=first, passes=passes)
     (package / "trainer/ppo_trainer.py").write_text(fit)
     (package / "trainer/ray/ppo_actor.py").write_text(actor or ACTOR.format(drawn=drawn))
@@ -151,13 +157,23 @@ def test_the_trainer_of_a_release_is_planned_as_the_nearest_release(tmp_path: Pa
 
 
 def test_the_forks_own_flags_are_accepted(tmp_path: Path) -> None:
-    plan = planned(tmp_path, more="--samples_save_path x --keep_all")
+    plan = planned(tmp_path, more="--samples_save_path x --keep_all --critic_adam_lr 1e-5")
     assert not [finding for finding in plan.findings if finding.code in ("RLS110", "RLS116")]
 
 
 def test_a_flag_that_the_fork_does_not_have_ends_its_run(tmp_path: Path) -> None:
     plan = planned(tmp_path, more="--packing_samples")
     assert [finding.code for finding in plan.findings if finding.severity == "error"] == ["RLS110"]
+
+
+def test_an_algorithm_of_the_forks_own_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="of_its_own is an algorithm of its own"):
+        planned(tmp_path, more="--advantage_estimator of_its_own")
+
+
+def test_a_fork_whose_flags_are_not_all_seen_is_not_said_to_refuse_one(tmp_path: Path) -> None:
+    plan = planned(tmp_path, flags="add_more_arguments(parser)\n", more="--packing_samples")
+    assert not [finding for finding in plan.findings if finding.severity == "error"]
 
 
 def test_the_forks_own_defaults_hold(tmp_path: Path) -> None:

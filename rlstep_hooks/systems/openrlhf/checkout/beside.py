@@ -13,6 +13,7 @@ from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.openrlhf.checkout.loop import read_fit, read_passes
+from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +70,11 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     }
     if any(values.get(name) is True for name in ("async_train", "train.async_enable")):
         return None  # another trainer, which is not read
-    unknown = [*read_fit(fit, source, values), *_passes(checkout, source, values, each_draws=each_draws)]
+    unknown = [
+        *_own_estimator(system, program, given),
+        *read_fit(fit, source, values),
+        *_passes(checkout, source, values, each_draws=each_draws),
+    ]
     if each_draws:
         unknown += _drawn(checkout)
     first, end = ("0.5", "0.7.1") if each_draws else _between(checkout, source, fit)
@@ -170,11 +175,13 @@ def _line(source: Source, at: int) -> int:
     return source.text.count("\n", 0, at) + 1
 
 
-_FLAG = re.compile(r"add_argument\(\s*(?:[\"']-\w[\"'],\s*)?[\"']--([\w.-]+)[\"'](.*?)\)\s*\n", re.DOTALL)
+_FLAG = re.compile(r"add_argument\(\s*(?:[\"']-\w[\"'],\s*)?f?[\"']--([\w.{}-]+)[\"'](.*?)\)\s*\n", re.DOTALL)
 
 
 def _flags(program: Source) -> dict[str, Setting]:
-    """The flags of the program, with their defaults."""
+    """The flags of the program, with their defaults; empty where some of them are added elsewhere."""
+    if re.search(r"\w\(parser\b|parents=|parse_known_args", program.text):
+        return {}
     found: dict[str, Setting] = {}
     for flag in _FLAG.finditer(program.text):
         place = Place(program.shown, _line(program, flag.start()), 1)
@@ -185,9 +192,30 @@ def _flags(program: Source) -> dict[str, Setting]:
             value = _literal(default[1].strip()) if default is not None else value
         except (ValueError, SyntaxError):
             unknown = (UnknownText("", f"its default is {default[1].strip() if default else ''}", place),)
-        name = flag[1].replace("-", "_")
-        found[name] = Setting(name, value, place, f"--{flag[1]}", unknown)
+        names = _spelled_out(flag[1], program)
+        if not names:
+            return {}
+        found |= {name: Setting(name, value, place, f"--{name}", unknown) for name in names}
     return found
+
+
+def _spelled_out(flag: str, program: Source) -> list[str]:
+    """The names of a flag, of which a part may go over a list: `f"--{prefix}.optim"`; empty where that is not found."""
+    part = re.search(r"\{(\w+)\}", flag)
+    if part is None:
+        return [flag.replace("-", "_")]
+    over = re.search(rf"for {part[1]} in [(\[]([^)\]]*)[)\]]:", program.text)
+    values = re.findall(r"[\"'](\w+)[\"']", over[1]) if over is not None else []
+    return [flag.replace(part[0], value).replace("-", "_") for value in values]
+
+
+def _own_estimator(system: System, program: Source, given: Mapping[str, Setting]) -> list[Line]:
+    """The algorithm, where the program has it and no release does."""
+    spellings = ("algo.advantage.estimator", *system.settings["algo.advantage.estimator"].also)
+    asked = next((str(given[name].value) for name in spellings if name in given), "")
+    if not asked or asked in ALGORITHMS or not re.search(rf"choices=[^)]*[\"']{re.escape(asked)}[\"']", program.text):
+        return []
+    return [Line(f"{asked} is an algorithm of its own", program.shown)]
 
 
 def _literal(text: str) -> object:
