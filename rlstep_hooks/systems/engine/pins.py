@@ -93,14 +93,18 @@ def pinned_releases(
     exact = [pin for pin in pins if pin.is_exact]
     fits = _Fitting(system, command, given, keywords)
     found: dict[str, Pinned] = {}
+    meant: list[str] = []
     for pin in exact:
         for release in _releases(system, pin):
             found.setdefault(release, Pinned(release, _note(system, release, pin)))
+            meant.append(str(pin))
     if found:
-        kept = [each for each in found.values() if fits.has_most(each.version)]
+        # A file that names no program may have settings of a script's own.
+        alone = command.program.kind == "config"
+        kept = [each for each in found.values() if alone or fits.has_most(each.version)]
         if not kept:
             raise LaunchError(
-                f"the checkout installs {system.title} {' or '.join(map(str, exact))}, which does not have the settings of this "
+                f"the checkout installs {system.title} {' or '.join(dict.fromkeys(meant))}, which does not have the settings of this "
                 f"launch: {fits.newest()} does",
                 remedy=_REMEDY,
             )

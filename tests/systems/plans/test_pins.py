@@ -126,3 +126,12 @@ def test_a_checkout_of_the_framework_itself_runs_itself_and_not_what_its_images_
     (tmp_path / "src/trl").mkdir(parents=True)
     (tmp_path / "src/trl/__init__.py").write_text("")
     assert planned(tmp_path, "trl==0.15.2").version == "1.16.0"
+
+
+def test_a_file_alone_may_have_settings_of_a_scripts_own(tmp_path: Path) -> None:
+    """`reward_funcs` is one of open-r1's script, and of `trl grpo` since 0.18; the checkout installs 0.15.2 all the same."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
+    config = "per_device_train_batch_size: 6\nnum_generations: 6\nmax_steps: 500\nreward_funcs: [accuracy]\nvllm_device: auto\n"
+    (tmp_path / "grpo.yaml").write_text(config)
+    assert plan_launch([str(tmp_path / "grpo.yaml")], Options(rows=7000, world_size=3)).version == "0.15.2"
