@@ -26,6 +26,7 @@ from rlstep_hooks.judge.timeline import (
     critic_events,
     cursor_at,
     expected_events,
+    rollout_events,
 )
 from rlstep_hooks.judge.timeline.phases import places_epoch_ends
 from rlstep_hooks.planning.finding import Where
@@ -225,7 +226,7 @@ class Conformance:
         return [held]
 
     def _match(self, event: OrderedEvent) -> list[Difference]:
-        if isinstance(event, RunEnded) and (event.status == "raised" or event.stopped):
+        if isinstance(event, RunEnded) and (event.status != "completed" or event.stopped):
             return []
         if isinstance(event, EpochEnd):
             if self.schedule.loop == "phases" and not places_epoch_ends(self.schedule):
@@ -365,8 +366,16 @@ NOTHING_PLANNED = NothingPlanned()
 Matcher = Conformance | ConformanceOfRoles | NothingPlanned
 
 
-def matcher(schedule: Schedule, start: Position) -> Conformance | ConformanceOfRoles:
-    """The matcher for the events of a run with this plan."""
+def matcher(schedule: Schedule, start: Position, *, rollouts_only: bool = False) -> Conformance | ConformanceOfRoles:
+    """The matcher for the events of a run with this plan.
+
+    Args:
+        schedule: The plan.
+        start: The position at which the run begins.
+        rollouts_only: Whether rollouts are all that was seen of the run, those of all processes together.
+    """
+    if rollouts_only:
+        return Conformance(schedule, start, rollout_events)
     if schedule.critic is not None and schedule.critic_order == "free" and isinstance(start, PhasePosition):
         return ConformanceOfRoles(schedule, start)
     return Conformance(schedule, start)

@@ -42,6 +42,11 @@ def count_rows(report: Report) -> list[CountRow]:
     """The counts of a run beside their plan. A row that neither the plan nor the run has is left out. Counts and plan of a resumed run
     begin at its resume."""
     counts, schedule = report.counts, report.schedule
+    if report.ending == "exported":
+        return [
+            CountRow("rollouts", schedule.rollouts if schedule is not None else None, counts.rollouts),
+            CountRow("samples", None, counts.samples),
+        ]
     plan = planned_totals(schedule, report.start) if schedule is not None else None
     exact = schedule is not None and schedule.rows_bound == "exact"
     most = schedule is not None and schedule.updates_bound == "upper"

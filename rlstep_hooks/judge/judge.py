@@ -42,6 +42,7 @@ from rlstep_hooks.record.events import (
     WeightsHeld,
     WeightsSent,
     WeightSync,
+    never_seen,
 )
 
 if TYPE_CHECKING:
@@ -258,7 +259,9 @@ class Judge:
         schedule = event.schedule
         # A damaged plan or position may fail here; then no run was begun.
         progress = Progress(schedule, event)
-        conformance = matcher(schedule, position_of(schedule, start_of(event)))
+        self._unobserved |= never_seen(event)
+        start = position_of(schedule, start_of(event))
+        conformance = matcher(schedule, start, rollouts_only=self.cannot_observe("updates"))
         progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
         rules = [rule(progress) for rule in RULES]
         self._run, self._progress, self._conformance, self._rules = event, progress, conformance, rules
@@ -270,7 +273,7 @@ class Judge:
         """Find for each handler the rules that implement it and can be evaluated, so that other rules cost nothing."""
         for rule in self._rules:
             for what, why in self._unobserved.items():
-                if what in rule.topics:
+                if what in rule.topics or (what == "plan" and rule.seen_in != "run"):
                     disabled(rule, why)
         self._handlers = {name: [] for name in HANDLERS}
         for rule in self._rules:
@@ -358,10 +361,8 @@ class Judge:
                     self._lags.add(values, trained[0])
                 self._readings.add_microbatch(values, trained[0])
                 microbatches.append((values, *trained))
-        for (
-            handler,
-            arrived,
-        ) in (  # in the order in which they were made: what an update did follows from its micro-batches
+        # In the order in which they were made: what an update did follows from its micro-batches.
+        for handler, arrived in (
             ("rollout_values", rollouts),
             ("microbatch_values", microbatches),
             ("critic_microbatch_values", of_critic),
@@ -391,7 +392,7 @@ class Judge:
         """The judgement so far."""
         matched = self._conformance.matched
         outcomes = [rule.outcome(matched) for rule in self._rules if not isinstance(rule, RANK_RULES)]
-        schedule = self._run.schedule if self._run else None
+        schedule = self._run.schedule if self._run and not self.cannot_observe("plan") else None
         lags, readings = self._lags.result(), self._readings.result()
         not_evaluated = dict(self._unobserved)
         if schedule is not None:

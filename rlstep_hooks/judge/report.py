@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.record.events import RunEnded
 
-Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut"]
-"""How training ended: not yet; as planned; early, on request; by the user's interrupt; with an exception; or with an incomplete record,
-because the process was killed or still runs."""
+Ending = Literal["", "completed", "stopped", "interrupted", "raised", "cut", "exported"]
+"""How training ended: not yet; as planned; early, on request; by the user's interrupt; with an exception; with an incomplete record,
+because the process was killed or still runs; or in a way that the export does not say which was read."""
 
 
 def ends_training(findings: Iterable[Finding]) -> Finding | None:
@@ -172,5 +172,7 @@ def ending_of(ended: RunEnded | None) -> Ending:
         return ""
     if ended.status == "completed":
         return "stopped" if ended.stopped else "completed"
+    if ended.status == "exported":
+        return "exported"
     kind = ended.error.partition(":")[0]
     return "interrupted" if INTERRUPTED in kind else "raised"

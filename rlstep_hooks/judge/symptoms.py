@@ -74,7 +74,7 @@ _STALE_SAMPLER = Cause(
 _OTHER_TEXT = Cause("rollouts are sampled with other settings, or by another model", ("RLS403", "RLS410", "RLS413"))
 _ALTERED = Cause(
     "tokens, masks or old log-probs change between rollout and loss",
-    ("RLS305", "RLS306", "RLS311", "RLS518", "RLS521", "RLS804"),
+    ("RLS305", "RLS306", "RLS311", "RLS518", "RLS521", "RLS522", "RLS804"),
 )
 _LOSS = Cause(
     "the loss, or the factor of its gradient, is not the documented one", ("RLS801", "RLS802", "RLS805", "RLS820")

@@ -77,6 +77,16 @@ class RunStarted(Event, frozen=True, kw_only=True, gc=False, tag="run_started"):
     """Installed releases of the packages involved."""
 
 
+NEVER_SEEN = "never_seen"
+"""Name of the fact that has the topics which nothing of a run shows, with the reason: what an export leaves out."""
+
+
+def never_seen(started: RunStarted) -> dict[str, str]:
+    """The topics that nothing of a run shows -> the reason."""
+    topics = started.facts.get(NEVER_SEEN)
+    return {str(what): str(why) for what, why in topics.items()} if isinstance(topics, dict) else {}
+
+
 class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """One generation phase on this process."""
 
@@ -120,6 +130,9 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """What became of its prompts in the queue; None if there is none, or it was not observed."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
+    contradictions: dict[str, int] | None = None
+    """What its samples contradict each other or themselves in, where an export says it -> how many of them; None if no export was
+    read."""
     digest: int = 0
     """Running checksum of this process's events, equal on all ranks of a healthy run; 0 if there is one rank."""
 
@@ -253,7 +266,8 @@ class Unobserved(Event, frozen=True, kw_only=True, gc=False, tag="unobserved"):
 class RunEnded(Event, frozen=True, kw_only=True, gc=False, tag="run_ended"):
     """Training returned or raised."""
 
-    status: Literal["completed", "raised"]
+    status: Literal["completed", "raised", "exported"]
+    """"exported": what was read is an export, which does not say how training ended."""
     updates: int
     """Windows closed in the whole run, by the framework's own count."""
     error: str = ""

@@ -14,7 +14,9 @@ Role = Literal["policy", "critic"]
 """Whose update, micro-batch or loss it is."""
 
 TOPICS = (
+    "plan",
     "order",
+    "updates",
     "versions",
     "samples",
     "log_ratio",

@@ -105,6 +105,7 @@ def ending(report: Report) -> str:
         "interrupted": f"training was interrupted, after {came}",
         "raised": f"training did not come to its end: it raised {report.error} after {came}",
         "cut": _cut(report, came),
+        "exported": f"read from an export of {number(report.counts.rollouts, 'rollouts')}, which does not say how training ended",
     }[report.ending]
 
 

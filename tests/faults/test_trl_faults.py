@@ -49,6 +49,7 @@ PROVOKED_ELSEWHERE = {
     "RLS312": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS520": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS521": "of classic loops; in Stable-Baselines3's faults (tests/systems/classic)",
+    "RLS522": "of runs that were exported; in the faults of exports (tests/ingest)",
     "RLS419": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS811": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS119": "needs DeepSpeed (tests/systems/trl_ranks/test_deepspeed.py, test_deepspeed_releases.py)",

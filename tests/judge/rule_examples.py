@@ -407,6 +407,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS518": lambda: judged(measured(run(), "rollouts", 2, masks_wrong=4)),
     "RLS519": lambda: judged(measured(run(), "microbatches", 4, copied=3, copied_nats=212.0)),
     "RLS520": lambda: judged(changed(run(), Rollout, 2, queue=Queued(waiting=8, lost=2))),
+    "RLS522": lambda: judged(
+        changed(run(), Rollout, 2, contradictions={"mask and token ids of different lengths: 7 and 8": 3})
+    ),
     "RLS521": lambda: judged(measured(run(), "rollouts", 2, timesteps_moved=3, timesteps_part="ends of episodes")),
     # The learning rate
     "RLS601": lambda: of_schedule(lr_horizon=24),

@@ -22,7 +22,7 @@ from rlstep_hooks.judge.timeline.expected import (
     Outcome,
 )
 from rlstep_hooks.judge.timeline.loader import LoaderCursor, LoaderPosition, loader_events
-from rlstep_hooks.judge.timeline.phases import PhaseCursor, PhasePosition, critic_events, phase_events
+from rlstep_hooks.judge.timeline.phases import PhaseCursor, PhasePosition, critic_events, phase_events, samples_of_rollout
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -48,6 +48,7 @@ __all__ = [
     "cursor_at",
     "expected_events",
     "position_of",
+    "rollout_events",
     "rollouts_before",
     "start_of",
 ]
@@ -68,6 +69,21 @@ def expected_events(schedule: Schedule, start: Position | None = None) -> Genera
         return phase_events(schedule, start)
     assert start is None or isinstance(start, LoaderPosition)
     return loader_events(schedule, start)
+
+
+def rollout_events(schedule: Schedule, start: Position) -> Generator[ExpectedEvent, Outcome, None]:
+    """The rollouts alone, each with the samples of all processes: what an export shows of a run.
+
+    Args:
+        schedule: The plan.
+        start: Where to begin.
+    """
+    rollout = rollouts_before(schedule, start)
+    data_decide = schedule.rows_bound == "data_dependent" or schedule.remainder == "wrap"
+    while schedule.rollouts is None or rollout < schedule.rollouts:
+        yield ExpectedRollout(None if data_decide else samples_of_rollout(schedule, rollout), start.version, False)
+        rollout += 1
+    yield ExpectedEnd(start.updates)
 
 
 def start_of(started: RunStarted) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class SamplesConserved(Rule):
 
     code = "RLS502"
     title = "Samples not trained as planned"
-    topics = ("samples", "order")
+    topics = ("samples", "order", "updates")
     nothing_seen = "no rollout was trained to its end"
     cannot_see = "the samples of the micro-batches were not recognised"
 
@@ -248,7 +248,7 @@ class UnknownSamples(Rule):
 
     code = "RLS507"
     title = "Trained samples belong to no rollout"
-    topics = ("samples",)
+    topics = ("samples", "updates")
     nothing_seen = "the framework gives its samples no names"
     produces = (here("RLS502"),)
 

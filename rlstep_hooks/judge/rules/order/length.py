@@ -68,7 +68,7 @@ class EpochLength(Rule):
 
     code = "RLS205"
     title = "Data epoch length differs from the plan"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (EpochEnd,)
     produces = (lasting("RLS206", "RLS509", "RLS601", "RLS603"),)
 
@@ -147,7 +147,7 @@ class RunLength(Rule):
 
     code = "RLS206"
     title = "Training length differs from the plan"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (RunEnded,)
     produces = (lasting("RLS206 announced", "RLS601", "RLS603"),)
 

@@ -58,7 +58,7 @@ class UnexpectedRollout(Rule):
 
     code = "RLS201"
     title = "Rollout too early"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (Rollout,)
     produces = (
         here("RLS203", "RLS204", "RLS302", "RLS509", *LAG, *SAMPLES),
@@ -120,7 +120,7 @@ class MissingRollout(Rule):
 
     code = "RLS202"
     title = "Rollout missing"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (Rollout,)
     produces = (here("RLS203", "RLS204", *LAG, *SAMPLES), *UPDATES_SHIFTED)
 

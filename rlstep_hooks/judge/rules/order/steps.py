@@ -57,7 +57,7 @@ class NoUpdate(Rule):
 
     code = "RLS209"
     title = "No update in the whole run"
-    topics = ("order",)
+    topics = ("order", "updates")
     produces = (Effects((*ORDER, *RATE, "RLS205", "RLS206", "RLS406"), first=None),)
 
     def ended(self, event: RunEnded) -> None:
@@ -140,7 +140,7 @@ class SkippedUpdate(Rule):
 
     code = "RLS210"
     title = "Update skipped"
-    topics = ("order",)
+    topics = ("order", "updates")
     produces = (
         here("RLS208", "RLS806", "RLS809", "RLS810", *LAG, *STANDING_STILL),
         lasting("RLS303 version", "RLS402", "RLS405 version"),
@@ -209,7 +209,7 @@ class UpdatesSaved(Rule):
     code = "RLS212"
     title = "Updates saved by an early stop"
     severity = "info"
-    topics = ("order",)
+    topics = ("order", "updates")
     nothing_seen = "the plan has no early stop"
 
     def __init__(self, progress: Progress) -> None:
@@ -287,7 +287,7 @@ class TrainedBeyondLimit(Rule):
 
     code = "RLS213"
     title = "Trained beyond the limit of the divergence"
-    topics = ("order", "log_ratio")
+    topics = ("order", "log_ratio", "updates")
     nothing_seen = "no limit of the divergence is configured, or the divergence is not seen"
     optional = True
 

@@ -61,7 +61,7 @@ class EarlyUpdate(Rule):
 
     code = "RLS203"
     title = "Update too early"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (Update,)
     produces = (here("RLS204", "RLS208", "RLS401", "RLS803", *LAG, *SAMPLES, *LOSS), *UPDATES_SHIFTED)
 
@@ -126,7 +126,7 @@ class MissingUpdate(Rule):
 
     code = "RLS204"
     title = "Update missing"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (Update,)
     produces = (here("RLS203", "RLS208", "RLS803", *LAG, *SAMPLES, *LOSS), *UPDATES_SHIFTED)
 
@@ -204,7 +204,7 @@ class WindowSize(Rule):
 
     code = "RLS208"
     title = "Unexpected number of micro-batches in an update"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (Update,)
     produces = (here("RLS203", "RLS204", "RLS803", *LOSS),)
 
@@ -265,7 +265,7 @@ class RoleOutOfTurn(Rule):
 
     code = "RLS211"
     title = "Policy or critic trained at the wrong turn"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (Update,)
     produces = (here("RLS203", "RLS204", "RLS207", "RLS208", *SAMPLES), lasting("RLS206", "RLS209"))
 

@@ -50,7 +50,7 @@ class RefreshNotAsPlanned(Rule):
 
     code = "RLS303"
     title = "Old log-probs not refreshed as planned"
-    topics = ("versions", "refresh")
+    topics = ("versions", "refresh", "updates")
     compares = (Rollout, Refresh)
     produces = (here("RLS302", "RLS304", "RLS305", "RLS307", "RLS310", "RLS312", *OTHER_FORWARD, *SAMPLES, *LOSS),)
 
@@ -139,7 +139,7 @@ class StaleWithoutOldLogProbs(Rule):
 
     code = "RLS304"
     title = "Stale samples without old log-probs"
-    topics = ("versions", "samples", "refresh")
+    topics = ("versions", "samples", "refresh", "updates")
     nothing_seen = "all samples came with old log-probs"
     cannot_see = "which version sampled them was not observed"
     produces = (here("RLS302", "RLS310", *LOSS),)
@@ -198,7 +198,7 @@ class LagNotAsPlanned(Rule):
 
     code = "RLS307"
     title = "Lag not as planned"
-    topics = ("order", "versions", "samples")
+    topics = ("order", "versions", "samples", "updates")
     compares = (MicroBatch,)
     nothing_seen = "nothing was trained"
     cannot_see = "which version the old log-probs or the samples of a micro-batch come from was not observed"
@@ -260,7 +260,7 @@ class ReferenceLogProbs(Rule):
 
     code = "RLS308"
     title = "Reference log-probs not as planned"
-    topics = ("order",)
+    topics = ("order", "updates")
     compares = (Rollout,)
     nothing_seen = "the trainer has no reference"
     cannot_see = "the observer sees no reference log-probs"
