@@ -38,7 +38,7 @@ FAST = tuple(
     f"tests/{folder}"
     for folder in (
         "launch", "planning", "record", "observe", "judge", "show", "session", "cli", "testing", "package", "golden",
-        "mutants",
+        "mutants", "ingest",
         "systems/plans", "systems/hooks",
     )
 )  # fmt: skip

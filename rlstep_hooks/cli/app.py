@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     _add_run(verbs)
     _add_rehearse(verbs)
     _add_report(verbs)
+    _add_ingest(verbs)
     _add_why(verbs)
     _add_diff(verbs)
     _add_convert(verbs)
@@ -213,15 +214,37 @@ def _add_report(verbs: _Verbs) -> None:
     )
     report.add_argument("--run", metavar="NAME", help="a run in the folder (default: the latest)")
     report.add_argument("--follow", action="store_true", help="show a run's progress until it ends, then report")
-    printed = report.add_mutually_exclusive_group()
+    _add_report_options(report)
+    report.add_argument("--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, for Perfetto")
+
+
+def _add_report_options(verb: argparse.ArgumentParser) -> None:
+    """Options that say how a report is printed."""
+    printed = verb.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_const", dest="form", const="json", help="print JSON")
     printed.add_argument(
         "--markdown", action="store_const", dest="form", const="markdown", help="print Markdown, for an issue"
     )
-    report.set_defaults(form="text")
-    report.add_argument("--strict", action="store_true", help="warnings fail too")
-    report.add_argument("--html", type=Path, metavar="FILE", help="write the report as a self-contained HTML page")
-    report.add_argument("--trace", type=Path, metavar="FILE", help="write the run as a Chrome trace, for Perfetto")
+    verb.set_defaults(form="text")
+    verb.add_argument("--strict", action="store_true", help="warnings fail too")
+    verb.add_argument("--html", type=Path, metavar="FILE", help="write the report as a self-contained HTML page")
+
+
+def _add_ingest(verbs: _Verbs) -> None:
+    ingest = _add(verbs, "ingest", _ingest, "Judge a run that was exported: rollouts that a framework wrote to files.")
+    ingest.usage = "rlstep ingest [options] PATH ... [-- <launch command>]"
+    ingest.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files of an export, or their folder")
+    ingest.add_argument("--format", metavar="NAME", help="the format, if the files do not show it")
+    ingest.add_argument(
+        "--reward",
+        action="append",
+        dest="rewards",
+        metavar="COLUMN[=WEIGHT]",
+        help="a column that is a reward, where several may be",
+    )
+    ingest.add_argument("--dir", type=_folder, default=Path("rlstep"), metavar="DIR", help="where to write the record")
+    _add_launch_options(ingest)
+    _add_report_options(ingest)
 
 
 def _add_why(verbs: _Verbs) -> None:
@@ -343,6 +366,24 @@ def _run(given: argparse.Namespace) -> int:
         complain("there is no command; write `rlstep run -- <launch command>`")
         return 2
     return run.run(given.command, lambda: _options(given), folder=given.dir, strict=given.strict, copy_to=given.copy_to)
+
+
+def _ingest(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import ingest, launches
+
+    return launches.run(
+        lambda: ingest.show(
+            given.paths,
+            given.command,
+            _options(given),
+            kind=given.format,
+            rewards=ingest.weights_of(given.rewards or []),
+            folder=given.dir,
+            form=given.form,
+            strict=given.strict,
+            html=given.html,
+        )
+    )
 
 
 def _rehearse(given: argparse.Namespace) -> int:

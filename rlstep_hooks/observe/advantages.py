@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.roundings import ABSOLUTE, RELATIVE, ROUNDINGS
+
 Baseline = Literal["none", "mean", "others", "whole", "lengths", "given", "second"]
 """What is subtracted from the reward of a sample: nothing, the mean of its group, that of the group's other samples, that of the whole
 rollout, the mean of the group weighted by lengths (OPO), a reward that was given for it (ReMax); or, for the best of a group alone, the
@@ -24,12 +26,6 @@ Tokens = Literal["spread", "returns", "gae"]
 """How tokens get theirs: each that of its sample, the discounted sum of rewards from there on, or GAE with a critic's values."""
 Whitening = Literal["none", "mean", "full"]
 """What is normalised over all counted tokens: nothing, the mean, or mean and standard deviation."""
-
-ROUNDINGS = 32
-"""Roundings of the largest term that sums and differences of some thousand numbers in float32 explain."""
-RELATIVE = 1e-4
-"""Relative error of a division and of a standard deviation."""
-ABSOLUTE = 1e-6
 
 LARGEST = 1 << 22
 """Tokens of a rollout beyond which nothing is recomputed, so that the copies in float64 stay below 200 MB."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.advantages import ABSOLUTE, Estimate, Estimator, lambda_returns
+from rlstep_hooks.observe.advantages import Estimate, Estimator, lambda_returns
+from rlstep_hooks.observe.roundings import ABSOLUTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlstep_hooks.observe.advantages import ROUNDINGS, Estimate, Estimator, Rewards
+from rlstep_hooks.observe.advantages import Estimate, Estimator, Rewards
 from rlstep_hooks.observe.alternative_advantages import Documented
+from rlstep_hooks.observe.roundings import ROUNDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

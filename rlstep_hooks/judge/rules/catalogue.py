@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from rlstep_hooks.judge.rules import observation, resume
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.judge.rules.data import advantages, copies, documented, evaluation, exports, queue, rows, samples, timesteps
+from rlstep_hooks.judge.rules.data import (
+    advantages,
+    copies,
+    documented,
+    evaluation,
+    exports,
+    queue,
+    rows,
+    samples,
+    timesteps,
+)
 from rlstep_hooks.judge.rules.learning_rate import (
     RateAtZero,
     RateNotScheduled,

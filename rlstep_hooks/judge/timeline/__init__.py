@@ -22,7 +22,13 @@ from rlstep_hooks.judge.timeline.expected import (
     Outcome,
 )
 from rlstep_hooks.judge.timeline.loader import LoaderCursor, LoaderPosition, loader_events
-from rlstep_hooks.judge.timeline.phases import PhaseCursor, PhasePosition, critic_events, phase_events, samples_of_rollout
+from rlstep_hooks.judge.timeline.phases import (
+    PhaseCursor,
+    PhasePosition,
+    critic_events,
+    phase_events,
+    samples_of_rollout,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator

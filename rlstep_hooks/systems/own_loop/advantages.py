@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from rlstep_hooks.observe.advantages import ABSOLUTE, RELATIVE, Estimator, Rewards
+from rlstep_hooks.observe.advantages import Estimator, Rewards
 from rlstep_hooks.observe.alternative_advantages import ENDS_EARLIER, Documented
+from rlstep_hooks.observe.roundings import ABSOLUTE, RELATIVE
 from rlstep_hooks.record.values import SHIFTED_DONES
 from rlstep_hooks.systems.own_loop.ends import fit_of_ends
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlstep_hooks.observe.advantages import ABSOLUTE, RELATIVE
+from rlstep_hooks.observe.roundings import ABSOLUTE, RELATIVE
 from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS
 
 if TYPE_CHECKING:

@@ -1,0 +1,86 @@
+"""`rlstep ingest`: a run that was exported becomes a record, and is judged."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.cli import report
+from rlstep_hooks.cli.complain import complain
+from rlstep_hooks.ingest.events import events_of
+from rlstep_hooks.ingest.export import Asked, ExportError
+from rlstep_hooks.ingest.formats import opened
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.record.ledger import FolderLedger, rank_process
+from rlstep_hooks.systems.engine.launches import plan_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rlstep_hooks.cli.report import Form
+    from rlstep_hooks.planning.launched import Options
+
+
+def weights_of(words: Sequence[str]) -> dict[str, float]:
+    """What the user wrote of reward columns, COLUMN or COLUMN=WEIGHT.
+
+    Raises:
+        LaunchError: A weight is no number.
+    """
+    found: dict[str, float] = {}
+    for word in words:
+        column, equals, weight = word.partition("=")
+        try:
+            found[column] = float(weight) if equals else 1.0
+        except ValueError:
+            raise LaunchError(f"--reward takes COLUMN or COLUMN=WEIGHT, not {word!r}") from None
+    return found
+
+
+def show(
+    paths: Sequence[Path],
+    command: list[str],
+    options: Options,
+    *,
+    kind: str | None,
+    rewards: dict[str, float],
+    folder: Path,
+    form: Form,
+    strict: bool,
+    html: Path | None,
+) -> int:
+    """Read an export, write its record, and print the report. Returns the exit status.
+
+    Args:
+        paths: Files of the export, or their folder.
+        command: The launch command of the run; empty without one.
+        options: Options that complete the launch.
+        kind: Name of the format; None to recognise it.
+        rewards: Columns that are rewards -> weight.
+        folder: Where the record is written.
+        form: The form to print.
+        strict: Whether warnings fail too.
+        html: File for the report as an HTML page.
+
+    Raises:
+        LaunchError: The launch command cannot be read.
+    """
+    plan = plan_launch(command, options) if command else None
+    schedule = plan.shown if plan is not None else None
+    settings = {} if schedule is None else {name: str(value) for name, value in schedule.settings.items()}
+    run = f"export-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}"
+    try:
+        asked = Asked(schedule=schedule, settings=settings, rewards=rewards)
+        export = opened(paths, asked, kind)
+        complain(f"reads {export.title}")
+        ledger = FolderLedger(folder, run, rank_process(0))
+        try:
+            for event in events_of(export, asked, run):
+                ledger.write(event)
+        finally:
+            ledger.close()
+    except (ExportError, OSError) as error:
+        complain(error)
+        return 2
+    return report.show(folder, run=run, form=form, strict=strict, html=html)

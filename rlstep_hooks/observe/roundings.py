@@ -1,0 +1,11 @@
+"""How far rounding brings numbers of a framework from those that are computed again in float64. No torch: exports use them too."""
+
+from __future__ import annotations
+
+FLOAT32_EPSILON = 2.0**-23
+"""The distance from 1 to the next float32."""
+ROUNDINGS = 32
+"""Roundings of the largest term that sums and differences of some thousand numbers in float32 explain."""
+RELATIVE = 1e-4
+"""Relative error of a division and of a standard deviation."""
+ABSOLUTE = 1e-6
