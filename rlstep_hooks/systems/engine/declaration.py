@@ -78,8 +78,8 @@ quantities of `let`, `formulas` and `always`, and these:
 - A setting that only some launches use says so: `count(4, where="critic")`. In other launches it is neither required nor shown.
 - Several formulas of one quantity are alternatives: the first whose `where` holds is taken, with its source.
 - Within its own formula a name means the setting, or the value before this formula: `"rows": "min(rows, data.max_samples)"`.
-- A setting with which a count depends on the run (a filter by reward, an early stop) is in the table `depends`: no exact number is given
-  for the counts that it names then.
+- A setting with which a count depends on the run (a filter by reward, an early stop) is in the table `depends`: then no exact number
+  is given for the counts that it names.
 - A setting that is not set is None: `update.prompts is None`, `update.prompts or 8`. A value that cannot be known before the run,
   such as rows that nobody gave, makes every quantity that needs it unknown, with the reason. An unknown check or note does nothing.
 - Every formula and every check cites its source: release or commit, file, function.
