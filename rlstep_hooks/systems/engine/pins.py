@@ -86,9 +86,8 @@ def pinned_releases(
     if not system.package or system.releases is None:
         return ()
     pins = find_pins(system.package, _folders(command, folder), source)
-    module = system.package.replace("-", "_")
     # What a checkout of the framework itself installs for its own images and tests is not what runs.
-    if not pins or find_checkout(f"{module}/__init__.py", [folder]):
+    if not pins or _is_of(system.package.replace("-", "_"), folder):
         return ()
     exact = [pin for pin in pins if pin.is_exact]
     fits = _Fitting(system, command, given, keywords)
@@ -110,6 +109,15 @@ def pinned_releases(
             )
         return tuple(sorted(kept, key=lambda each: release_of(each.version)))
     return _in_ranges(system, [pin for pin in pins if not pin.is_exact], fits) if not exact else ()
+
+
+def _is_of(module: str, folder: Path) -> bool:
+    """Whether a launch lies in a checkout of the framework itself: a folder of its name may also hold what somebody joins to it."""
+    copies = (copy.package for copy in find_checkout(f"{module}/__init__.py", [folder]))
+    return any(
+        (copy / "trainer").is_dir() or any((copy.parent / name).is_file() for name in ("pyproject.toml", "setup.py"))
+        for copy in copies
+    )
 
 
 def _folders(command: Command, folder: Path) -> list[Path]:

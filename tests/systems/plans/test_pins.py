@@ -123,9 +123,15 @@ def test_a_system_without_a_list_of_settings_keeps_its_release_where_the_range_h
 
 
 def test_a_checkout_of_the_framework_itself_runs_itself_and_not_what_its_images_install(tmp_path: Path) -> None:
-    (tmp_path / "src/trl").mkdir(parents=True)
+    (tmp_path / "src/trl/trainer").mkdir(parents=True)
     (tmp_path / "src/trl/__init__.py").write_text("")
     assert planned(tmp_path, "trl==0.15.2").version == "1.16.0"
+
+
+def test_a_folder_of_the_frameworks_name_is_no_checkout_of_it(tmp_path: Path) -> None:
+    (tmp_path / "mine/integrations/trl").mkdir(parents=True)
+    (tmp_path / "mine/integrations/trl/__init__.py").write_text("")
+    assert planned(tmp_path, "trl==0.15.2").version == "0.15.2"
 
 
 def test_a_file_alone_may_have_settings_of_a_scripts_own(tmp_path: Path) -> None:
