@@ -81,12 +81,19 @@ nox.options.sessions = [
 OF_ANY_RELEASE = tuple(
     f"--ignore=tests/systems/trl/test_{name}.py"
     for name in (
-        "bad_input", "examples", "foreign_suite", "launch_reader", "living_together", "optimizer_replay", "plan", "processes",
+        "bad_input", "examples", "foreign_suite", "ingest", "launch_reader", "living_together", "optimizer_replay", "plan", "processes",
         "pytest_plugin", "random_configs", "records", "rehearse", "run_command", "run_diff", "trackers", "why",
     )
 )  # fmt: skip
 """Records, reports, processes, commands and plans: our own code, whatever the release. The newest has these tests."""
-TRL_TESTS = ("tests/observe", "tests/systems/trl", "tests/systems/trl_ppo", "tests/systems/trl_async", "tests/faults")
+TRL_TESTS = (
+    "tests/observe",
+    "tests/ingest",
+    "tests/systems/trl",
+    "tests/systems/trl_ppo",
+    "tests/systems/trl_async",
+    "tests/faults",
+)
 
 # What verl 0.9.1 needs to train on a CPU; its own extras bring CUDA builds and engines.
 VERL = (

@@ -236,6 +236,11 @@ def _add_ingest(verbs: _Verbs) -> None:
     ingest.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files of an export, or their folder")
     ingest.add_argument("--format", metavar="NAME", help="the format, if the files do not show it")
     ingest.add_argument(
+        "--estimator",
+        metavar="NAME",
+        help="how advantages are computed: grpo, grpo_batch_std, dr_grpo, rloo, none, nemo_grpo",
+    )
+    ingest.add_argument(
         "--reward",
         action="append",
         dest="rewards",
@@ -377,6 +382,7 @@ def _ingest(given: argparse.Namespace) -> int:
             given.command,
             _options(given),
             kind=given.format,
+            estimator=given.estimator,
             rewards=ingest.weights_of(given.rewards or []),
             folder=given.dir,
             form=given.form,

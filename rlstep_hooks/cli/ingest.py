@@ -11,7 +11,7 @@ from rlstep_hooks.ingest.events import events_of
 from rlstep_hooks.ingest.export import Asked, ExportError
 from rlstep_hooks.ingest.formats import opened
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.record.ledger import FolderLedger, rank_process
+from rlstep_hooks.record.ledger import FolderLedger, rank_process, record_files
 from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.cli.report import Form
+    from rlstep_hooks.ingest.export import Export
     from rlstep_hooks.planning.launched import Options
 
 
@@ -38,12 +39,32 @@ def weights_of(words: Sequence[str]) -> dict[str, float]:
     return found
 
 
+def _record(export: Export, asked: Asked, folder: Path, run: str) -> None:
+    """Write the record of an export; none if it cannot be read to its end.
+
+    Raises:
+        ExportError: A line is not what the format has.
+        OSError: Something cannot be read or written.
+    """
+    ledger = FolderLedger(folder, run, rank_process(0))
+    try:
+        for event in events_of(export, asked, run):
+            ledger.write(event)
+    except BaseException:
+        ledger.close()
+        for record in record_files(folder).get(run, ()):
+            record.path.unlink(missing_ok=True)
+        raise
+    ledger.close()
+
+
 def show(
     paths: Sequence[Path],
     command: list[str],
     options: Options,
     *,
     kind: str | None,
+    estimator: str | None,
     rewards: dict[str, float],
     folder: Path,
     form: Form,
@@ -57,6 +78,7 @@ def show(
         command: The launch command of the run; empty without one.
         options: Options that complete the launch.
         kind: Name of the format; None to recognise it.
+        estimator: Name of the estimator of its advantages; None if the export says it, or nobody does.
         rewards: Columns that are rewards -> weight.
         folder: Where the record is written.
         form: The form to print.
@@ -68,18 +90,12 @@ def show(
     """
     plan = plan_launch(command, options) if command else None
     schedule = plan.shown if plan is not None else None
-    settings = {} if schedule is None else {name: str(value) for name, value in schedule.settings.items()}
     run = f"export-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}"
     try:
-        asked = Asked(schedule=schedule, settings=settings, rewards=rewards)
+        asked = Asked(schedule=schedule, estimator=estimator, rewards=rewards)
         export = opened(paths, asked, kind)
         complain(f"reads {export.title}")
-        ledger = FolderLedger(folder, run, rank_process(0))
-        try:
-            for event in events_of(export, asked, run):
-                ledger.write(event)
-        finally:
-            ledger.close()
+        _record(export, asked, folder, run)
     except (ExportError, OSError) as error:
         complain(error)
         return 2

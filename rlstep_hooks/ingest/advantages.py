@@ -26,6 +26,8 @@ Values: TypeAlias = "list[tuple[float, float]]"
 """For each sample its advantage, and how far rounding may bring that of the framework from it."""
 
 _ROUNDING = ROUNDINGS * FLOAT32_EPSILON
+_UNSURE = 1e3
+"""Times the rounding of a reward, up to which a standard deviation that was computed from squares may be 0 or not."""
 _LEAST_STABILISER = 1e-6
 """The least number that a framework adds to a standard deviation, where nothing says which."""
 
@@ -40,6 +42,8 @@ class GroupEstimator:
     """Added to a standard deviation."""
     biased: bool = False
     """Whether a variance is divided by the number of samples, and not by one less."""
+    keeps_at_zero: bool = False
+    """Whether nothing is divided by a standard deviation of 0. Rounding decides whether one is 0, so that nothing is compared there."""
 
     def of(self, groups: Sequence[Sequence[float]], observed: Sequence[float] = ()) -> Values:
         """The documented advantages.
@@ -60,7 +64,8 @@ class GroupEstimator:
                 continue
             for value, divisor in zip(values, self._divisors(group, of_rollout), strict=True):
                 scaled = value / divisor
-                found.append((scaled, size / divisor * (1 + abs(scaled))))
+                unknown = self.keeps_at_zero and divisor <= self.epsilon + _UNSURE * size
+                found.append((scaled, math.inf if unknown else size / divisor * (1 + abs(scaled))))
         return found
 
     def _centred(self, group: Sequence[float], whole: float) -> list[float]:
@@ -91,7 +96,7 @@ def named(name: str, epsilon: float | None = None) -> tuple[GroupEstimator, ...]
         KeyError: There is no such name.
     """
     known = NAMED[name]
-    if known.scale not in ("group", "rollout", "others"):
+    if known.scale not in ("group", "rollout") or known.epsilon:
         return (known,)
     stabilisers = (epsilon,) if epsilon is not None else (1e-4, 1e-5, 1e-6, 1e-8, 0.0)
     return tuple(replace(known, epsilon=of, biased=biased) for biased in (False, True) for of in stabilisers)
@@ -103,6 +108,7 @@ NAMED = {
     "dr_grpo": GroupEstimator("mean", "none"),
     "rloo": GroupEstimator("others", "none"),
     "none": GroupEstimator("none", "none"),
+    "nemo_grpo": GroupEstimator("others", "others", 1e-6, keeps_at_zero=True),
 }
 """Estimators by the names that a header has for them."""
 ANY_SCALE = GroupEstimator("mean", "any")
@@ -132,7 +138,8 @@ class Comparison:
     @property
     def compares_groups(self) -> bool:
         """Whether the advantages of a group sum to 0, and rise with its rewards."""
-        return bool(self._left) and all(each.baseline in ("mean", "others") for each in self._left)
+        alike = (each.baseline in ("mean", "others") and each.scale != "others" for each in self._left)
+        return bool(self._left) and all(alike)
 
     def compare(self, groups: Sequence[Sequence[float]], observed: Sequence[float]) -> tuple[float, str]:
         """How far the advantages of a rollout are from the documented ones, in units of what rounding explains, and which other
@@ -142,12 +149,12 @@ class Comparison:
             groups: Rewards of each group's samples.
             observed: The advantages, in the same order.
         """
-        offs = [(_off(each.of(groups, observed), observed), each) for each in self._left]
-        off, nearest = min(offs, key=itemgetter(0))
-        if off > 1:
-            return off, _fit(nearest, groups, observed)
-        self._left = tuple(each for distance, each in offs if distance <= 1)
-        return off, ""
+        distances = [(off(each.of(groups, observed), observed), each) for each in self._left]
+        least, nearest = min(distances, key=itemgetter(0))
+        if least > 1:
+            return least, _fit(nearest, groups, observed)
+        self._left = tuple(each for distance, each in distances if distance <= 1)
+        return least, ""
 
 
 def _fit(documented: GroupEstimator, groups: Sequence[Sequence[float]], observed: Sequence[float]) -> str:
@@ -155,7 +162,7 @@ def _fit(documented: GroupEstimator, groups: Sequence[Sequence[float]], observed
     right = documented.of(groups, observed)
     for words, values in _others(documented, groups, observed, right):
         # One that the documented advantages fit too is too uncertain to explain others.
-        if _off(values, observed) <= 1 < _off(values, [value for value, _ in right]):
+        if off(values, observed) <= 1 < off(values, [value for value, _ in right]):
             return words
     return ""
 
@@ -205,7 +212,7 @@ def _any_scale(centred: Sequence[float], observed: Sequence[float], size: float)
     return [(value * factor, size * factor + RELATIVE * largest) for value in centred]
 
 
-def _off(values: Values, observed: Sequence[float]) -> float:
+def off(values: Values, observed: Sequence[float]) -> float:
     """The largest distance, in units of what rounding explains."""
     most = 0.0
     for (value, error), written in zip(values, observed, strict=True):

@@ -85,7 +85,8 @@ class _Before:
     def __init__(self, export: Export, asked: Asked) -> None:
         header, schedule = export.header, asked.schedule
         self.numbers = export.numbers
-        self.group = schedule.samples_per_prompt if schedule is not None else header and header.samples_per_prompt
+        each = schedule.samples_per_prompt if schedule is not None else header and header.samples_per_prompt
+        self.group = each if export.whole_groups else None
         self.planned = schedule.rollouts if schedule is not None else header and header.rollouts
         self.number: int | None = None
         self.distance = 1 if export.numbers == "each" else None
@@ -107,7 +108,7 @@ class _Before:
         self.number = tally.number
         if self.planned and index == self.planned:
             found[f"more rollouts than are planned: {self.planned} are"] = 0
-        if self.group:
+        if self.group and not tally.nameless:
             others = {size: count for size, count in tally.sizes.items() if size % self.group}
             if others:
                 size = next(iter(others))
@@ -125,14 +126,15 @@ class _Before:
 
 def _rollout(tally: Tally, index: int, before: _Before, comparison: Comparison) -> Iterator[AnyEvent]:
     compared, repeats = before.repeats(tally, index)
-    whole = before.group and not any(size % before.group for size in tally.sizes)
+    grouped = bool(before.group) and not tally.nameless
+    whole = grouped and not any(size % (before.group or 1) for size in tally.sizes)
     yield Rollout(
         index=index,
         samples=tally.samples,
         policy_version=tally.policy_version or 0,
         sampler_version=tally.sampler_version if tally.policy_version is not None else None,
         reference=None,
-        groups_intact=None if not before.group else tally.mixed == 0 if whole else None,
+        groups_intact=tally.mixed == 0 if whole else None,
         signal=tally.differs if compared else None,
         repeats=repeats,
         contradictions=before.contradictions(tally, index),
@@ -141,9 +143,9 @@ def _rollout(tally: Tally, index: int, before: _Before, comparison: Comparison) 
     mean = math.fsum(rewards) / len(rewards) if rewards else None
     off, fit = None, ""
     groups, advantages = tally.compared()
-    if groups and comparison.known and (tally.all_known or not comparison.of_whole_rollout):
+    if groups and comparison.known and not tally.nameless and (tally.all_known or not comparison.of_whole_rollout):
         off, fit = comparison.compare(groups, advantages)
-    relative = comparison.compares_groups and bool(advantages)
+    relative = comparison.compares_groups and bool(advantages) and not tally.nameless
     yield Rewarded(
         rollout=index,
         groups=len(tally.several) if relative else 0,

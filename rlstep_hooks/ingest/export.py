@@ -98,6 +98,8 @@ class Export:
     """Topics (`rlstep_hooks.record.values.TOPICS`) that the format leaves out -> why."""
     not_compared: dict[str, str] = field(default_factory=dict)
     """Rules that the format leaves without anything to compare -> why."""
+    whole_groups: bool = True
+    """Whether each group that is written is whole, so that its size can be compared."""
     numbers: Literal["each", "even", "none"] = "even"
     """Which rollouts are written: each, under consecutive numbers; every n-th; or whichever."""
 
@@ -108,7 +110,7 @@ class Asked:
 
     schedule: Schedule | None = None
     """The plan of the launch command; None without one."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """Settings of the launch command by name, as the user wrote them."""
+    estimator: str | None = None
+    """Name of the estimator (`advantages.NAMED`); None if the user named none."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Columns that are rewards -> their weight; empty where the user named none."""

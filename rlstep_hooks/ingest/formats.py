@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.ingest import interchange
+from rlstep_hooks.ingest import interchange, nemo_rl, prime_rl, slime, trl, verl
+from rlstep_hooks.ingest.advantages import NAMED
+from rlstep_hooks.ingest.advantages import named as estimators_named
 from rlstep_hooks.ingest.export import Asked, Export, ExportError
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.files import is_regular
@@ -31,6 +33,11 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "interchange": Format(interchange.TITLE, interchange.recognises, interchange.opened, lambda path: 0),
+    "trl": Format(trl.TITLE, trl.recognises, trl.opened, trl.number),
+    "verl": Format(verl.TITLE, verl.recognises, verl.opened, verl.number),
+    "prime_rl": Format(prime_rl.TITLE, prime_rl.recognises, prime_rl.opened, prime_rl.number),
+    "nemo_rl": Format(nemo_rl.TITLE, nemo_rl.recognises, nemo_rl.opened, nemo_rl.number),
+    "slime": Format(slime.TITLE, slime.recognises, slime.opened, slime.number),
 }
 """Formats by the name that `--format` has for them. Each is asked in turn; the interchange schema has names of its own."""
 
@@ -61,7 +68,14 @@ def opened(paths: Iterable[Path], asked: Asked, name: str | None = None) -> Expo
     ordered = sorted((number, path) for number, path in numbers if number is not None)
     if not ordered:
         raise ExportError(f"{printable(str(found[0].parent))}: no file of it is named as a rollout of {chosen.title}")
-    return chosen.opened([path for _, path in ordered], asked)
+    export = chosen.opened([path for _, path in ordered], asked)
+    if asked.estimator is None:
+        return export
+    try:
+        estimators = estimators_named(asked.estimator)
+    except KeyError:
+        raise ExportError(f"--estimator {printable(asked.estimator)}: expected one of {', '.join(NAMED)}") from None
+    return replace(export, estimators=estimators, unproved="")
 
 
 def _recognised(found: Sequence[Path]) -> Format:

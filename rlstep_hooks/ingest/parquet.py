@@ -46,6 +46,19 @@ def column_names(path: Path) -> list[str]:
         return list(file.schema_arrow.names)
 
 
+def numeric_columns(path: Path) -> list[str]:
+    """The columns whose values are numbers, or are all missing.
+
+    Raises:
+        ExportError: See `opened`.
+    """
+    with opened(path) as file:
+        import pyarrow.types as kinds
+
+        tests = (kinds.is_floating, kinds.is_integer)
+        return [field.name for field in file.schema_arrow if any(test(field.type) for test in tests)]
+
+
 def metadata(path: Path) -> dict[bytes, bytes]:
     """The metadata of a file's schema.
 

@@ -50,6 +50,8 @@ class Tally:
         self.nats = 0.0
         """-log-prob of all counted tokens, as the engine gave it."""
         self._ends = ends
+        self.nameless = False
+        """Whether some sample has neither a prompt nor a name of its group, so that nobody knows the groups."""
         self._groups: dict[Hashable, _Group] = {}
         self._names: set[Hashable] = set()
         self._found: Counter[str] = Counter()
@@ -99,6 +101,7 @@ class Tally:
 
     def _add_to_group(self, sample: Sample) -> None:
         prompt = _digest(sample.prompt_ids, sample.prompt)
+        self.nameless |= sample.group is None and sample.prompt_ids is None and sample.prompt is None
         completion = _digest(sample.completion_ids, sample.completion)
         self.digest = hash((self.digest, prompt, completion)) & _BITS
         group = self._groups.setdefault(sample.group if sample.group is not None else ("prompt", prompt), _Group())
@@ -177,7 +180,7 @@ class Tally:
         Either the engine's own log-probs say it, or how seldom two samples of one prompt are equal: with e equal pairs of n, (e + 1) /
         (n + 1) is the chance that a sample equals another of its prompt.
         """
-        if self.nats > 0:
+        if self.nats > 0 or self.nameless:
             return self.nats >= UNLIKELY
         pairs = equal = 0
         for group in self._groups.values():

@@ -85,11 +85,15 @@ def written(folder: Path, lines: Iterable[Line], header: Line | None = HEADER, n
 def ingested(*paths: Path, asked: Asked | None = None, kind: str | None = None) -> Report:
     """The report of an export, by way of its record."""
     folder = paths[0].parent / "records" if paths[0].is_file() else paths[0].with_name(f"{paths[0].name}-records")
-    ledger = FolderLedger(folder, "run", rank_process(0))
+    (folder / "run.rank0.jsonl").unlink(missing_ok=True)
     asked = asked or Asked()
-    for event in events_of(opened(paths, asked, kind), asked, "run"):
-        ledger.write(event)
-    ledger.close()
+    export = opened(paths, asked, kind)
+    ledger = FolderLedger(folder, "run", rank_process(0))
+    try:
+        for event in events_of(export, asked, "run"):
+            ledger.write(event)
+    finally:
+        ledger.close()
     return report_of(folder, "run")
 
 

@@ -56,6 +56,7 @@ def test_what_cannot_be_read_ends_with_2_and_says_where(tmp_path: Path, ingest: 
     status, out, err = ingest(written(tmp_path, [{"rollout": "x"}]))
     assert (status, out) == (2, "")
     assert "line 2: field `rollout`: expected `int`, got `str`" in err
+    assert not list((tmp_path / "rlstep").iterdir()), "half of an export is no record"
     assert ingest(tmp_path / "nothing.jsonl")[0] == 2
     (tmp_path / "empty").mkdir()
     assert "expected files that end in" in ingest(tmp_path / "empty")[2]
