@@ -92,7 +92,7 @@ class Export:
     estimators: tuple[GroupEstimator, ...] = ()
     """Estimators that the run may have; one of them has to give all of its advantages. Empty where nothing is known of them."""
     unproved: str = ""
-    """What stays open where one of several estimators fits."""
+    """Where the comparison with the estimators proves less than that with one, in words that follow "never proved in"."""
     header: Header | None = None
     absent: dict[str, str] = field(default_factory=dict)
     """Topics (`rlstep_hooks.record.values.TOPICS`) that the format leaves out -> why."""

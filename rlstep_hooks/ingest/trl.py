@@ -60,7 +60,7 @@ def opened(paths: Sequence[Path], asked: Asked) -> Export:
         framework="TRL",
         samples=_samples(paths, rewards, asked.schedule.samples_per_prompt if asked.schedule is not None else None),
         estimators=(ANY_SCALE,) if rewards else (),
-        unproved="by which standard deviation they are divided: no column says that, --estimator does",
+        unproved="a table that does not say by which standard deviation they are divided (--estimator does)",
         absent=dict.fromkeys(("versions", "sampler", "sampler_weights"), _NO_TOKENS),
         not_compared={} if rewards else {"RLS516": several, "RLS508": several},
         numbers="none",
