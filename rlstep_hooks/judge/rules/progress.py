@@ -11,7 +11,7 @@ import msgspec
 from rlstep_hooks.judge.conformance import Difference
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.record.events import Carried, MicroBatch, Refresh, Rewarded, RunStarted, Update
+from rlstep_hooks.record.events import Carried, MicroBatch, Refresh, Rewarded, RunStarted, Update, never_seen
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -93,6 +93,11 @@ class Progress:
         return self.rollouts - self._before
 
     @property
+    def exported(self) -> bool:
+        """Whether rollouts are all that is known of the run, those of all processes together."""
+        return "updates" in never_seen(self.started)
+
+    @property
     def resumed(self) -> bool:
         """Whether training began from a checkpoint."""
         return self.started.start_updates > 0
@@ -117,7 +122,11 @@ class Progress:
         return self.place_shown[0] - 1
 
     def where_shown(self) -> Where:
-        """The place of what the rules are shown, as a finding shows it."""
+        """The place of what the rules are shown, as a finding shows it. Of an export nobody knows updates and data epochs."""
+        where = self._where_shown()
+        return Where(rollout=where.rollout) if self.exported else where
+
+    def _where_shown(self) -> Where:
         shown = self.shown
         if isinstance(shown, RunStarted):
             return Where()

@@ -195,7 +195,7 @@ class EventSize(Rule):
         due = getattr(observed, "due", None)
         size = due if due is not None else f"at most {left}" if expected.samples is None else expected.samples
         self.fail(
-            expected=f"{name_of(expected)} of {size} samples on each process",
+            expected=f"{name_of(expected)} of {size} samples" + ("" if self.progress.exported else " on each process"),
             observed=f"{observed.samples} samples",
             why="samples were dropped, added or split differently between the configuration and the loss",
             fix="look for code that filters samples, and for wrappers that change batch sizes",
