@@ -2,7 +2,7 @@
 
 nox -s demo            the main job: a real TRL run on the CPU, audited
 nox                    all tests
-nox -s unit            the fast path
+nox -s unit            the fast path: what is planned and judged
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ OWN = ("-c", "tests/constraints.txt", "-e", ".")
 IN_PARALLEL = ("-n", "2")
 BY_FILE = (*IN_PARALLEL, "--dist", "loadfile")
 """The tests of a file stay in one worker, because they share launches."""
-FAST = tuple(
+UNIT = tuple(
     f"tests/{folder}"
-    for folder in (
-        "launch", "planning", "record", "observe", "judge", "show", "session", "cli", "testing", "package", "golden",
-        "mutants", "ingest",
-        "systems/plans", "systems/hooks",
-    )
-)  # fmt: skip
-"""The tests of `nox -s unit`: no framework, no torch."""
+    for folder in ("launch", "planning", "observe", "judge", "session", "golden", "mutants", "systems/plans", "systems/hooks")
+)
+"""The tests of `nox -s unit`: what is planned, recorded and judged. No framework, no torch, hardly a process."""
+COMMANDS = tuple(f"tests/{folder}" for folder in ("record", "ingest", "show", "cli", "testing", "package"))
+"""The tests of `nox -s commands`: records and exports in files, pages, and commands in processes of their own."""
+FAST = UNIT + COMMANDS
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.
 PARSERS = ("hydra-core==1.3.8", "pyarrow==26.0.1")
 # The published schema of SARIF as types.
@@ -67,6 +66,7 @@ OLDER_EACH_TIME = ("0.16.1", "1.0.0")
 nox.options.sessions = [
     "lint",
     "unit",
+    "commands",
     "docs",
     "package",
     "browser",
@@ -242,8 +242,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
+    install(session, *OWN, *TESTS, *PARSERS, "fsspec==2026.9.0")
+    session.run("pytest", *IN_PARALLEL, *chosen(session, *UNIT), env=KEPT)
+
+
+@nox.session
+def commands(session: nox.Session) -> None:
     install(session, *OWN, *TESTS, *PARSERS, SARIF, MCP, "fsspec==2026.9.0")
-    session.run("pytest", *IN_PARALLEL, *FAST, *session.posargs, env=KEPT)
+    session.run("pytest", *IN_PARALLEL, *chosen(session, *COMMANDS), env=KEPT)
 
 
 @nox.session(name="unit-all", venv_backend="none")
@@ -607,7 +613,7 @@ def mutants(session: nox.Session, target: str) -> None:
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others), then 20 000 damaged records, each within 2 GB
-    and 5 s a command: nothing may raise or hang. Then the tests of `unit` with 500 random examples of each property."""
+    and 5 s a command: nothing may raise or hang. Then the tests of `unit` and `commands` with 500 random examples of each property."""
     install(session, *OWN, *TESTS)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
     session.run("python", "-m", "tests.fuzz.pool")

@@ -34,6 +34,7 @@ from tests.bench.hook_meter import FOLDER, MODULE, PATTERN, SWITCH, SYNCS, WAY, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlstep_hooks.judge.report import Report
     from tests.bench.hook_meter import Call, Sync
 
 TIMED = "timed"
@@ -52,8 +53,8 @@ class Size(NamedTuple):
     prompts: int
 
 
-def verl(size: Size, folder: Path, environment: dict[str, str]) -> str:
-    """Train with verl; the verdict of the audit."""
+def verl(size: Size, folder: Path, environment: dict[str, str]) -> Report:
+    """Train with verl; what the audit found."""
     from tests.systems.verl.audited import audited, tail
     from tests.systems.verl.launch import Assets, grpo
 
@@ -64,11 +65,11 @@ def verl(size: Size, folder: Path, environment: dict[str, str]) -> str:
     }
     run = audited(overrides, folder / "run", modules=[MODULE], environment=environment, limit=LIMIT)
     assert run.outcome.status == 0, tail(run.outcome)
-    return run.report.verdict
+    return run.report
 
 
-def openrlhf(size: Size, folder: Path, environment: dict[str, str]) -> str:
-    """Train with OpenRLHF; the verdict of the audit."""
+def openrlhf(size: Size, folder: Path, environment: dict[str, str]) -> Report:
+    """Train with OpenRLHF; what the audit found."""
     from tests.systems.openrlhf.audited import audited, tail, tracked
     from tests.systems.openrlhf.launch import Assets, reinforce
 
@@ -91,7 +92,7 @@ def openrlhf(size: Size, folder: Path, environment: dict[str, str]) -> str:
         limit=LIMIT,
     )
     assert run.outcome.status == 0, tail(run.outcome)
-    return run.report.verdict
+    return run.report
 
 
 def train(framework: str, way: str, size: Size, scratch: Path) -> Path:
@@ -100,9 +101,9 @@ def train(framework: str, way: str, size: Size, scratch: Path) -> Path:
     folder.mkdir()
     (folder / SWITCH).write_bytes(bytes([PATTERN[0]]))
     begun = time.monotonic()
-    verdict = (verl if framework == "verl" else openrlhf)(size, scratch / f"{way}-run", {FOLDER: str(folder), WAY: way})
+    report = (verl if framework == "verl" else openrlhf)(size, scratch / f"{way}-run", {FOLDER: str(folder), WAY: way})
     # With a switch the audit misses rollouts, and says so.
-    assert way == SWITCH or verdict == "PASS", verdict
+    assert way == SWITCH or report.verdict == "PASS", "\n".join(str(finding) for finding in report.findings)
     print(
         f"{way}: {size.rollouts} rollouts of {2 * size.prompts} samples, {time.monotonic() - begun:.0f} s with start and end, "
         f"load of the machine {_load()}"

@@ -13,6 +13,7 @@ A weight sync is the end of a rollout in both.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import math
@@ -20,8 +21,10 @@ import mmap
 import os
 import time
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import wrapt
@@ -44,19 +47,15 @@ PATTERN = (True, False, False, True)
 SYNCS = ("CheckpointEngineManager.update_weights", "PPOTrainer.broadcast_to_vllm")
 """The controller's hooks on a weight sync, of verl and of OpenRLHF."""
 
-CALLED_BY_TORCH = {
-    "rlstep_hooks.systems.verl.observe.trainer": (
-        "VerlTrainer.sees_log_probs",
-        "VerlTrainer._before_optimizer",
-        "VerlTrainer._after_optimizer",
-    ),
-    "rlstep_hooks.systems.openrlhf.observe.trainer": (
-        "OpenRlhfTrainer._before_loss",
-        "OpenRlhfTrainer._before_optimizer",
-        "OpenRlhfTrainer._after_optimizer",
-    ),
-}
-"""Hooks that wrap nothing: those of optimizers and losses."""
+REGISTERED = (
+    ("Tensor", "register_hook"),
+    ("Tensor", "register_post_accumulate_grad_hook"),
+    ("nn.Module", "register_forward_pre_hook"),
+    ("nn.Module", "register_forward_hook"),
+    ("optim.Optimizer", "register_step_pre_hook"),
+    ("optim.Optimizer", "register_step_post_hook"),
+)
+"""Where torch is given the hooks that wrap nothing: classes of torch, and methods."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -136,6 +135,46 @@ def timed_hook(hook: Callable[..., Any], watches: list[Stopwatch]) -> Callable[.
     return timed
 
 
+@contextlib.contextmanager
+def watched(watches: list[Stopwatch]) -> Iterator[None]:
+    """Every hook of the audit of a transformers Trainer is called with a watch, also those that torch and the trainer call."""
+    import torch
+
+    from rlstep_hooks import StepAuditCallback
+    from rlstep_hooks.observe.patches import Patches
+
+    with contextlib.ExitStack() as placed:
+        placed.enter_context(mock.patch.object(Patches, "wrap", timed_wraps(watches, Patches.wrap)))
+        for owner, name, register in _registrations(torch, partial(timed_hook, watches=watches)):
+            placed.enter_context(mock.patch.object(owner, name, register))
+        for name in [name for name in vars(StepAuditCallback) if name.startswith("on_")]:
+            hook = timed_hook(getattr(StepAuditCallback, name), watches)
+            placed.enter_context(mock.patch.object(StepAuditCallback, name, hook))
+        yield
+
+
+def _registrations(
+    torch: Any, metered: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """The methods by which torch is given hooks, in a form that puts a meter around those of the audit: owner, name, method."""
+
+    def registering(register: Callable[..., Any]) -> Callable[..., Any]:
+        def registered(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            return register(self, metered(hook) if _of_the_audit(hook) else hook, *args, **kwargs)
+
+        return registered
+
+    for kind, name in REGISTERED:
+        owner = attrgetter(kind)(torch)
+        yield owner, name, registering(getattr(owner, name))
+
+
+def _of_the_audit(hook: Callable[..., Any]) -> bool:
+    while isinstance(hook, partial):
+        hook = hook.func
+    return getattr(inspect.unwrap(hook), "__module__", "").startswith("rlstep_hooks.")
+
+
 def timed_wraps(watches: list[Stopwatch], place: Callable[..., None]) -> Callable[..., None]:
     """`Patches.wrap` whose hooks add a watch with each call, without the time of what they wrap.
 
@@ -189,15 +228,15 @@ class Timing:
 
         return timed_async if inspect.iscoroutinefunction(wrapper) else timed
 
-    def plain(self, hook: str) -> Callable[..., Any]:
-        """For a hook that wraps nothing."""
+    def plain(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook that wraps nothing, with the watch."""
 
-        def timed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             watch = Stopwatch()
             try:
-                return wrapped(*args, **kwargs)
+                return hook(*args, **kwargs)
             finally:
-                self._write(hook, watch)
+                self._write(_plain_name(hook), watch)
 
         return timed
 
@@ -238,11 +277,11 @@ class Switching:
 
         return syncing if hook in SYNCS else switched
 
-    def plain(self, hook: str) -> Callable[..., Any]:
-        """For a hook that wraps nothing."""
+    def plain(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook that wraps nothing, with the switch."""
 
-        def switched(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            return wrapped(*args, **kwargs) if self._byte[0] else None
+        def switched(*args: Any, **kwargs: Any) -> Any:
+            return hook(*args, **kwargs) if self._byte[0] else None
 
         return switched
 
@@ -283,11 +322,16 @@ def _name(owner: Any, method: str) -> str:
     return f"{kind.__name__.rpartition('.')[2]}.{method}"
 
 
+def _plain_name(hook: Callable[..., Any]) -> str:
+    while isinstance(hook, partial):
+        hook = hook.func
+    return hook.__qualname__
+
+
 def _install(meter: Timing | Switching) -> None:
     """Put the meter between the framework and each hook that is placed from now on."""
     wrapt.when_imported("rlstep_hooks.observe.patches")(lambda module: _in_patches(module, meter))
-    for name, hooks in CALLED_BY_TORCH.items():
-        wrapt.when_imported(name)(partial(_in_methods, hooks=hooks, meter=meter))
+    wrapt.when_imported("torch")(lambda module: _in_torch(module, meter))
     wrapt.when_imported("rlstep_hooks.record.ledger")(lambda module: _in_ledgers(module, meter))
 
 
@@ -300,9 +344,9 @@ def _in_patches(module: Any, meter: Timing | Switching) -> None:
     module.Patches.wrap = metered
 
 
-def _in_methods(module: Any, hooks: tuple[str, ...], meter: Timing | Switching) -> None:
-    for hook in hooks:
-        wrapt.wrap_function_wrapper(module, hook, meter.plain(hook))
+def _in_torch(module: Any, meter: Timing | Switching) -> None:
+    for owner, name, register in _registrations(module, meter.plain):
+        setattr(owner, name, register)
 
 
 def _in_ledgers(module: Any, meter: Timing | Switching) -> None:

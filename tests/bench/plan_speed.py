@@ -1,6 +1,7 @@
 """Wall time of `rlstep plan` on one core, from the start of the process to its end, and of `rlstep run` until its command starts.
 
-Exit status 1 above the goal, which is the same for both.
+Each run is followed by one of an empty Python, and the goal is a ratio to that: a machine that is slow or busy slows both. Exit status
+1 above the goal, which is the same for both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import time
 
-GOAL_MS = 150
+GOAL = 12
+"""Times as long as an empty Python, which takes 13 ms on the machine of BENCHMARKS.md."""
 RUNS = 31
 COMMAND = """
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=/data/gsm8k/train.parquet data.train_batch_size=1024
@@ -50,8 +52,7 @@ def main() -> int:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = compiled
         milliseconds(plan, environment)
-        times = sorted(milliseconds(plan, environment) for _ in range(RUNS))
-        empty = statistics.median(milliseconds(nothing, environment) for _ in range(RUNS))
+        plans = [(milliseconds(plan, environment), milliseconds(nothing, environment)) for _ in range(RUNS)]
         # The command says when it is there, in the place of the Python that would launch verl.
         launcher = os.path.join(compiled, "python3")
         with open(launcher, "w") as file:
@@ -60,18 +61,23 @@ def main() -> int:
         environment["PATH"] = compiled + os.pathsep + environment["PATH"]
         run = [sys.executable, "-m", "rlstep_hooks", "run", "--dir", os.path.join(compiled, "records"), *plan[4:]]
         until_started(run, environment)
-        starts = sorted(until_started(run, environment) for _ in range(RUNS))
-    median = statistics.median(times)
+        starts = [(until_started(run, environment), milliseconds(nothing, environment)) for _ in range(RUNS)]
+    within = [
+        shown("rlstep plan, a verl command, one core", plans),
+        shown("rlstep run, the same command, until it starts", starts),
+    ]
+    return 0 if all(within) else 1
+
+
+def shown(title: str, pairs: list[tuple[float, float]]) -> bool:
+    """Print the median, the spread and the ratio to an empty Python; whether the ratio is within the goal."""
+    times, empty = zip(*pairs, strict=True)
+    ratio = statistics.median(time / nothing for time, nothing in pairs)
     print(
-        f"rlstep plan, a verl command, one core: median {median:.0f} ms of {RUNS} runs "
-        f"(quickest {times[0]:.0f}, slowest {times[-1]:.0f}); an empty Python takes {empty:.0f} ms; goal {GOAL_MS} ms"
+        f"{title}: median {statistics.median(times):.0f} ms of {RUNS} runs (quickest {min(times):.0f}, slowest {max(times):.0f}); "
+        f"{ratio:.1f} times an empty Python, which takes {statistics.median(empty):.0f} ms; goal {GOAL} times"
     )
-    started = statistics.median(starts)
-    print(
-        f"rlstep run, the same command, until it starts: median {started:.0f} ms "
-        f"(quickest {starts[0]:.0f}, slowest {starts[-1]:.0f}); goal {GOAL_MS} ms"
-    )
-    return 0 if max(median, started) < GOAL_MS else 1
+    return ratio <= GOAL
 
 
 if __name__ == "__main__":

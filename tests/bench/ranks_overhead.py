@@ -11,8 +11,6 @@ later cycles in which gradients are joined or losses recomputed, and the others.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import inspect
 import json
 import logging
 import os
@@ -22,28 +20,22 @@ import sys
 import tempfile
 import time
 import warnings
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
-from tests.bench.hook_meter import Stopwatch, timed_hook, timed_wraps
+from tests.bench.hook_meter import Stopwatch, watched
 from tests.bench.trl_overhead import LARGER
 from tests.systems.trl_ranks.train_many import (
     allow_sharding_on_the_cpu,
     gather_outside_of_the_graph,
     settings_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DEPLOYMENTS = ("ddp", "fsdp2", "zero2", "zero3")
 RANKS = 2
@@ -52,15 +44,6 @@ PATIENCE = 1800
 COMPARED = 0.002
 """Share of a rank's processor time above which a later cycle counts as one in which something is compared: cycles of both kinds
 differ by a factor of ten and more."""
-REGISTERED = (
-    (torch.Tensor, "register_hook"),
-    (torch.Tensor, "register_post_accumulate_grad_hook"),
-    (torch.nn.Module, "register_forward_pre_hook"),
-    (torch.nn.Module, "register_forward_hook"),
-    (torch.optim.Optimizer, "register_step_pre_hook"),
-    (torch.optim.Optimizer, "register_step_post_hook"),
-)
-"""Where torch is given hooks."""
 
 
 class Cycles(TrainerCallback):  # type: ignore[misc]
@@ -84,32 +67,6 @@ class Cycles(TrainerCallback):  # type: ignore[misc]
         self.cycles.append((now - self._began, sum(watch.processor for watch in self.watches)))
         self.watches.clear()
         self._began = now
-
-
-def _of_the_audit(hook: Callable[..., Any]) -> bool:
-    while isinstance(hook, partial):
-        hook = hook.func
-    return getattr(inspect.unwrap(hook), "__module__", "").startswith("rlstep_hooks.")
-
-
-@contextlib.contextmanager
-def watched(watches: list[Stopwatch]) -> Iterator[None]:
-    """Every hook of the audit is called with a watch."""
-
-    def registering(register: Callable[..., Any]) -> Callable[..., Any]:
-        def registered(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            return register(self, timed_hook(hook, watches) if _of_the_audit(hook) else hook, *args, **kwargs)
-
-        return registered
-
-    with contextlib.ExitStack() as placed:
-        placed.enter_context(mock.patch.object(Patches, "wrap", timed_wraps(watches, Patches.wrap)))
-        for owner, name in REGISTERED:
-            placed.enter_context(mock.patch.object(owner, name, registering(getattr(owner, name))))
-        for name in [name for name in vars(StepAuditCallback) if name.startswith("on_")]:
-            hook = timed_hook(getattr(StepAuditCallback, name), watches)
-            placed.enter_context(mock.patch.object(StepAuditCallback, name, hook))
-        yield
 
 
 def train(folder: Path, deployment: Any, updates: int) -> None:

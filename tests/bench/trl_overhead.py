@@ -25,25 +25,19 @@ import warnings
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.observe.forward_watch import ForwardWatch
-from rlstep_hooks.observe.patches import _ABSENT, Patches
+from rlstep_hooks.observe.patches import _ABSENT
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.record.wire import encode
-from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
-from tests.bench.hook_meter import Stopwatch, timed_hook, timed_wraps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.bench.hook_meter import Stopwatch, watched
 
 
 @dataclass(frozen=True)
@@ -124,9 +118,7 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
             return
         if cycle > self.SETTLING + 1:
             wall, processor = self._began
-            self.cycles.append(
-                (observer._observation.active, time.perf_counter() - wall, time.thread_time() - processor)
-            )
+            self.cycles.append((observer._hooks.active, time.perf_counter() - wall, time.thread_time() - processor))
         on = cycle <= self.SETTLING or self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps
         switch(observer, on=on)
         self._began = time.perf_counter(), time.thread_time()
@@ -139,8 +131,8 @@ class Alternate(TrainerCallback):  # type: ignore[misc]
 
 def switch(observer: Any, *, on: bool) -> None:
     """Put all wrappers on the trainer, or take them off: one that does nothing costs something too."""
-    observer._observation.active = observer.updates.active = on
-    for owner, name, before, proxy, _ in observer._patches._placed:
+    observer._hooks.active = observer.updates.active = on
+    for owner, name, before, proxy, _ in observer._hooks._patches._placed:
         if on:
             setattr(owner, name, proxy)
         elif before is _ABSENT:
@@ -210,22 +202,6 @@ class Cycles(TrainerCallback):  # type: ignore[misc]
         self.cycles.append((now - self._began, wall, processor))
         self.watches.clear()
         self._began = now
-
-
-@contextlib.contextmanager
-def watched(watches: list[Stopwatch]) -> Iterator[None]:
-    """Every hook on a trainer, its optimizer and its callbacks is called with a watch."""
-    with contextlib.ExitStack() as placed:
-        placed.enter_context(mock.patch.object(Patches, "wrap", timed_wraps(watches, Patches.wrap)))
-        for owner, prefix in (
-            (UpdateObserver, "_before_step"),
-            (UpdateObserver, "_after_step"),
-            (ForwardWatch, "_see"),
-            (StepAuditCallback, "on_"),
-        ):
-            for name in [name for name in vars(owner) if name.startswith(prefix)]:
-                placed.enter_context(mock.patch.object(owner, name, timed_hook(getattr(owner, name), watches)))
-        yield
 
 
 def timed(run: Run, updates: int) -> None:

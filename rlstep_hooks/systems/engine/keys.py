@@ -52,7 +52,20 @@ class KeyList(msgspec.Struct, frozen=True, dict=True):
         return self.releases[self._index(release)]
 
     def nearest(self, name: str, release: str) -> str | None:
-        """The setting of a release that a name may be a misspelling of: one letter or two away, in the same section if there is one."""
+        """The setting of a release that a name may be a misspelling of: one letter or two away, in the same section if there is one.
+
+        Answers are kept, because a search for a fix plans one launch hundreds of times.
+        """
+        asked = (name, release)
+        if asked not in self._nearest:
+            self._nearest[asked] = self._find_nearest(name, release)
+        return self._nearest[asked]
+
+    @cached_property
+    def _nearest(self) -> dict[tuple[str, str], str | None]:
+        return {}
+
+    def _find_nearest(self, name: str, release: str) -> str | None:
         section, _, last = name.rpartition(".")
         siblings = {}
         for known in self.of(release):
