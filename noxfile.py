@@ -614,7 +614,7 @@ def mutants(session: nox.Session, target: str) -> None:
 def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others), then 20 000 damaged records, each within 2 GB
     and 5 s a command: nothing may raise or hang. Then the tests of `unit` and `commands` with 500 random examples of each property."""
-    install(session, *OWN, *TESTS)
+    install(session, *OWN, *TESTS, *PARSERS, SARIF, MCP, "fsspec==2026.9.0")
     session.run("python", "-m", "tests.fuzz", *session.posargs)
     session.run("python", "-m", "tests.fuzz.pool")
     session.run("pytest", *IN_PARALLEL, "tests/fuzz")
