@@ -295,13 +295,15 @@ class Judge:
     ) -> list[Finding]:
         """Show an event with its differences from the plan, or a single difference, to the rules with this handler."""
         findings = self._claim(differences) if differences else []
-        if self._progress is not None:
-            self._progress.show(shown, self._progress.place)
+        progress = self._progress
+        if progress is None:
+            return findings
+        progress.shown, progress.place_shown = shown, progress.place
         for rule, method in self._handlers[handler]:
             before = rule.checks
             method(shown)
-            if rule.checks != before:
-                rule.look(rule.progress.rollouts)
+            if rule.checks != before and progress.rollouts > rule.looked_at:
+                rule.look(progress.rollouts)
             if rule.fresh:
                 findings += self._taken(rule, shown if isinstance(shown, Difference) else None)
         return findings
@@ -376,13 +378,18 @@ class Judge:
         """Show numbers that arrived together to the rules, rule by rule (the cheapest order); findings are in the order of the
         numbers."""
         found: list[tuple[int, Finding]] = []
+        progress = self._progress
+        assert progress is not None  # numbers are taken for a run that has begun
+        # The busiest loop of the judge: of a long run it runs twenty times for each number that arrives, so it calls nothing in vain.
         for rule, method in self._handlers[handler]:
+            before = rule.checks
             for values, event, where in arrived:
-                before = rule.checks
-                rule.progress.show(event, where)
+                progress.shown, progress.place_shown = event, where
                 method(values, event)
                 if rule.checks != before:
-                    rule.look(where[0])
+                    before = rule.checks
+                    if where[0] > rule.looked_at:
+                        rule.look(where[0])
                 if rule.fresh:
                     place = arrived.index((values, event, where))
                     found += ((place, finding) for finding in self._taken(rule))

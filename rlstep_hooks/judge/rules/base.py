@@ -112,8 +112,10 @@ class Rule:
         self.missed = 0
         """Comparisons that the rule should have made and could not, because something was not observed."""
         self.disabled = ""
-        self._looked = self._looked_first = self._looked_at = 0
-        """Rollouts in which it compared something: all, those among the first, and the latest one."""
+        self._looked = self._looked_first = 0
+        """Rollouts in which it compared something: all, and those among the first."""
+        self.looked_at = 0
+        """The latest rollout in which it compared something, counted from 1; 0 before the first."""
         self._reported: dict[tuple[str, str, str, str], _Reported] = {}
         self.fresh: list[Finding] = []
         """Findings that the judge has not taken yet."""
@@ -194,11 +196,10 @@ class Rule:
         return next(same, known[-1] if len(known) >= KINDS else None)
 
     def look(self, rollouts: int) -> None:
-        """Count that it compared something in the latest of so many rollouts."""
-        if rollouts > self._looked_at:
-            self._looked_at = rollouts
-            self._looked += 1
-            self._looked_first += rollouts - self.progress.rollouts + self.progress.own_rollouts <= ALL_OF_FIRST
+        """Count that it compared something in the latest of so many rollouts, a later one than it looked at before."""
+        self.looked_at = rollouts
+        self._looked += 1
+        self._looked_first += rollouts - self.progress.rollouts + self.progress.own_rollouts <= ALL_OF_FIRST
 
     @property
     def sampled(self) -> bool:

@@ -112,10 +112,6 @@ class Progress:
             resumed=self.resumed and microbatch is not None,
         )
 
-    def show(self, shown: object, place: Place) -> None:
-        """Begin to show the rules an event of some place, or a difference."""
-        self.shown, self.place_shown = shown, place
-
     @property
     def rollout_shown(self) -> int:
         """The training rollout of the event that is shown, counted from 0; -1 before the first."""
