@@ -36,7 +36,17 @@ BY_FILE = (*IN_PARALLEL, "--dist", "loadfile")
 """The tests of a file stay in one worker, because they share launches."""
 UNIT = tuple(
     f"tests/{folder}"
-    for folder in ("launch", "planning", "observe", "judge", "session", "golden", "mutants", "systems/plans", "systems/hooks")
+    for folder in (
+        "launch",
+        "planning",
+        "observe",
+        "judge",
+        "session",
+        "golden",
+        "mutants",
+        "systems/plans",
+        "systems/hooks",
+    )
 )
 """The tests of `nox -s unit`: what is planned, recorded and judged. No framework, no torch, hardly a process."""
 COMMANDS = tuple(f"tests/{folder}" for folder in ("record", "ingest", "show", "cli", "testing", "package"))
