@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.cli.report import Form
     from rlstep_hooks.ingest.export import Export
-    from rlstep_hooks.planning.launched import Options
+    from rlstep_hooks.planning.launched import Options, Plan
 
 
 def weights_of(words: Sequence[str]) -> dict[str, float]:
@@ -37,6 +37,11 @@ def weights_of(words: Sequence[str]) -> dict[str, float]:
         except ValueError:
             raise LaunchError(f"--reward takes COLUMN or COLUMN=WEIGHT, not {word!r}") from None
     return found
+
+
+def settings_of(plan: Plan) -> dict[str, str]:
+    """The settings that a plan does not depend on, by the names that the framework has for them, where their values are known."""
+    return {each.name.rpartition(".")[2]: str(each.value) for each in plan.unused if not each.unknown}
 
 
 def _record(export: Export, asked: Asked, folder: Path, run: str) -> None:
@@ -90,9 +95,10 @@ def show(
     """
     plan = plan_launch(command, options) if command else None
     schedule = plan.shown if plan is not None else None
+    settings = settings_of(plan) if plan is not None else {}
     run = f"export-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}"
     try:
-        asked = Asked(schedule=schedule, estimator=estimator, rewards=rewards)
+        asked = Asked(schedule=schedule, estimator=estimator, rewards=rewards, settings=settings)
         export = opened(paths, asked, kind)
         complain(f"reads {export.title}")
         _record(export, asked, folder, run)

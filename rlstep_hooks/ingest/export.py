@@ -114,3 +114,5 @@ class Asked:
     """Name of the estimator (`advantages.NAMED`); None if the user named none."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Columns that are rewards -> their weight; empty where the user named none."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings of the launch command that its plan does not depend on; empty without one."""

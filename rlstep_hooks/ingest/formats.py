@@ -69,7 +69,7 @@ def opened(paths: Iterable[Path], asked: Asked, name: str | None = None) -> Expo
     if not ordered:
         raise ExportError(f"{printable(str(found[0].parent))}: no file of it is named as a rollout of {chosen.title}")
     export = chosen.opened([path for _, path in ordered], asked)
-    if asked.estimator is None:
+    if asked.estimator is None or "RLS516" in export.not_compared:
         return export
     try:
         estimators = estimators_named(asked.estimator)
@@ -96,5 +96,13 @@ def _files(paths: Iterable[Path]) -> list[Path]:
         elif is_regular(path):
             found.append(path)
         else:
-            raise ExportError(f"{printable(str(path))}: expected a file or a folder, and there is none")
+            raise ExportError(f"{printable(str(path))}: expected a file or a folder, and {_what_is_there(path)}")
     return found
+
+
+def _what_is_there(path: Path) -> str:
+    if path.is_char_device() or path.is_block_device():
+        return "it is a device"
+    if path.is_fifo():
+        return "it is a pipe"
+    return "it is a socket" if path.is_socket() else "there is none"

@@ -54,7 +54,8 @@ def opened(paths: Sequence[Path], asked: Asked) -> Export:
         raise ExportError(
             f"{printable(str(paths[0]))}: expected the column {printable(missing[0])!r}, and there is none"
         )
-    several = "several columns may be rewards: name each with --reward COLUMN=WEIGHT"
+    unknown = _unknown(rewards, asked)
+    rewards = {} if unknown else rewards
     return Export(
         title=TITLE,
         framework="TRL",
@@ -62,7 +63,7 @@ def opened(paths: Sequence[Path], asked: Asked) -> Export:
         estimators=(ANY_SCALE,) if rewards else (),
         unproved="a table that does not say by which standard deviation they are divided (--estimator does)",
         absent=dict.fromkeys(("versions", "sampler", "sampler_weights"), _NO_TOKENS),
-        not_compared={} if rewards else {"RLS516": several, "RLS508": several},
+        not_compared=dict.fromkeys(("RLS516", "RLS508"), unknown) if unknown else {},
         numbers="none",
         whole_groups=False,
     )
@@ -72,6 +73,29 @@ def _only_reward(path: Path) -> dict[str, float]:
     """The one column of numbers that may be a reward; empty if there are several."""
     numeric = [name for name in parquet.numeric_columns(path) if name not in _FIXED]
     return {numeric[0]: 1.0} if len(numeric) == 1 else {}
+
+
+def _unknown(rewards: dict[str, float], asked: Asked) -> str:
+    """Why nobody knows which reward of a sample its advantage was computed from; empty where it is known.
+
+    TRL 1.x sums the rewards of a sample's functions and normalises the sum, or normalises each in its group and then sums them
+    (`multi_objective_aggregation`, grpo_trainer.py:2790). In the second, advantages need not rise with the sum.
+    """
+    if not rewards:
+        return "several columns may be rewards: name each with --reward COLUMN=WEIGHT"
+    aggregation = asked.settings.get("multi_objective_aggregation")
+    if aggregation == "normalize_then_sum" and (_several(rewards) or asked.estimator is not None):
+        return "the launch normalises each reward before it sums them (normalize_then_sum), and no estimator here does"
+    if aggregation is None and asked.estimator is None and _several(rewards):
+        return (
+            "the table does not say whether the rewards were summed before or after they were normalised "
+            "(multi_objective_aggregation, normalize_then_sum): --estimator says that they were summed before, and how"
+        )
+    return ""
+
+
+def _several(rewards: dict[str, float]) -> bool:
+    return sum(weight != 0 for weight in rewards.values()) > 1
 
 
 def _samples(paths: Sequence[Path], rewards: dict[str, float], each: int | None) -> Iterator[Sample]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks.cli.app import main
+from rlstep_hooks.cli.ingest import settings_of
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.ingest.runs import HEADER, grpo, samples, written
 
 if TYPE_CHECKING:
@@ -112,3 +114,20 @@ def test_the_page_names_every_field(tmp_path: Path) -> None:
     names = (*Header.__struct_fields__, *Sample.__struct_fields__, *NAMED)
     assert [name for name in names if f"`{name}`" not in page] == []
     assert set(HEADER) <= set(Header.__struct_fields__)
+
+
+@pytest.mark.parametrize("value", ['"normalize_then_sum"', "chosen()"])
+@pytest.mark.parametrize("as_script", [True, False])
+def test_what_a_launch_says_of_its_rewards_reaches_the_format(tmp_path: Path, value: str, as_script: bool) -> None:
+    sizes = {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 5}
+    if as_script:
+        script = tmp_path / "train.py"
+        given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        config = f'GRPOConfig(output_dir="o", {given}, multi_objective_aggregation={value})'
+        script.write_text(f"from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args={config}).train()\n")
+        words = [str(script)]
+    else:
+        words = ["trl", "grpo", "--output_dir", "o", "--multi_objective_aggregation", value.strip('"')]
+        words += [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    found = settings_of(plan_launch(words)).get("multi_objective_aggregation")
+    assert found == (None if as_script and "()" in value else value.strip('"'))

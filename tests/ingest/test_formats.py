@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import random
 import statistics
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rlstep_hooks.ingest.export import Asked, ExportError
+from rlstep_hooks.ingest.formats import opened
 from rlstep_hooks.planning.schedule import Schedule
 from tests.ingest.runs import Line, float32, found, grpo, ingested, reason_of, samples, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
     from rlstep_hooks.judge.report import Report
 
@@ -234,7 +235,11 @@ def as_trl(folder: Path, lines: list[Line], *, each_twice: bool = False, extra: 
         for step in (2 * rollout + 1, 2 * rollout + 2) if each_twice else (rollout + 1,):
             rows = [
                 {"step": step, "prompt": f"p {line['prompt_ids']}", "completion": f"c {line['completion_ids']}"}
-                | {"accuracy": line["reward"], **({"length": 3.0} if extra else {}), "advantage": line["advantage"]}
+                | {
+                    "accuracy": line["reward"],
+                    **({"length": line.get("length", 3.0)} if extra else {}),
+                    "advantage": line["advantage"],
+                }
                 for line in own
             ]
             pq.write_table(pyarrow.Table.from_pylist(rows), folder / f"completions_{step:05d}.parquet")
@@ -261,6 +266,65 @@ def test_trl_with_several_columns_that_may_be_rewards_asks_which(folder: Path) -
     assert (verdict_of(report, "RLS516"), found(report)) == ("PASS", {})
     with pytest.raises(ExportError, match="expected the column 'lenght'"):
         trl_report(folder, rewards={"lenght": 1.0})
+
+
+def normalize_then_sum(columns: Sequence[Sequence[float]]) -> list[float]:
+    """TRL 1.16.0, trl/trainer/grpo_trainer.py:2790, for groups of four: each function in its group, then the sum over the rollout."""
+    of_functions = [
+        [value for at in range(0, len(column), 4) for value in grpo(column[at : at + 4])] for column in columns
+    ]
+    return grpo([sum(values) for values in zip(*of_functions, strict=True)])
+
+
+@pytest.mark.parametrize("said", [{}, {"multi_objective_aggregation": "normalize_then_sum"}])
+@pytest.mark.parametrize("estimator", [None, "grpo"])
+def test_trl_that_normalises_each_reward_before_it_sums_them_is_not_accused(
+    folder: Path, said: dict[str, str], estimator: str | None
+) -> None:
+    lines = samples(2)
+    source = random.Random(7)
+    for own in by_rollout(lines).values():
+        lengths = [float(source.randint(1, 40)) for _ in own]
+        values = normalize_then_sum([[line["reward"] for line in own], lengths])
+        for line, length, value in zip(own, lengths, values, strict=True):
+            line.update(length=length, advantage=value)
+    as_trl(folder, lines, extra=True)
+    rewards = {"accuracy": 1.0, "length": 1.0}
+    report = trl_report(folder, rewards=rewards, settings=said, estimator=estimator)
+    if estimator and not said:  # the user says how they were computed, and that is not how they were
+        assert verdict_of(report, "RLS516") == "FAIL"
+        return
+    assert (found(report), verdict_of(report, "RLS516"), verdict_of(report, "RLS508")) == (
+        {},
+        "NOT_EVALUATED",
+        "NOT_EVALUATED",
+    )
+    assert "normalize_then_sum" in reason_of(report, "RLS516")
+    assert ("the launch" in reason_of(report, "RLS516")) is bool(said)
+
+
+def test_trl_that_sums_its_rewards_first_is_compared_where_somebody_says_so(folder: Path) -> None:
+    lines = samples(2)
+    for number, line in enumerate(lines):
+        line["length"] = float(number % 3)
+    for at in range(0, len(lines), 4):
+        own = lines[at : at + 4]
+        for line, value in zip(own, grpo([line["reward"] + 0.5 * line["length"] for line in own]), strict=True):
+            line["advantage"] = value
+    as_trl(folder, lines, extra=True)
+    rewards = {"accuracy": 1.0, "length": 0.5}
+    told = {"multi_objective_aggregation": "sum_then_normalize"}
+    for asked in ({"settings": told}, {"estimator": "grpo"}, {"settings": told, "estimator": "grpo"}):
+        report = trl_report(folder, rewards=rewards, **asked)
+        assert (found(report), verdict_of(report, "RLS516")) == ({}, "PASS")
+    assert verdict_of(trl_report(folder, rewards=rewards | {"length": 0.0}, settings=told), "RLS516") == "FAIL"
+
+
+def test_what_is_no_file_is_named_as_what_it_is(folder: Path) -> None:
+    with pytest.raises(ExportError, match=r"/dev/null: expected a file or a folder, and it is a device$"):
+        opened([Path("/dev/null")], Asked())
+    with pytest.raises(ExportError, match=r"expected a file or a folder, and there is none$"):
+        opened([folder / "nothing"], Asked())
 
 
 def test_samples_of_an_evaluation_that_cut_the_first_group_are_no_fault(folder: Path) -> None:
