@@ -185,10 +185,23 @@ def _recognised(
             continue
         if not all(fnmatchcase(given.get(name, "").lower(), like) for name, like in entry.with_value.items()):
             continue
-        if any(command.program.matches(pattern) for pattern in entry.programs):
-            return entry.name
+        patterns = [pattern for pattern in entry.programs if command.program.matches(pattern)]
+        if patterns:
+            anybodys = all(pattern.startswith("script:") and "/" not in pattern for pattern in patterns)
+            return (_imported(candidates, given, packages) if anybodys else None) or entry.name
     if command.program.kind == "executable":
         return None
+    return _by_settings(candidates, given, packages)
+
+
+def _imported(candidates: Iterable[Entry], given: Mapping[str, str], packages: Mapping[str, str]) -> str | None:
+    """The system that a file imports its trainer from: anybody may call a script train_ppo.py, and its imports say more."""
+    imported = {key: value for key, value in given.items() if key.partition(".")[0] in packages}
+    return _by_settings((entry for entry in candidates if entry.packages), imported, packages)
+
+
+def _by_settings(candidates: Iterable[Entry], given: Mapping[str, str], packages: Mapping[str, str]) -> str | None:
+    """The first system that has one of the settings, or one of whose classes is called."""
     for entry in candidates:
         if entry.beside and entry.beside not in packages.values():
             continue

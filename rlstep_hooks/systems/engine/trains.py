@@ -41,8 +41,8 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     """
     program = command.program
     own = _is_own(program, system)
-    if program.kind not in ("script", "module") or (own and (program.kind == "module" or command.arguments)):
-        return ""  # only the name of a script on its own may be anybody's
+    if program.kind not in ("script", "module") or (own and program.kind == "module"):
+        return ""  # only the name of a script may be anybody's
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
     path = file_of(command, folder)
@@ -58,8 +58,9 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     enough = system.trains if command.arguments else (*system.trains, *_calls(system))
     if _uses(used, enough):
         return ""
+    has = "the name of a program" if own else "settings"
     wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
-    return f"{program.name} has settings of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
+    return f"{program.name} has {has} of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
 
 
 def _uses(names: frozenset[str], patterns: tuple[str, ...]) -> bool:

@@ -82,6 +82,7 @@ SYSTEM = System(
             ),
         ),
     ),
+    trains=("openrlhf.*",),
     rows_from=("data.prompt_dataset", "prompt_data"),
     settings={**SETTINGS, "pretrain_data": text(where="given(pretrain_data)")},
     reads_as=release_of_flags,
