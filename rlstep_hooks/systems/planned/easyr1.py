@@ -87,6 +87,7 @@ SYSTEM = System(
             before="verl",
         ),
     ),
+    checkout="rlstep_hooks.systems.planned.easyr1_checkout:beside",
     overrides=True,
     own_configs={
         "examples/config": {

@@ -1,0 +1,117 @@
+"""Launches in a checkout of EasyR1, or of a fork of it: the loop, the setting of epochs and the mini-batches are its own."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options, Plan
+from rlstep_hooks.systems.engine.launches import plan_launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EPOCHS = """
+class RayPPOTrainer:
+    def fit(self):
+        for _ in tqdm(range(self.config.trainer.{epochs}), desc="Epoch", position=0):
+            for batch_dict in tqdm(self.train_dataloader, desc="Running step", position=1):
+                self.global_step += 1
+                if self.global_step {compares} self.training_steps:
+                    should_stop = True
+                    break
+{before}
+                self.actor_rollout_ref_wg.update_actor(batch)
+            if should_stop:
+                break
+"""
+STEPS = """
+class RayPPOTrainer:
+    def fit(self):
+        while self.global_step < self.training_steps:
+            self.global_step += 1
+            batch = self._make_batch_data(metrics=metrics)
+            self.actor_rollout_ref_wg.update_actor(batch)
+"""
+SCALED = "config.global_batch_size *= self.config.rollout.n\n"
+
+
+def planned(
+    folder: Path,
+    *,
+    trainer: str = EPOCHS,
+    epochs: str = "total_epochs",
+    compares: str = ">",
+    before: str = "pass",
+    workers: str = SCALED,
+    more: str = "",
+) -> Plan:
+    """The plan of a launch in a checkout, for 1 000 rows: 15 rollouts of 64 prompts in each pass, 10 passes by default."""
+    (folder / ".git").mkdir()
+    (folder / "verl/trainer").mkdir(parents=True)
+    (folder / "verl/workers").mkdir()
+    (folder / "verl/trainer/main.py").write_text("")
+    text = trainer.format(epochs=epochs, compares=compares, before=textwrap.indent(before, " " * 16))
+    (folder / "verl/trainer/ray_trainer.py").write_text(text)
+    (folder / "verl/trainer/config.py").write_text(f"class TrainerConfig:\n    {epochs}: int = 10\n")
+    (folder / "verl/workers/fsdp_workers.py").write_text(workers)
+    sizes = "data.rollout_batch_size=64 worker.actor.global_batch_size=64 worker.rollout.n=4"
+    (folder / "train.sh").write_text(f"python -m verl.trainer.main {sizes} {more}\n")
+    return plan_launch([str(folder / "train.sh")], Options(rows=1000))
+
+
+@pytest.mark.parametrize("epochs", ["total_epochs", "total_episodes"])
+@pytest.mark.parametrize(
+    ("compares", "given", "rollouts"),
+    [
+        (">", None, 150),  # the checkout's own default
+        (">", 2, 30),
+        (">=", 2, 29),  # the step is counted before it is compared: the last one is left out
+    ],
+)
+def test_the_loop_of_the_checkout_gives_the_length(
+    tmp_path: Path, epochs: str, compares: str, given: int | None, rollouts: int
+) -> None:
+    more = "" if given is None else f"trainer.{epochs}={given}"
+    plan = planned(tmp_path, epochs=epochs, compares=compares, more=more)
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == rollouts
+    assert any("ray_trainer.py:3" in note.text for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("compares", "steps", "rollouts"), [(">", 20, 20), (">=", 20, 19), (">", 40, 30), (">=", 40, 30)]
+)
+def test_a_loop_over_epochs_ends_with_the_rows_or_with_the_steps(
+    tmp_path: Path, compares: str, steps: int, rollouts: int
+) -> None:
+    plan = planned(tmp_path, compares=compares, more=f"trainer.total_epochs=2 trainer.max_steps={steps}")
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == rollouts
+
+
+def test_a_loop_over_steps_goes_on_until_they_are_done(tmp_path: Path) -> None:
+    plan = planned(tmp_path, trainer=STEPS, more="trainer.total_epochs=2 trainer.max_steps=40")
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == 40
+
+
+@pytest.mark.parametrize(("read", "given"), [("total_epochs", "total_episodes"), ("total_episodes", "total_epochs")])
+def test_a_setting_of_epochs_that_the_checkout_does_not_read_is_asked_about(
+    tmp_path: Path, read: str, given: str
+) -> None:
+    with pytest.raises(LaunchError, match=rf"nothing reads trainer.{given}.*--version"):
+        planned(tmp_path, epochs=read, more=f"trainer.{given}=3")
+
+
+def test_a_line_that_may_leave_rollouts_out_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"continue within a rollout .*ray_trainer.py:11"):
+        planned(tmp_path, before="if stale:\n    continue")
+
+
+def test_minibatches_that_are_scaled_by_something_else_are_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"global_batch_size \*= self.config.rollout.m"):
+        planned(tmp_path, workers=SCALED + "self.config.actor.global_batch_size *= self.config.rollout.m\n")
