@@ -23,7 +23,13 @@ ARGS = "class Args:\n" + "".join(
         "total_timesteps": 800,
     }.items()
 )
-LOOP = "ratio = (new - old).exp()\nloss = -(advantages * ratio).mean()\n"
+LOOP = """
+if True:
+    for iteration in range(1, args.num_iterations + 1):
+        for epoch in range(args.update_epochs):
+            ratio = (new - old).exp()
+            loss = -(advantages * ratio).mean()
+"""
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ SYSTEM = System(
     title="CleanRL",
     version="fe8d8a0",
     trains=("ratio", "logratio"),
+    checkout="rlstep_hooks.systems.planned.cleanrl_checkout:beside",
     recognised=(
         Entry(
             "cleanrl",

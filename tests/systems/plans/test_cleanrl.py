@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LOOPS = """
+if True:
+    for iteration in range(1, args.num_iterations + 1):
+        for epoch in range(args.update_epochs):
+            ratio = logratio.exp()
+"""
+
+
 def test_default() -> None:
     """Golden: cleanrl/ppo.py."""
     reading = read("python cleanrl/ppo.py")
@@ -109,8 +117,7 @@ def test_a_local_copy_has_its_own_defaults(tmp_path: Path) -> None:
     file = tmp_path / "ppo_mine.py"
     file.write_text(
         "@dataclass\nclass Args:\n    total_timesteps: int = int(1e5)\n    num_envs: int = 2\n    num_steps: int = 100\n"
-        "    num_minibatches: int = 5\n    update_epochs: int = 3\n    anneal_lr: bool = False\n"
-        "ratio = logratio.exp()\n"
+        "    num_minibatches: int = 5\n    update_epochs: int = 3\n    anneal_lr: bool = False\n" + LOOPS
     )
     schedule = read(file).schedule
     assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.rollouts) == (200, 15, 500)
@@ -134,7 +141,7 @@ def test_a_size_that_the_script_fills_in(tmp_path: Path) -> None:
     file.write_text(
         "class Args:\n    total_timesteps: int = 10000\n    local_num_envs: int = 8\n    num_steps: int = 100\n"
         "    num_minibatches: int = 4\n    update_epochs: int = 3\n    num_envs: int = 0\n    anneal_lr: bool = False\n"
-        "ratio = logratio.exp()\n"
+        + LOOPS
     )
     assert read(file).schedule.prompts_per_rollout == 8
 
@@ -144,7 +151,7 @@ def test_a_rate_that_falls_to_a_floor_has_no_horizon_in_rollouts(tmp_path: Path)
     file = tmp_path / "ppo_trxl.py"
     file.write_text(
         "class Args:\n    total_timesteps: int = 10000\n    num_envs: int = 4\n    num_steps: int = 100\n    num_minibatches: int = 4\n"
-        "    update_epochs: int = 3\n    anneal_steps: int = 32 * 100\nratio = logratio.exp()\n"
+        "    update_epochs: int = 3\n    anneal_steps: int = 32 * 100\n" + LOOPS
     )
     schedule = read(file).schedule
     assert (schedule.rollouts, schedule.lr_ticks, schedule.lr_horizon) == (25, 25, None)
@@ -153,3 +160,27 @@ def test_a_rate_that_falls_to_a_floor_has_no_horizon_in_rollouts(tmp_path: Path)
 def test_phasic_policy_gradient_is_not_read() -> None:
     with pytest.raises(LaunchError, match="two phases"):
         read("python cleanrl/ppg_procgen.py --num-minibatches 8 --num-steps 256 --update-epochs 1 --num-envs 64")
+
+
+@pytest.mark.parametrize(
+    ("written", "other", "said"),
+    [
+        (
+            "for iteration in range(1, args.num_iterations + 1)",
+            "while global_step < args.total_timesteps",
+            "its iterations",
+        ),
+        ("for epoch in range(args.update_epochs)", "if True", "update_epochs"),
+    ],
+)
+def test_a_file_with_cleanrls_settings_and_another_loop_is_asked_about(
+    tmp_path: Path, written: str, other: str, said: str
+) -> None:
+    file = tmp_path / "grpo.py"
+    settings = "num_envs: int = 4\n    num_steps: int = 8\n    total_timesteps: int = 800\n    num_minibatches: int = 4"
+    text = f"class Args:\n    {settings}\n    update_epochs: int = 4\n{LOOPS}"
+    file.write_text(text)
+    assert read(file).schedule.rollouts == 25
+    file.write_text(text.replace(written, other))
+    with pytest.raises(LaunchError, match=f"but not its loop over {said}.*--version"):
+        read(file)
