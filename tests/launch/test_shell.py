@@ -387,6 +387,22 @@ def test_text_that_is_no_script(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "max_turns=10 2>&1 | tee x.log",
+        "max_turns=10 \\\n  2>&1 | tee x.log\n",
+        "a=1 b=2 > x.log\n",
+        "a=1 >> logs/x.log 2>&1\n",
+    ],
+)
+def test_redirections_behind_assignments_alone_are_shell(behind: str) -> None:
+    """A comment among continued lines ends the command, and leaves the assignments behind it over."""
+    found = read_text(f"python train.py size=4 \\\n  # other=1 \\\n{behind}", "run.sh")
+    assert [token.text for token in found[0].arguments] == ["size=4"]
+    assert read_text("a=1 python train.py --log 3 2>&1\n", "run.sh")[0].program.name == "train.py"
+
+
 def test_a_file_that_is_no_script(tmp_path: Path) -> None:
     large = tmp_path / "large.sh"
     large.write_bytes(b"# x\n" * (10 << 18))

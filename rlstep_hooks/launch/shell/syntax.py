@@ -28,6 +28,8 @@ def readable(text: bytes) -> tuple[bytes, set[int], dict[int, str]]:
 
     The grammar reads the word of `${NAME:-word}` but not that of `${NAME:=word}`, and no backslash at the end of a text, which
     bash leaves out. `<YOUR-PATH>`, which a reader of the script is to replace, is read as a variable, not as two redirections.
+    Nor does it read redirections behind assignments without a command, which a comment among continued lines leaves over
+    (`name=value 2>&1 | tee log`): they are blank.
     """
     assigning = {found.start() for found in _ASSIGNS.finditer(text)}
     text = _ASSIGNS.sub(lambda found: found[0][:-1] + b"-", text)
@@ -35,10 +37,15 @@ def readable(text: bytes) -> tuple[bytes, set[int], dict[int, str]]:
     if blank.endswith(b"\\") and not blank.endswith(b"\\\\"):
         text = blank[:-1] + b" " * (len(text) - len(blank) + 1)
     text, placeholders = _without_placeholders(text)
+    text = _ASSIGNED_ONLY.sub(lambda found: found[1] + b" " * len(found[2]) + found[3], text)
     return text, assigning, placeholders
 
 
 _ASSIGNS = re.compile(rb"\$\{\w+:=")
+_ASSIGNED_ONLY = re.compile(
+    rb"(^[ \t]*(?:\w+=[^\s;|&<>()\"'`$]*(?:[ \t]|\\\n)+)+)((?:\d?>>?(?:&\d|[ \t]*[\w./-]+)[ \t]*)+)(\||\n|\Z)",
+    re.MULTILINE,
+)
 _STAND_IN = re.compile(rb"<[A-Za-z]\w*(?:[./-]\w+| [A-Za-z]\w*)*>(?=[\s/\\:,\"']|\Z)")
 
 

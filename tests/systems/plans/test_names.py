@@ -66,3 +66,14 @@ def test_a_file_of_a_common_name_that_imports_no_framework_is_not_planned(tmp_pa
 def test_a_copy_of_the_frameworks_own_program_is_planned_as_its(tmp_path: Path, arguments: str) -> None:
     plan = planned(tmp_path, OPENRLHF, arguments=arguments)
     assert plan.framework == "openrlhf"
+
+
+def test_a_copy_of_the_frameworks_own_program_has_its_own_defaults(tmp_path: Path) -> None:
+    """examples/train_ppo.py of OpenRLHF 0.2.8: 512 prompts, where 0.5.9 has 1 024."""
+    flags = 'parser.add_argument("--rollout_batch_size", type=int, default=512)\n'
+    plan = planned(tmp_path, OPENRLHF + flags)
+    assert plan.schedule is not None
+    assert plan.schedule.prompts_per_rollout == 512
+    given = planned(tmp_path, OPENRLHF + flags, arguments="--rollout_batch_size 256")
+    assert given.schedule is not None
+    assert given.schedule.prompts_per_rollout == 256

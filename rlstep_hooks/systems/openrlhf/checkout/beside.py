@@ -7,7 +7,8 @@ import os.path
 import re
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, nearest
+from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, nearest, repository_of
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.planning.reading import Note
@@ -54,13 +55,15 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     Raises:
         LaunchError: The trainer has lines that may change the length or the sizes, and that are not known.
     """
+    if command.program.name.endswith("train_ppo.py"):
+        return _of_the_file(system, command, folder)
     if not command.program.name.endswith(_PROGRAMS):
         return None
     checkout = nearest(folder, find_checkout(_MARKER, [folder]), "OpenRLHF", _REMEDY)
     program = checkout.source(_PROGRAM) if checkout is not None else None
     found = _fit(checkout) if checkout is not None else None
     if checkout is None or program is None or found is None:
-        return None
+        return _of_the_file(system, command, folder)
     source, fit = found
     flags = _flags(program)
     each_draws = any(argument.arg == "prompts_dataloader" for argument in fit.args.args)
@@ -93,6 +96,16 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         f"({source.at(fit.lineno)})",
     )
     return Beside(system, first, end, notes=(note,), settings=flags)
+
+
+def _of_the_file(system: System, command: Command, folder: Path) -> Beside | None:
+    """The flags of a program of its own, `examples/train_ppo.py` of releases before 0.3 or a copy: its loop is not read."""
+    path = find_file(command.program.name, folder, command.folder) if command.program.kind == "script" else None
+    if path is None:
+        return None
+    program = Checkout(path.parent, repository_of(path.parent) or path.parent.resolve()).source(path.name)
+    flags = _flags(program) if program is not None else {}
+    return Beside(system, settings=flags) if flags else None
 
 
 def _fit(checkout: Checkout) -> tuple[Source, Function] | None:
