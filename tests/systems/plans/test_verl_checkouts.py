@@ -345,3 +345,20 @@ def test_a_configuration_with_a_list_of_defaults_is_not_taken_for_the_whole(tmp_
 def test_workers_that_do_not_scale_a_mini_batch_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"nothing scales ppo_mini_batch_size \(verl/workers/fsdp_workers\.py\)"):
         planned(tmp_path, trainer(COMPARED_THEN_COUNTED), workers="class ActorRolloutRefWorker: pass\n")
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [(COUNTED_THEN_COMPARED.format(sign=">="), 19), (COMPARED_THEN_COUNTED, 20), (COMMENTED_OUT, 20)],
+)
+def test_a_configuration_on_its_own_is_planned_by_the_trainer_of_its_checkout(
+    tmp_path: Path, end: str, expected: int
+) -> None:
+    planned(tmp_path, trainer(end))
+    config = tmp_path / "scripts/ppo.yaml"
+    config.write_text(
+        "data: {train_batch_size: 100}\ntrainer: {total_epochs: 2, n_gpus_per_node: 2}\n"
+        "actor_rollout_ref: {actor: {ppo_mini_batch_size: 100, use_dynamic_bsz: true}, rollout: {log_prob_use_dynamic_bsz: true}}\n"
+        "critic: {use_dynamic_bsz: true}\n"
+    )
+    assert rollouts(plan_launch([str(config)], Options(rows=1050))) == expected

@@ -62,7 +62,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     found = _fit(checkout, main, name) if main is not None else None
     if main is None or found is None:
         raise LaunchError(
-            f"which trainer {command.program.name} uses was not found in "
+            f"which trainer {command.program.name or name} uses was not found in "
             f"{os.path.relpath(checkout.package, checkout.root)} beside the launch",
             remedy=_REMEDY,
         )
@@ -122,12 +122,14 @@ def ends_early(system: System, command: Command, folder: Path, given: Mapping[st
 def _program(command: Command, folder: Path) -> tuple[Checkout, str, Source | None] | None:
     """The copy of verl that a launch runs, the path of its program in it, and that file; None where there is no copy."""
     program = command.program
-    if program.kind not in ("module", "script"):
+    if program.kind not in ("module", "script", "config"):
         return None
     checkout = nearest(folder, find_checkout(_MARKER, [folder]), "verl", _REMEDY)
     if checkout is None:
         return None
-    name = program.name if program.name.endswith(".py") else program.name.replace(".", "/") + ".py"
+    # A configuration on its own is one of the common program's, as far as can be known.
+    name = "verl.trainer.main_ppo" if program.kind == "config" else program.name
+    name = name if name.endswith(".py") else name.replace(".", "/") + ".py"
     name = name.removeprefix("./").removeprefix("verl/")
     return checkout, name, checkout.source(name)
 
