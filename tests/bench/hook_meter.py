@@ -20,6 +20,7 @@ import math
 import mmap
 import os
 import time
+from collections import Counter
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -337,9 +338,13 @@ def _install(meter: Timing | Switching) -> None:
 
 def _in_patches(module: Any, meter: Timing | Switching) -> None:
     wrap = module.Patches.wrap
+    placed: Counter[str] = Counter()
 
     def metered(self: Any, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        wrap(self, owner, name, meter.wrapper(_name(owner, name), wrapper))
+        hook = _name(owner, name)
+        placed[hook] += 1
+        # A method may get several hooks, and one of them marks the sync: the others have names of their own.
+        wrap(self, owner, name, meter.wrapper(hook if placed[hook] == 1 else f"{hook}, hook {placed[hook]}", wrapper))
 
     module.Patches.wrap = metered
 
