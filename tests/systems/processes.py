@@ -81,7 +81,7 @@ def run_marked(command: Sequence[str], folder: Path, *, environment: Mapping[str
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            _end(marked(mark))
+            _end_all(mark)
             process.wait()
     return Outcome(status, written.read_text(errors="replace"), time.monotonic() - begin, folder, mark)
 
@@ -101,6 +101,16 @@ def inheriting(variable: str, below: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def _end_all(mark: str) -> None:
+    """End the processes of one launch, and those that one of them started while the others were looked for.
+
+    A Raylet that is not ended yet begins another worker for each that died, so one look is not enough.
+    """
+    until = time.monotonic() + 30
+    while (processes := marked(mark)) and time.monotonic() < until:
+        _end(processes)
 
 
 def _end(processes: list[psutil.Process]) -> None:
