@@ -229,6 +229,12 @@ def install_verl(session: nox.Session) -> None:
     install(session, "-e", ".")
 
 
+def install_classic(session: nox.Session, *more: str) -> None:
+    install(session, TORCH)
+    install(session, TORCH, *CLASSIC, *more, *TESTS)
+    install(session, *OWN)
+
+
 def install_openrlhf(session: nox.Session) -> dict[str, str]:
     """Install OpenRLHF and DeepSpeed; the variable that says where DeepSpeed's compiled operations are kept."""
     install(session, TORCH, "setuptools==78.1.1", "wheel==0.48.0")
@@ -477,9 +483,7 @@ def llamafactory(session: nox.Session) -> None:
 @leaves_room
 def classic(session: nox.Session) -> None:
     """Loops of one's own, CleanRL's style, torchrl's parts, Stable-Baselines3 and RLlib: trained on the CPU."""
-    install(session, TORCH)
-    install(session, TORCH, *CLASSIC, *RLLIB, *TESTS)
-    install(session, *OWN)
+    install_classic(session, *RLLIB)
     # Arguments may choose tests of one of the two folders, or of none.
     codes = [0, 5] if session.posargs else [0]
     for_both = chosen(session, "tests/systems/classic")
@@ -611,11 +615,14 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("target", ("grpo", "rloo"), ids=("grpo", "rloo"))
+@nox.parametrize("target", ("grpo", "rloo", "sb3"), ids=("grpo", "rloo", "sb3"))
 def mutants(session: nox.Session, target: str) -> None:
-    """Faults made by a machine in TRL's and transformers' source, each trained and judged: twenty minutes. `-- --number N --seed S` for
-    others. Not by default."""
-    install_trl(session, NEWEST, *TESTS)
+    """Faults made by a machine in the source of TRL and transformers, or of Stable-Baselines3, each trained and judged: twenty minutes.
+    `-- --number N --seed S` for others. Not by default."""
+    if target == "sb3":
+        install_classic(session)
+    else:
+        install_trl(session, NEWEST, *TESTS)
     arguments = session.posargs or ("--number", "400", "--seed", str(random.randrange(10**6)))
     session.run("python", "-m", "tests.mutants", target, *arguments, env=OFFLINE)
 
