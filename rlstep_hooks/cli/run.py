@@ -16,7 +16,7 @@ import msgspec
 from rlstep_hooks.cli.ahead import LIMIT, PlanAhead
 from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.cli.ray_job import advice
-from rlstep_hooks.observe.options import on_fail_asked
+from rlstep_hooks.observe.options import on_fail_asked, share_asked
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.refusals import refusal_files, refusals
@@ -62,6 +62,7 @@ def run(
     before = {*record_files(folder), *(path.name for path in suite_files(folder)), *refusal_files(folder)}
     try:
         on_fail_asked()
+        share_asked()
     except ValueError as error:
         complain(error)
         return 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rlstep_hooks.observe.spending import SPENDING
 from rlstep_hooks.record.describe import describe
 
 if TYPE_CHECKING:
@@ -25,19 +26,26 @@ class Guard:
         self._topics = topics
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """A hook looks."""
+        if SPENDING.measures:
+            SPENDING.enter()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         """Record an error and let training continue; interrupts and exits pass through."""
+        if SPENDING.measures:
+            SPENDING.leave()
         if not isinstance(error, Exception):
             return False
+        self._note(error)
+        return True
+
+    def _note(self, error: Exception) -> None:
         for topic in self._topics:
             self._recorder.cannot(topic, f"a hook failed: {describe(error)}")
-        return True
 
     def failed(self, error: Exception) -> None:
         """Record an error that was caught where entering a context for each of many calls would cost too much."""
-        self.__exit__(type(error), error, None)
+        self._note(error)
 
     def after(self, see: Callable[..., None]) -> Callable[..., Any]:
         """A wrapper that looks at a call once it has returned: `see(result, args)`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Literal, cast, get_args
 
@@ -10,6 +11,12 @@ OnFail = Literal["warn", "stop", "raise"]
 
 ON_FAIL = "RLSTEP_ON_FAIL"
 """The environment variable with the default of `on_fail`."""
+
+COMPARE = "RLSTEP_COMPARE"
+"""The environment variable that says how much is recomputed: "all", or the share of the time that hooks may take, such as "10 %"."""
+
+SHARE = 0.01
+"""Where nothing is asked: half of what the audit may cost, because hooks leave caches cold, which costs about as much as they take."""
 
 
 class LeftOut:
@@ -31,3 +38,23 @@ def on_fail_asked(given: OnFail | None = None) -> OnFail:
         where = "on_fail" if given else ON_FAIL
         raise ValueError(f'{where} is "warn", "stop" or "raise", not {asked!r}')
     return cast("OnFail", found)
+
+
+def share_asked() -> float:
+    """The share of the run's time that hooks may take, from RLSTEP_COMPARE; infinite where all is to be recomputed.
+
+    Raises:
+        ValueError: The variable says neither "all" nor a share.
+    """
+    asked = os.environ.get(COMPARE, "").strip().lower()
+    if not asked:
+        return SHARE
+    if asked == "all":
+        return math.inf
+    try:
+        percent = float(asked.removesuffix("%"))
+    except ValueError:
+        percent = math.nan
+    if not asked.endswith("%") or not 0 < percent <= 100:
+        raise ValueError(f'{COMPARE} is "all", or a share of the run\'s time such as "10 %", not {asked!r}')
+    return percent / 100

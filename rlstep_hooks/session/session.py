@@ -18,7 +18,8 @@ from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.ranks import merge_ranks
 from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
-from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, OnFail, on_fail_asked
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, OnFail, on_fail_asked, share_asked
+from rlstep_hooks.observe.spending import SPENDING
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe, describe_end
 from rlstep_hooks.record.events import RunEnded, RunStarted
@@ -73,8 +74,9 @@ class Options:
         """The options from arguments, completed from RLSTEP_ON_FAIL and RLSTEP_DIR.
 
         Raises:
-            ValueError: `on_fail` is none of the three.
+            ValueError: `on_fail` is none of the three, or RLSTEP_COMPARE says neither "all" nor a share.
         """
+        share_asked()
         folder = os.environ.get("RLSTEP_DIR") if isinstance(log_dir, LeftOut) else log_dir
         return cls(on_fail_asked(on_fail), folder, listeners)
 
@@ -191,6 +193,7 @@ class Session:
     def begin(self, run: Run) -> Recorder:
         """Open the record, and have the plan judged and shown."""
         self._run = run
+        SPENDING.begin(alone=run.world_size == 1 and run.controlled is None)
         process = rank_process(run.rank) if run.controlled is None else CONTROLLER
         # Before the file is made: followers of the run expect a file to have a first line.
         self._listeners = self._listening(run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from rlstep_hooks.observe.options import on_fail_asked
+from rlstep_hooks.observe.options import on_fail_asked, share_asked
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.logger import NAME
 from rlstep_hooks.record.suite import Ended, note, suite_files
@@ -35,12 +35,13 @@ class AuditedSuite:
         strict: Whether the session fails where an audit found something.
 
     Raises:
-        pytest.UsageError: RLSTEP_ON_FAIL is none of the three.
+        pytest.UsageError: RLSTEP_ON_FAIL or RLSTEP_COMPARE has no meaning.
     """
 
     def __init__(self, config: pytest.Config, folder: Path | None, *, strict: bool) -> None:
         try:
             on_fail_asked()
+            share_asked()
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
         self._config = config

@@ -8,12 +8,19 @@ import pytest
 
 from rlstep_hooks.judge.rules.catalogue import RULES
 from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole, is_probed
+from rlstep_hooks.observe.spending import SPENDING
 from rlstep_hooks.record import cadence
 
 CYCLES = range(2000)
 SAID = re.compile(
     r"first (?:\d+|eight|sixteen) (?:cycles|rollouts)|later one of \d+|\d(?:st|nd|th) later|one cycle in \d+"
 )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLSTEP_COMPARE", raising=False)
+    SPENDING.begin(alone=False)
 
 
 def test_all_of_the_first_cycles_are_compared_and_few_later_ones() -> None:

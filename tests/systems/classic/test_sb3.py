@@ -516,3 +516,14 @@ def test_training_that_a_callback_ends_before_its_first_update_is_no_failure() -
 
     report = audited(ppo(), 128, Never()).report
     assert (report.verdict == "FAIL", report.ending, codes(report)) == (False, "stopped", set())
+
+
+@pytest.mark.parametrize(("asked", "recomputed"), [("all", 60), ("0.0001 %", 9)])
+def test_how_much_is_recomputed(asked: str, recomputed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLSTEP_COMPARE", asked)
+    model = A2C("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), n_steps=4, seed=1, device="cpu")
+    report = audited(model, 60 * 8).report
+    assert report.verdict == "PASS"
+    loss = next(rule for rule in report.rules if rule.code == "RLS801")
+    assert (loss.verdict, loss.checks) == ("PASS", recomputed)
+    assert loss.share == ("" if asked == "all" else f"{recomputed} of 60 rollouts")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from transformers import Trainer, TrainerCallback
 
 from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run
-from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked
+from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked, share_asked
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.settings import attributes
 from rlstep_hooks.record import suite
@@ -65,6 +65,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         listeners: tuple[Listener, ...] | None = None,
     ) -> None:
         self.on_fail = on_fail_asked(on_fail)
+        share_asked()  # so that a mistake in RLSTEP_COMPARE is said here
         self._log_dir = log_dir
         self._listeners = listeners
         self._trainer: weakref.ref[Any] | None = None
