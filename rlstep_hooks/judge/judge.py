@@ -32,6 +32,7 @@ from rlstep_hooks.record.events import (
     FactsRead,
     Measured,
     MicroBatch,
+    PassesEnded,
     Refresh,
     Rewarded,
     Rollout,
@@ -233,6 +234,9 @@ class Judge:
         if self._progress is not None:
             self._progress.evaluations += 1
         return findings
+
+    def _observe_passes_ended(self, event: PassesEnded) -> list[Finding]:
+        return self._show("passes_ended", event)
 
     def _observe_change(self, event: ConfigChanged) -> list[Finding]:
         return self._show("config_changed", event)
@@ -492,6 +496,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     WeightsHeld: Judge._observe_held,
     AdapterUsed: Judge._observe_adapter,
     EpochEnd: Judge._observe_epoch_end,
+    PassesEnded: Judge._observe_passes_ended,
     Evaluated: Judge._observe_evaluation,
     ConfigChanged: Judge._observe_change,
     FactsRead: Judge._observe_facts,

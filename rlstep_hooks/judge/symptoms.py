@@ -59,6 +59,7 @@ _STUCK = Cause("old log-probs are the current ones, although the weights have ch
 _REFRESHED = Cause("old log-probs are computed again at each update, or by other weights", ("RLS303", "RLS307"))
 _REGENERATED = Cause("rollouts come at other times than planned, or are missing", ("RLS201", "RLS202"))
 _NO_SIGNAL = Cause("all rewards of each group are equal, so every advantage is 0", ("RLS505",))
+_BUILT = Cause("the network, or the weights that it begins with, are not those configured", ("RLS420",))
 _NOTHING_MOVES = Cause(
     "updates do not change the weights, or only a part of them", ("RLS401", "RLS406", "RLS407", "RLS408", "RLS809")
 )
@@ -87,7 +88,7 @@ _RELEASE = Cause("a release that is installed has a known fault", ("RLS119",))
 _LEFT_OVER = Cause("gradients of the update before are added", ("RLS803",))
 _OTHER_UPDATES = Cause(
     "updates are missing, skipped, or made too early or at the wrong turn",
-    ("RLS203", "RLS204", "RLS209", "RLS210", "RLS211", "RLS212"),
+    ("RLS203", "RLS204", "RLS209", "RLS210", "RLS211", "RLS212", "RLS214"),
 )
 _SIZES = Cause(
     "rollouts, mini-batches or micro-batches have other sizes than planned", ("RLS101", "RLS113", "RLS207", "RLS208")
@@ -184,6 +185,7 @@ SYMPTOMS = (
             _LOST,
             _LOSS,
             _STEP,
+            _BUILT,
         ),
         (
             suspects.equal_rewards,

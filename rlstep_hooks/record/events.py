@@ -216,6 +216,13 @@ class EpochEnd(Event, frozen=True, kw_only=True, gc=False, tag="epoch_end"):
     """Whether the pass ended because the framework counts its run as done, not because its rows were used up."""
 
 
+class PassesEnded(Event, frozen=True, kw_only=True, gc=False, tag="passes_ended"):
+    """The passes over a rollout ended before the planned last one, where a limit of the divergence may end them."""
+
+    divergence: float | None
+    """The framework's estimate on the mini-batch that was left untrained; None if each mini-batch that was looked at was trained."""
+
+
 class Evaluated(Event, frozen=True, kw_only=True, gc=False, tag="evaluated"):
     """One evaluation, recorded apart from training."""
 
@@ -313,6 +320,7 @@ AnyEvent = (
     | GradientParts
     | ReplicaSums
     | EpochEnd
+    | PassesEnded
     | Evaluated
     | ConfigChanged
     | Measured

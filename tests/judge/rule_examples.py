@@ -33,6 +33,7 @@ from rlstep_hooks.record.events import (
     Generated,
     Measured,
     MicroBatch,
+    PassesEnded,
     Probe,
     Queued,
     Refresh,
@@ -325,6 +326,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS213": lambda: judged(
         measured(with_facts(run(), kl_limit=0.015), "microbatches", 6, tokens=8, divergence=0.041)
     ),
+    "RLS214": lambda: judged(
+        after(with_facts(run(), kl_limit=0.015), Update, 2, PassesEnded(at=0.0, divergence=0.0021))
+    ),
     "RLS301": lambda: judged(measured(run(), "microbatches", 8, mean_abs_log_ratio=0.1, max_abs_log_ratio=1.0)),
     "RLS302": lambda: judged(measured(run(), "microbatches", 10, mean_abs_log_ratio=0.0, max_abs_log_ratio=0.0)),
     "RLS303": lambda: judged(
@@ -377,6 +381,22 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS416": lambda: judged(synced((sent(0, 7), held(0, 5, 7, arrived=12)))),
     "RLS417": lambda: judged(synced((sent(0, 7), held(0, 7, 7)), (sent(1, 0x3F812345), held(1, 7, 0x3F810000)))),
     "RLS418": lambda: judged(after(run(), Update, 0, AdapterUsed(engine="the engine", requests=64, bound=0))),
+    "RLS420": lambda: judged(
+        with_facts(
+            run(),
+            built={
+                "compared": 6,
+                "otherwise": [
+                    {
+                        "name": "mlp_extractor.policy_net",
+                        "expected": "Linear 64, Tanh, Linear 64, Tanh",
+                        "observed": "Linear 64, Linear 64",
+                        "of": "network",
+                    }
+                ],
+            },
+        )
+    ),
     "RLS419": lambda: held_by(
         looks((1, 2, 3), (1, 2, 3)),
         looks((4, 5, 6), (4, 5, 6), update=2, moment="after"),

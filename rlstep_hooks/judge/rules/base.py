@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Evaluated,
         MicroBatch,
         MicroBatchValues,
+        PassesEnded,
         Refresh,
         Rewarded,
         Rollout,
@@ -332,6 +333,9 @@ class Rule:
     def evaluated(self, event: Evaluated) -> None:
         """An evaluation ended."""
 
+    def passes_ended(self, event: PassesEnded) -> None:
+        """The passes over a rollout ended early."""
+
     def config_changed(self, event: ConfigChanged) -> None:
         """A setting has another value than before."""
 
@@ -372,6 +376,7 @@ HANDLERS = (
     "adapter_used",
     "evaluated",
     "config_changed",
+    "passes_ended",
     "rollout_values",
     "microbatch_values",
     "critic_microbatch_values",

@@ -30,7 +30,17 @@ from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, sampling, values, weighed
-from rlstep_hooks.judge.rules.weights import delivered, distance, moved, reference, replicas, sampled, sampler, training
+from rlstep_hooks.judge.rules.weights import (
+    built,
+    delivered,
+    distance,
+    moved,
+    reference,
+    replicas,
+    sampled,
+    sampler,
+    training,
+)
 
 HUNDREDS: dict[str, tuple[str, str]] = {
     "1": ("plan", "plan and configuration"),
@@ -63,6 +73,7 @@ RULES: tuple[type[Rule], ...] = (
     updates.RoleOutOfTurn,
     steps.UpdatesSaved,
     steps.TrainedBeyondLimit,
+    steps.EndedWithinLimit,
     values.RatioAtLagZero,
     values.RatioStuckAtOne,
     refresh.RefreshNotAsPlanned,
@@ -90,6 +101,7 @@ RULES: tuple[type[Rule], ...] = (
     delivered.PartArrived,
     delivered.OtherDtype,
     delivered.AdapterNotBound,
+    built.BuiltOtherwise,
     training.NothingLearned,
     training.OptimizerHoldsOthers,
     training.PartNotTrained,

@@ -270,8 +270,8 @@ class LoopObserver:
 
     # Micro-batches
 
-    def cleared(self) -> None:
-        """The policy's gradients have been cleared, and the first backward of an update comes next."""
+    def window_begins(self) -> None:
+        """The first backward of an update comes next, or has just begun: what the policy's gradients hold already is left over."""
         with self._before_guard:
             self._numbers.steps["policy"].begin_window(followed=self.compares_whole)
 

@@ -72,6 +72,7 @@ LINKS: dict[LinkName, Link] = {
 }
 
 RULES: dict[str, Link] = {
+    "RLS214": yes("the divergence of the mini-batch that PPO's target_kl left untrained"),
     "RLS213": yes("PPO's target_kl, of which `train` allows 1.5 times as much", often="compared"),
     "RLS305": yes("bit for bit, sample by sample, from the buffer to the loss"),
     "RLS306": no("it has timesteps: RLS521"),
@@ -80,6 +81,9 @@ RULES: dict[str, Link] = {
     "RLS407": yes("at each rollout"),
     "RLS408": yes("layers that are frozen in mid-run", "not those that are frozen from the start"),
     "RLS413": yes("actions of the first mini-batch of every rollout, in spaces of separate actions"),
+    "RLS420": yes(
+        "layers, activations, gSDE's distribution, and the weights before the first update", "not feature extractors"
+    ),
     "RLS521": yes(
         "in their own `collect_rollouts` and their own buffers; masks of actions and states of LSTMs from the buffer to the loss",
         often="compared",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +201,15 @@ def another_rate(model: Any) -> None:
     model._update_learning_rate = lambda optimizers: [
         group.update(lr=1e-3) for group in model.policy.optimizer.param_groups
     ]
+
+
+def clear_left_out(model: Any) -> None:
+    model.policy.optimizer.zero_grad = lambda *args, **kwargs: None
+
+
+def passes_left_out(model: Any) -> None:
+    get, passes = model.rollout_buffer.get, itertools.cycle((True, False))
+    model.rollout_buffer.get = lambda *args, **kwargs: get(*args, **kwargs) if next(passes) else iter(())
 
 
 def limit_lost(model: Any) -> None:
@@ -520,6 +530,16 @@ FAULTS = [
     ),
     Fault("discount_lowered", "a callback that sets gamma", "RLS101", "gamma = 0.5", begins=discount_lowered),
     Fault("clip_widened", "a clip range set anew", "RLS101", "clip_range = ", begins=clip_widened),
+    Fault("clear_left_out", "zero_grad that is never called", "RLS803", "a gradient in", begins=clear_left_out),
+    Fault(
+        "passes_left_out",
+        "passes that end early where target_kl may end them",
+        "RLS214",
+        "each mini-batch was trained until they ended",
+        begins=passes_left_out,
+        settings={"target_kl": 10.0},
+        update=UPDATES + UPDATES // 2,
+    ),
     Fault(
         "limit_of_the_divergence_lost",
         "target_kl that ends nothing",

@@ -17,7 +17,7 @@ from rlstep_hooks.record.events import (
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, PassesEnded
 
 ROUNDING = 1e-6
 """The rounding of a mean of exp(x) - 1 - x in float32, relative and absolute: each term is the difference of numbers near 1."""
@@ -199,7 +199,7 @@ class UpdatesSaved(Rule):
         Nothing, if some updates are saved. If most are, lower the learning rate or the number of epochs.
 
     Known limits:
-        - It counts updates that were not made. Why the loop stopped is not looked at.
+        - It counts updates that were not made. Whether the divergence was beyond the limit is RLS214.
 
     Sources:
         - https://stable-baselines3.readthedocs.io/en/master/modules/ppo.html: target_kl of Stable-Baselines3
@@ -302,4 +302,57 @@ class TrainedBeyondLimit(Rule):
                 observed=f"one at {values.divergence:.4g}",
                 why="the configured limit does not end the passes over this rollout",
                 fix="look for code that writes to target_kl while the run goes on",
+            )
+
+
+class EndedWithinLimit(Rule):
+    """The passes over a rollout ended although the divergence was within its limit.
+
+    What it checks:
+        Where the configuration limits the KL divergence from the old policy, and the passes over a rollout ended before the planned
+        last one: a mini-batch was left untrained, and the framework's own estimate on it, recomputed from its log-probs, is above the
+        limit. In Stable-Baselines3 that is 1.5 times target_kl.
+
+    Why it matters:
+        With such a limit fewer updates than planned are legal, so a loop that ends its passes for another reason looks like one that
+        keeps to the limit. The run then trains a part of the configured epochs.
+
+    Example:
+        ERROR RLS214 Passes ended within the limit of the divergence · data epoch 0,
+        rollout 1, update 3
+          expected  passes that end on a mini-batch whose divergence is above 0.015
+          observed  they ended at 0.0021
+          why       the limit does not end these passes, so something else does
+          fix       look for what ends the loop over epochs or mini-batches early
+
+    What to do:
+        Look for what ends the loop over epochs or mini-batches early.
+
+    Known limits:
+        - The limit is read when training begins. A schedule of somebody's that lowers it is found as well.
+
+    Sources:
+        - https://stable-baselines3.readthedocs.io/en/master/modules/ppo.html: target_kl of Stable-Baselines3
+    """
+
+    code = "RLS214"
+    title = "Passes ended within the limit of the divergence"
+    topics = ("order", "log_ratio", "updates")
+    nothing_seen = "no limit of the divergence is configured, or no passes ended early"
+    optional = True
+
+    def passes_ended(self, event: PassesEnded) -> None:
+        """Compare the divergence at which passes ended with the limit."""
+        limit = self.progress.started.facts.get("kl_limit")
+        if limit is None:
+            return
+        reached = event.divergence
+        if not self.holds(reached is not None and reached >= limit * (1 - ROUNDING) - ROUNDING):
+            self.fail(
+                expected=f"passes that end on a mini-batch whose divergence is above {limit:.4g}",
+                observed="each mini-batch was trained until they ended"
+                if reached is None
+                else f"they ended at {reached:.4g}",
+                why="the limit does not end these passes, so something else does",
+                fix="look for what ends the loop over epochs or mini-batches early",
             )

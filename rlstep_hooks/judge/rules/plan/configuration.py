@@ -245,7 +245,7 @@ _EFFECTS: tuple[tuple[frozenset[str], Effects], ...] = (
     (frozenset({"betas", "eps", "decay", "maximize", "momentum"}), lasting("RLS806")),
     (frozenset({"norm"}), lasting("RLS808")),
     (frozenset({"gamma", "lam", "lambda", "reward", "advantage"}), lasting("RLS508", "RLS515", "RLS516", "RLS517")),
-    (frozenset({"target"}), lasting("RLS213")),
+    (frozenset({"target"}), lasting("RLS213", "RLS214")),
 )
 """What another value of a setting brings about, by the words of its name."""
 

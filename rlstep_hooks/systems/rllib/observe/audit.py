@@ -87,7 +87,7 @@ class StepAuditRLlib(AttachedAudit):
         hooks.wrap(self._module, "compute_values", after=self._valued, topics=("advantages", "formula"))
         hooks.wrap(learner, "compute_loss_for_module", after=self._loss, topics=("order", "formula", "log_ratio"))
         # core/learner/torch/torch_learner.py `compute_gradients`: right before the backward.
-        hooks.wrap(optimizer, "zero_grad", after=lambda call: observer.cleared(), topics=("weights",))
+        hooks.wrap(optimizer, "zero_grad", after=lambda call: observer.window_begins(), topics=("weights",))
         self._raise_from(algorithm, "training_step")
 
     # A rollout

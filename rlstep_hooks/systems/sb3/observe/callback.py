@@ -19,12 +19,14 @@ from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record import suite
+from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.record.ledger import BELOW
+from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
-from rlstep_hooks.systems.sb3.observe import sampled, settings
+from rlstep_hooks.systems.sb3.observe import built, sampled, settings
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
 from rlstep_hooks.systems.sb3.observe.followed import followed, refusal
 from rlstep_hooks.systems.sb3.observe.rate import rate_facts
@@ -150,11 +152,19 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             | rate_facts(self.model)
             | limit_facts(self.model)
             | sampled.facts_of(self.model)
+            | self._built()
             | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
             rate_of_rollout=True,
             session=session,
         )
+
+    def _built(self) -> dict[str, Any]:
+        try:
+            return built.facts_of(self.model)
+        except Exception as error:  # noqa: BLE001 - a network that cannot be compared keeps nothing from being audited
+            not_evaluated(f"how the network is built: {describe(error)}")
+            return {}
 
     def _attach(self, session: Session, audit: LoopAudit) -> None:
         self._guard = Guard(audit, ("order", "refresh", "log_ratio"))
@@ -180,6 +190,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
     def _on_rollout_start(self) -> None:
         if self._audit is None:
             return
+        self._passes_ended()
         self._stops = self._audit.should_stop
         self._discount = self.model.gamma, self.model.gae_lambda
         self._rollout, self._began_at = self._audit.rollout(), self.model.num_timesteps
@@ -260,7 +271,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             observer.compare_advantages(off, fit, flat)
         return held
 
+    def _passes_ended(self) -> None:
+        if self._training is not None and self._session.recorder is not None:
+            self._training.passes_ended(self._session.recorder)
+
     def _on_training_end(self) -> None:
+        self._passes_ended()
         # A callback that ended training did so within a rollout.
         self._end(None, stopped=self._rollout is not None)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.observe.surprisal import surprisal_sums
+from rlstep_hooks.record.events import PassesEnded
 from rlstep_hooks.systems.sb3.observe import sampled
 from rlstep_hooks.systems.sb3.observe.beside import beside_differ, beside_of
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings, read_settings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.own_loop.loop import LoopAudit
     from rlstep_hooks.systems.own_loop.recorder import LoopObserver
     from rlstep_hooks.systems.sb3.observe.timesteps import TimestepsWatch
@@ -42,14 +44,25 @@ class TrainingWatch:
         self._observer = observer
         self._timesteps = timesteps
         self._modules = ModuleHookWatch(Guard(audit, ("gradient",)))
+        self._limit_guard = Guard(audit, ("log_ratio",))
         self._rate = own_function(model)
         """The learning-rate schedule where it is a function of the user's that may be called once more."""
         self._drawn_cap: float | None = sampled.facts_of(model).get("surprise_cap")
         """The cut of -log p where actions are tested against the policy's distributions; None where they are not."""
+        self._adds: list[tuple[Callable[[], None], Guard]] = [
+            (self._compare_targets, Guard(audit, ("advantages",))),
+            (self._hold_loss, Guard(audit, ("formula",))),
+            (self._add_surprise, Guard(audit, ("drawn",))),
+        ]
+        """What adds numbers to a mini-batch that is trained."""
+        if limit_facts(model):  # a divergence ends the updates on a rollout
+            self._adds.append((self._add_divergence, Guard(audit, ("formula",))))
         # Of the latest rollout.
         self._targets: tuple[Tensor, Tensor] | None = None
         self._settings: Settings | None = None
         """The settings of the loss, read when it is first trained."""
+        self._handed_over = 0
+        """Mini-batches that were trained."""
         self._is_new = False
         """Whether none of its mini-batches has been trained: the weights are still those that sampled it."""
         self._asked = False
@@ -91,12 +104,8 @@ class TrainingWatch:
         hooks.wrap(policy, "evaluate_actions", after=self._evaluated, topics=order)
         hooks.wrap(policy, "evaluate_actions", after=self._compare_inputs, topics=("timesteps",))
         hooks.wrap(policy, "evaluate_actions", after=self._follow, topics=("formula",))
-        # A mini-batch that is trained: `train` calls this right before the backward; target_kl may end it before.
-        if limit_facts(self._model):  # a divergence ends the updates on a rollout
-            hooks.wrap(optimizer, "zero_grad", before=self._add_divergence, topics=("formula",))
-        hooks.wrap(optimizer, "zero_grad", before=self._add_surprise, topics=("drawn",))
-        hooks.wrap(optimizer, "zero_grad", before=self._hold_loss, topics=("formula",))
-        hooks.wrap(optimizer, "zero_grad", before=self._compare_targets, topics=("advantages",))
+        # A mini-batch that is trained: `train` calls this right before the backward; target_kl may end it before. Where it is not
+        # called, the backward shows the mini-batch (`_keep_gradient`), and gradients that nobody cleared.
         patches.wrap(optimizer, "zero_grad", self._around_zero_grad)
         # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
         hooks.steps(optimizer, before=self._before_step, topics=("formula",))
@@ -109,6 +118,18 @@ class TrainingWatch:
             targets: The critic's targets and values in the buffer, (samples,) by place; None where they are not compared.
         """
         self._targets, self._settings, self._is_new, self._asked = targets, None, True, False
+        self._handed_over, self._samples = 0, None
+
+    def passes_ended(self, recorder: Recorder) -> None:
+        """Whatever is trained of the latest rollout has been: say at which divergence, where that is less than planned."""
+        planned = self._audit.schedule.updates_per_rollout
+        if not limit_facts(self._model) or not 0 < self._handed_over < planned:
+            return
+        with self._limit_guard, torch.no_grad():
+            untrained = self._samples is not None and self._log_probs is not None
+            # Training is between two rollouts, where it has waited for the device in any case.
+            divergence = float(self._divergence(self._samples[1])) if untrained else None  # type: ignore[index]  # not None
+            recorder.emit(PassesEnded(at=recorder.now(), divergence=divergence))
 
     # Hooks
 
@@ -154,6 +175,8 @@ class TrainingWatch:
 
     def _keep_gradient(self, gradient: Tensor) -> None:
         """What arrives at the log-probs in the backward: the optimizer is shared with the critic, and may leave the policy alone."""
+        if self._samples is not None:
+            self._hand_over()  # nothing was cleared
         self._arrived = gradient.detach().abs().max()
 
     def _follow(self, call: Call) -> None:
@@ -192,32 +215,39 @@ class TrainingWatch:
     # A mini-batch that is trained
 
     def _around_zero_grad(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        """Hand over the mini-batch. The hooks inside of this one add its numbers."""
-        held, self._samples, self._trained = self._samples, None, None
-        if held is not None:
-            places, samples = held
-            if self._log_probs is None or len(self._log_probs) == len(places):
-                self._audit.microbatch(
-                    indices=places,
-                    # A2C has no ratio; its one update still begins with the policy that sampled.
-                    old_logprobs=samples.old_log_prob,
-                    new_logprobs=self._log_probs,
-                    advantages=samples.advantages,
-                    targets=samples.returns,
-                )
-                self._trained = held
-                if self._altered is not None:
-                    self._observer.add_columns({"timesteps_intact": self._altered})
-            else:
-                # Code between the buffer and the loop changed how many there are, and nobody knows which.
-                self._followed = None
-                self._audit.microbatch(len(self._log_probs))
         result = wrapped(*args, **kwargs)
-        if held is not None:
-            self._observer.cleared()
+        if self._samples is not None:
+            self._hand_over()
         return result
 
-    def _compare_targets(self, call: Call) -> None:
+    def _hand_over(self) -> None:
+        """A mini-batch is trained: its backward comes next, or has begun without anything being cleared."""
+        held, self._samples, self._trained = self._samples, None, None
+        assert held is not None  # asked by the caller
+        places, samples = held
+        self._handed_over += 1
+        if self._log_probs is None or len(self._log_probs) == len(places):
+            self._audit.microbatch(
+                indices=places,
+                # A2C has no ratio; its one update still begins with the policy that sampled.
+                old_logprobs=samples.old_log_prob,
+                new_logprobs=self._log_probs,
+                advantages=samples.advantages,
+                targets=samples.returns,
+            )
+            self._trained = held
+            if self._altered is not None:
+                self._observer.add_columns({"timesteps_intact": self._altered})
+        else:
+            # Code between the buffer and the loop changed how many there are, and nobody knows which.
+            self._followed = None
+            self._audit.microbatch(len(self._log_probs))
+        for add, guard in self._adds:
+            with guard:
+                add()
+        self._observer.window_begins()
+
+    def _compare_targets(self) -> None:
         """The critic's targets of a mini-batch, and where its loss clips them the old values, are those that the rollout came with."""
         if self._trained is None or self._targets is None:
             return
@@ -229,7 +259,7 @@ class TrainingWatch:
                 differing = differing + (values != samples.old_values).sum()
             self._observer.add_columns({"targets_intact": differing})
 
-    def _hold_loss(self, call: Call) -> None:
+    def _hold_loss(self) -> None:
         """Keep what the loss is computed from. Of each mini-batch it says whether the clip leaves some sample a gradient: an update on
         one without any moves nothing, and is no fault."""
         if self._trained is None or self._log_probs is None:
@@ -243,7 +273,7 @@ class TrainingWatch:
         loss.add_samples(self._trained[1])
         self._observer.hold_loss(loss)
 
-    def _add_surprise(self, call: Call) -> None:
+    def _add_surprise(self) -> None:
         """How surprising the actions of a rollout's first mini-batch are, whose log-probs are those of the weights that sampled it."""
         if self._trained is None:
             return
@@ -255,13 +285,18 @@ class TrainingWatch:
             found = surprisal_sums(log_probs, entropies, torch.ones_like(log_probs), self._drawn_cap)
             self._observer.add_columns({name: of[0] for name, of in found.items()})
 
-    def _add_divergence(self, call: Call) -> None:
+    def _add_divergence(self) -> None:
         """The estimate of the KL divergence that `train` compares with target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""
         if self._trained is None or self._followed is None or self._log_probs is None:
             return
         with torch.no_grad():
-            log_ratio = self._log_probs - self._trained[1].old_log_prob
-            self._observer.add_columns({"divergence": ((log_ratio.exp() - 1) - log_ratio).mean()})
+            self._observer.add_columns({"divergence": self._divergence(self._trained[1])})
+
+    def _divergence(self, samples: Any) -> Tensor:
+        """Of the mini-batch whose log-probs were computed last, ()."""
+        assert self._log_probs is not None  # asked by the caller
+        log_ratio = self._log_probs - samples.old_log_prob
+        return ((log_ratio.exp() - 1) - log_ratio).mean()
 
 
 def limit_facts(model: Any) -> dict[str, Any]:
