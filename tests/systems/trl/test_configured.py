@@ -12,11 +12,12 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from rlstep_hooks.testing.tiny_trl import tiny_reward, tiny_tokenizer
+from rlstep_hooks.testing.tiny_trl import tiny_reward, tiny_rows, tiny_tokenizer
 from tests.mutants.operators import mutations
 from tests.mutants.sources import LivingFunctions, source_of
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, problems
+from tests.systems.trl.random_runs.around import length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,6 +158,30 @@ def test_what_is_computed_of_something_else_is_found(build: Callable[..., Any], 
     errors = [finding for finding in audit.report.findings if finding.severity == "error"]
     assert errors, problems(audit.report)
     assert expected in str(errors[0])
+
+
+@of_this_release
+@pytest.mark.parametrize("kind", ["messages", "texts"])
+def test_special_tokens_that_are_scored_too_are_found(build: Callable[..., Any], kind: str) -> None:
+    rows = tiny_rows(12)
+    if kind == "messages":
+        rows = rows.map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
+    module = "trl.trainer.grpo_trainer"
+    decodes = "self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)"
+    found = [
+        one
+        for one in mutations(module, source_of(module))
+        if (one.before, one.after) == (decodes, "self.processing_class.batch_decode(completion_ids)")
+    ]
+    # Messages are made first in the source, texts after them.
+    mutation = sorted(found, key=lambda one: one.line)[kind == "texts"]
+    with LivingFunctions([module]).in_force(mutation):
+        # Long enough that some completions end by themselves; the others have no special token.
+        trainer, audit = build(**REUSED, dataset=rows, reward=length, max_completion_length=48)
+        trainer.processing_class.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+        trainer.train()
+    first = next(finding for finding in audit.report.findings if finding.severity == "error")
+    assert (first.code, first.where.rollout) == ("RLS515", 0), problems(audit.report)
 
 
 def test_a_reward_function_may_write_to_the_completions(build: Callable[..., Any]) -> None:

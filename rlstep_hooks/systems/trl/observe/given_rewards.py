@@ -75,20 +75,36 @@ class GivenRewards(msgspec.Struct):
         )
 
     def misplaced(self, tokenizer: Any, *, decoded: bool) -> int:
-        """How many of some completions were scored with the text of another sample: theirs stands elsewhere, and not in its place.
+        """How many of some completions were scored with another text than theirs.
 
         Args:
-            tokenizer: Gives the texts.
-            decoded: Whether nothing but it makes texts of tokens, so that all are wrong where none is right.
+            tokenizer: Gives the texts. TRL leaves special tokens out of them (grpo_trainer.py 1.16.0:2243-2247; 0.16.1 to 1.15 alike).
+            decoded: Whether nothing but it makes texts of tokens. Where something else may, a text is wrong if it is that of another
+                sample: its own stands elsewhere, and not in its place.
         """
-        texts, tokens = self.texts, self.tokens
-        if not texts or tokens is None or len(texts) != len(tokens) or not all(isinstance(text, str) for text in texts):
+        tokens, texts = self.tokens, [_text(completion) for completion in self.texts or ()]
+        if not texts or tokens is None or len(texts) != len(tokens) or None in texts:
             return 0
+        decoded = decoded and not self._made_otherwise(tokenizer)
         places = range(0, len(texts), max(len(texts) // TEXTS, 1))
         own = {place: tokenizer.decode(tokens[place], skip_special_tokens=True) for place in places}
-        if decoded and all(texts[place] != text for place, text in own.items()):
-            return len(texts)
-        return sum(texts[place] != text and text in texts for place, text in own.items())
+        return sum(texts[place] != text and (decoded or text in texts) for place, text in own.items())
+
+
+    def _made_otherwise(self, tokenizer: Any) -> bool:
+        """Whether messages hold more or less than the decoded tokens: they are parsed by a template of the tokenizer's (1.0 to 1.16), or
+        go on with the last message of the prompt (0.16 to 1.16)."""
+        parsed = any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
+        conversations = [prompt for prompt in self.prompts or () if isinstance(prompt, list)]
+        return any(parsed or (prompt and prompt[-1].get("role") == "assistant") for prompt in conversations)
+
+
+def _text(completion: Any) -> str | None:
+    """The text of a completion, whether it is a text or a single message; None for anything else."""
+    if isinstance(completion, list) and len(completion) == 1 and isinstance(completion[0], dict):
+        [message] = completion
+        completion = message.get("content") if message.keys() == {"role", "content"} else None
+    return completion if isinstance(completion, str) else None
 
 
 class RewardFunctions:
