@@ -31,10 +31,10 @@ def squashed(**settings: Any) -> PPO:
 @pytest.mark.parametrize(
     ("settings", "compared"),
     [
-        ({}, 2 + 6),
-        ({"policy_kwargs": {"net_arch": [8], "activation_fn": nn.ReLU}}, 2 + 4),
-        ({"policy_kwargs": {"net_arch": {"pi": [], "vf": [16, 4]}}}, 2 + 4),
-        ({"policy_kwargs": {"ortho_init": False}}, 2),
+        ({}, 2 + 5 + 6),
+        ({"policy_kwargs": {"net_arch": [8], "activation_fn": nn.ReLU}}, 2 + 5 + 4),
+        ({"policy_kwargs": {"net_arch": {"pi": [], "vf": [16, 4]}}}, 2 + 5 + 4),
+        ({"policy_kwargs": {"ortho_init": False}}, 2 + 5),
     ],
     ids=["defaults", "sizes and activation", "of one part", "not orthogonal"],
 )
@@ -46,9 +46,9 @@ def test_a_network_as_configured(settings: dict[str, Any], compared: int) -> Non
 @pytest.mark.parametrize(
     ("settings", "compared"),
     [
-        ({}, 2 + 1 + 6),
-        ({"use_sde": True, "policy_kwargs": {"log_std_init": -2.0, "use_expln": True}}, 2 + 2 + 1 + 6),
-        ({"use_sde": True, "policy_kwargs": {"squash_output": True}}, 2 + 2 + 1 + 6),
+        ({}, 2 + 5 + 1 + 6),
+        ({"use_sde": True, "policy_kwargs": {"log_std_init": -2.0, "use_expln": True}}, 2 + 2 + 5 + 1 + 6),
+        ({"use_sde": True, "policy_kwargs": {"squash_output": True}}, 2 + 2 + 5 + 1 + 6),
     ],
     ids=["gaussian", "expln", "squashed"],
 )
@@ -66,7 +66,7 @@ def test_weights_of_an_earlier_training_are_nobodys_fault(tmp_path: Path) -> Non
     begun_with_others.policy.load_state_dict(model.policy.state_dict())
     for each in (loaded, begun_with_others):
         report = audited(each, 64).report
-        assert (report.verdict, codes(report), checks(report)) == ("PASS", set(), 2)
+        assert (report.verdict, codes(report), checks(report)) == ("PASS", set(), 2 + 5)
 
 
 def layer_left_out(model: Any) -> None:
@@ -82,6 +82,15 @@ def test_an_activation_that_is_left_out_is_an_error() -> None:
     assert (report.verdict, found.severity, found.where.update) == ("FAIL", "error", None)
     assert found.expected == "Linear 64, Tanh, Linear 64, Tanh"
     assert found.observed == "Linear 64, Tanh, Linear 64 in mlp_extractor.policy_net"
+
+
+def test_another_setting_of_the_optimizer_is_a_warning() -> None:
+    model = ppo()
+    for group in model.policy.optimizer.param_groups:
+        group["eps"] = 1e-8
+    report = audited(model, 64).report
+    [found] = [finding for finding in report.findings if finding.code == "RLS420"]
+    assert (found.severity, found.expected, found.observed) == ("warning", "1e-05", "1e-08 in the optimizer's eps")
 
 
 def no_weights(module: nn.Module, gain: float = 1) -> None:

@@ -9,15 +9,21 @@ from rlstep_hooks.judge.rules.base import Rule
 if TYPE_CHECKING:
     from rlstep_hooks.record.events import RunStarted
 
+_WORDS = {
+    "network": "another network",
+    "weights": "other weights to begin with",
+    "optimizer": "other settings of the optimizer",
+}
+
 
 class BuiltOtherwise(Rule):
-    """The policy's network, or the weights that it begins with, are not those that its settings document.
+    """The policy's network, its optimizer, or the weights that it begins with are not those that its settings document.
 
     What it checks:
         Where the framework builds the network from settings: its layers, their sizes and activations, the kind of its distribution,
         and the weights before the first update, which are orthogonal with a documented gain where that is asked for. The weights are
-        looked at only where nobody has written to them since they were made; they give a warning, because a script may have put a layer
-        of its own there.
+        looked at only where nobody has written to them since they were made. Settings of the optimizer are compared where it is of the
+        class that was asked for. Weights and optimizers give a warning, because a script may have put its own there.
 
     Why it matters:
         Orthogonal weights with a small last layer of the policy are one of the details that PPO's published results depend on. A
@@ -54,12 +60,11 @@ class BuiltOtherwise(Rule):
         built = event.facts.get("built") or {}
         self.checks += int(built.get("compared", 0))
         for of in built.get("otherwise", ()):
-            weights = of["of"] == "weights"
             self.fail(
                 expected=of["expected"],
                 observed=f"{of['observed']} in {of['name']}",
-                why=f"the framework documents {'other weights to begin with' if weights else 'another network'} for these settings",
+                why=f"the framework documents {_WORDS[of['of']]} for these settings",
                 fix="look for code that replaces or patches the policy's network or what builds it",
-                severity="warning" if weights else "error",
+                severity="error" if of["of"] == "network" else "warning",
                 variant=of["name"],
             )

@@ -1,4 +1,4 @@
-"""The network of a policy, and the weights that it begins with, compared with what its settings document.
+"""The network of a policy, its optimizer, and the weights that it begins with, compared with what its settings document.
 
 Sources: Stable-Baselines3 2.7.0 and 2.9.2, common/policies.py `ActorCriticPolicy.__init__`, `_build` and `init_weights`;
 common/torch_layers.py `MlpExtractor`; common/distributions.py `make_proba_distribution`; guide/custom_policy.html.
@@ -6,9 +6,10 @@ common/torch_layers.py `MlpExtractor`; common/distributions.py `make_proba_distr
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from stable_baselines3.common.policies import (
@@ -25,10 +26,25 @@ if TYPE_CHECKING:
 DEFAULT_LAYERS = [64, 64]
 GAINS = {"mlp_extractor": math.sqrt(2), "action_net": 0.01, "value_net": 1.0}
 """Of the orthogonal weights of each part."""
+OPTIMIZER = (
+    "betas",
+    "eps",
+    "weight_decay",
+    "amsgrad",
+    "alpha",
+    "momentum",
+    "centered",
+    "dampening",
+    "nesterov",
+    "maximize",
+)
+"""Settings of an optimizer that change its steps, besides the learning rate."""
 HALF = 0.5
 """A log_std at which the two documented deviations of gSDE differ."""
 TOLERANCE = 1e-4
 """Of a product of two rows, relative to the squared gain: a QR decomposition in float32 leaves some 1e-6."""
+
+Part = Literal["network", "weights", "optimizer"]
 
 
 @dataclass
@@ -38,11 +54,10 @@ class Comparison:
     compared: int = 0
     otherwise: list[dict[str, str]] = field(default_factory=list)
 
-    def see(self, name: str, expected: str, observed: str, *, weights: bool = False) -> None:
-        """Compare one part, or the weights of one."""
+    def see(self, name: str, expected: str, observed: str, *, of: Part = "network") -> None:
+        """Compare one part."""
         self.compared += 1
         if expected != observed:
-            of = "weights" if weights else "network"
             self.otherwise.append({"name": name, "expected": expected, "observed": observed, "of": of})
 
 
@@ -58,6 +73,7 @@ def facts_of(model: Any) -> dict[str, Any]:
     settings, found = dict(model.policy_kwargs or {}), Comparison()
     _compare_layers(policy, settings, found)
     _compare_distribution(policy, settings, found, use_sde=bool(model.use_sde))
+    _compare_optimizer(policy.optimizer, settings, found)
     if model.num_timesteps == 0:
         _compare_weights(policy, settings, found)
     return {"built": {"compared": found.compared, "otherwise": found.otherwise}}
@@ -95,19 +111,34 @@ def _compare_distribution(policy: Any, settings: dict[str, Any], found: Comparis
     found.see("the distribution's deviation where log_std is 0.5", f"{wanted:.3f}", f"{deviation:.3f}")
 
 
+def _compare_optimizer(optimizer: Any, settings: dict[str, Any], found: Comparison) -> None:
+    """Its settings, where it is of the class that was asked for: a script may have put another in its place."""
+    kind = settings.get("optimizer_class", torch.optim.Adam)
+    if type(optimizer) is not kind or not kind.__module__.startswith("torch."):
+        return
+    given = settings.get("optimizer_kwargs")
+    if given is None:
+        given = {"eps": 1e-5} if kind is torch.optim.Adam else {}
+    defaults = {name: of.default for name, of in inspect.signature(kind).parameters.items()} | given
+    group = optimizer.param_groups[0]
+    for name in OPTIMIZER:
+        if name in defaults and name in group:
+            found.see(f"the optimizer's {name}", repr(defaults[name]), repr(group[name]), of="optimizer")
+
+
 def _compare_weights(policy: Any, settings: dict[str, Any], found: Comparison) -> None:
     """The weights of layers, where nobody has written to them since they were made. A write less than usual was left out."""
     untouched = _versions_when_made()
     spread = getattr(policy, "log_std", None)
     if spread is not None and spread._version == 0:
         wanted = float(settings.get("log_std_init", 0.0))
-        found.see("log_std", f"{wanted:g} everywhere", _everywhere(spread, wanted), weights=True)
+        found.see("log_std", f"{wanted:g} everywhere", _everywhere(spread, wanted), of="weights")
     if not settings.get("ortho_init", True):
         return
     for part, gain in GAINS.items():
         for name, layer in _linear(getattr(policy, part), part):
             if layer.weight._version <= untouched[0] and layer.bias._version <= untouched[1]:
-                found.see(name, *_orthogonal(layer, gain), weights=True)
+                found.see(name, *_orthogonal(layer, gain), of="weights")
 
 
 def _versions_when_made() -> tuple[int, int]:

@@ -90,10 +90,9 @@ class GivenRewards(msgspec.Struct):
         own = {place: tokenizer.decode(tokens[place], skip_special_tokens=True) for place in places}
         return sum(texts[place] != text and (decoded or text in texts) for place, text in own.items())
 
-
     def _made_otherwise(self, tokenizer: Any) -> bool:
-        """Whether messages hold more or less than the decoded tokens: they are parsed by a template of the tokenizer's (1.0 to 1.16), or
-        go on with the last message of the prompt (0.16 to 1.16)."""
+        """Whether messages hold more or less than the decoded tokens: they are parsed by a template of the tokenizer's (1.0 to 1.16),
+        or go on with the last message of the prompt (0.16 to 1.16)."""
         parsed = any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
         conversations = [prompt for prompt in self.prompts or () if isinstance(prompt, list)]
         return any(parsed or (prompt and prompt[-1].get("role") == "assistant") for prompt in conversations)
