@@ -55,6 +55,9 @@ HEALTHY = (
 """Settings: each micro-batch synchronised; no gradient checkpointing; bfloat16, and reduced in it; micro-batches by tokens; offload
 between updates, and FSDP2's own; adapters; the critic; the whole model on each rank; FSDP1, also with the original parameters."""
 
+SHARED = ("fsdp2-ulysses", "fsdp2-ulysses-dynamic", "fsdp1-ulysses")
+"""Settings where two ranks share each sequence (`tests.systems.verl.packed_attention`)."""
+
 DEPLOYMENTS: dict[str, Deployment] = {"fsdp1": "FSDP1", "offload": "offload", "policy": "offload", "lora": "LoRA"}
 """By word of a case."""
 
@@ -112,7 +115,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, assets: Assets) -> dict[str, 
     paths = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(CPU_FOLDER)))}
     usual = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
-        [*command, str(folder), str(assets.model), *HEALTHY, *FOUND],
+        [*command, str(folder), str(assets.model), *HEALTHY, *SHARED, *FOUND],
         env=os.environ | ENVIRONMENT | usual | paths,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -136,7 +139,7 @@ def test_a_healthy_reduction_is_silent(told: dict[str, Any], case: str) -> None:
         "RLS419": ("PASS", 0),
     }
     assert of["rules"]["RLS811"][1] > 200
-    _check_steps(of["steps"])
+    _check_steps(of["steps"], ranks=2)
     for word in {*case.split("-")} & DEPLOYMENTS.keys():
         assert unproved({*of["rules"], *OF_STEPS}, "verl", DEPLOYMENTS[word]) == set()
     assert not {"reduction", "replicas", "order", "weights", "optimizer"} & of["not_observed"].keys()
@@ -146,9 +149,23 @@ OF_STEPS = ("RLS803", "RLS806", "RLS807", "RLS808", "RLS810")
 """The rules that look at these numbers of steps."""
 
 
-def _check_steps(steps: list[dict[str, Any]]) -> None:
-    """Each step of each rank was replayed and compared, and is as documented."""
-    assert sorted(step["index"] for step in steps) == [0, 0, 1, 1, 2, 2, 3, 3]
+@pytest.mark.parametrize("case", SHARED)
+def test_where_ranks_share_sequences_steps_are_compared_and_the_reduction_is_not(
+    told: dict[str, Any], case: str
+) -> None:
+    from rlstep_hooks.systems.verl.observe.ranks import SEQUENCES
+
+    of = told[case]
+    assert "error" not in of, of["error"]
+    assert of["findings"] == []
+    assert {verdict for verdict, *_ in of["rules"].values()} == {"NOT_EVALUATED"}
+    assert of["not_observed"]["reduction"] == SEQUENCES
+    _check_steps(of["steps"], ranks=1)  # of the one that keeps a record
+
+
+def _check_steps(steps: list[dict[str, Any]], *, ranks: int) -> None:
+    """Each step of each recorded rank was replayed and compared, and is as documented."""
+    assert sorted(step["index"] for step in steps) == sorted([0, 1, 2, 3] * ranks)
     for step in steps:
         assert step["left_over"] == step["moved_before"] == 0
         assert max(step["optimizer_off"], step["moments_off"], step["gradient_off"]) < 1

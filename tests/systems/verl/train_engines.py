@@ -36,7 +36,7 @@ from rlstep_hooks.record.ledger import Record, records
 from rlstep_hooks.systems.verl.observe import trainer as observed
 from rlstep_hooks.systems.verl.observe import trainer_hooks
 from rlstep_hooks.systems.verl.observe.environment import FOLDER
-from tests.systems.verl import faults
+from tests.systems.verl import faults, packed_attention
 
 UPDATES = 4
 STEPS = (
@@ -82,7 +82,7 @@ def worker_of(model: str, words: list[str]) -> Any:
     settings = HFModelConfig(
         path=model,
         use_remove_padding="ulysses" in words,
-        override_config={"attn_implementation": "eager"},
+        override_config={"attn_implementation": packed_attention.NAME if "ulysses" in words else "eager"},
         enable_gradient_checkpointing="plain" not in words,
         **lora,
     )
@@ -105,9 +105,10 @@ def _value_loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
     return ((values - 1.0) ** 2 * mask).sum() / data["batch_num_tokens"] * data["dp_size"], {}
 
 
-def samples(update: int, vocabulary: int) -> Any:
-    """Those of one rank in one update, of uneven lengths."""
-    draw = torch.Generator().manual_seed(1000 * update + int(os.environ["RANK"]))
+def samples(update: int, vocabulary: int, words: list[str]) -> Any:
+    """Those of one rank in one update, of uneven lengths. Ranks that share sequences have the same."""
+    rank, ranks = (0, 1) if "ulysses" in words else (int(os.environ["RANK"]), 2)
+    draw = torch.Generator().manual_seed(1000 * update + rank)
     lengths = [int(torch.randint(5, 16, (), generator=draw)) for _ in range(ROWS)]
     rows = [torch.randint(5, vocabulary, (length,), generator=draw) for length in lengths]
     nested = partial(torch.nested.as_nested_tensor, layout=torch.jagged)
@@ -117,7 +118,7 @@ def samples(update: int, vocabulary: int) -> Any:
             "position_ids": nested([torch.arange(length) for length in lengths]),
             "loss_mask": nested([torch.ones(length) for length in lengths]),
         },
-        non_tensor_dict={"temperature": 1.0, "global_batch_size": 2 * ROWS, "pad_token_id": 0},
+        non_tensor_dict={"temperature": 1.0, "global_batch_size": ranks * ROWS, "pad_token_id": 0},
     )
     tensordict_utils.assign_non_tensor(data, update_lr_scheduler=True, global_token_num=NonTensorData(lengths))
     return data
@@ -136,7 +137,7 @@ def train(folder: Path, model: str, number: int, case: str) -> dict[str, Any]:
     if trainer is not None:
         trainer.synced(None)
     for update in range(UPDATES):
-        worker.train_batch(samples(update, 200))
+        worker.train_batch(samples(update, 200, words))
     if trainer is not None:
         trainer.send_numbers()
         trainer.synced(None)
@@ -186,6 +187,7 @@ def main(folder: Path, model: str, cases: list[str]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     wraps_on_cpu()
+    packed_attention.install()
     for number, case in enumerate(cases):
         for word in case.split("-"):
             if word in faults.FAULTS:
