@@ -47,7 +47,11 @@ SEEN = {
 }
 """Fields that say something only where this column is not 0."""
 
-NAMED = {"loss_like": ("loss_gap", FITS), "advantages_fit": ("advantages_off", 1.0)}
+NAMED = {
+    "loss_like": ("loss_gap", FITS),
+    "advantages_fit": ("advantages_off", 1.0),
+    "weights_like": ("weights_off", 1.0),
+}
 """A field that names a difference, by a function which may wait for the device: it is called where this number is beyond rounding."""
 
 _REQUIRED: dict[Values, dict[str, Any]] = {

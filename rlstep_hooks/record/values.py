@@ -312,6 +312,13 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_max: float | None = None
     sampler_gap_fit: str = ""
     """What gives the engine's log-probs from the trainer's own logits or log-probs; empty if nothing fits or nothing was tried."""
+    weights_off: float | None = None
+    """Largest distance of an importance weight between trainer and engine from the documented one, in units of what rounding explains;
+    None if that was not compared."""
+    weights_like: str = ""
+    """What the weights are instead, if something known gives them."""
+    weights_cut: float | None = None
+    """Fraction of tokens whose documented weight is outside of its bounds."""
     drawn_tokens: int | None = None
     """Counted tokens whose log-probs were computed with the entropies of their positions; None if none were."""
     surprise: float | None = None

@@ -207,6 +207,11 @@ RULES: dict[str, Link] = {
         "FSDP1 writes are not counted",
         "probed",
     ),
+    "RLS312": yes(
+        "TRL's correction between vLLM and trainer, of tokens and of sequences, cut off and masked, in 0.23 to 1.16",
+        "not that each loss gets the weights of its own rows",
+        "compared",
+    ),
     "RLS412": yes(
         "the weights at the first forward of generate", "not with an engine, FSDP1 or torch.compile", "compared"
     ),

@@ -1,8 +1,8 @@
 """Attention over packed rows on a CPU, in the place of flash attention, which exists for GPUs alone.
 
-verl's Ulysses wraps the function that transformers' flash attention calls (models/transformers/monkey_patch.py 0.9.1:87, 551): it exchanges
-sequences for heads before, and heads for sequences after. So transformers' own `flash_attention_forward` is registered under another
-name, which transformers lets pass without the package, and what verl's wrapper calls is computed here.
+verl's Ulysses wraps the function that transformers' flash attention calls (models/transformers/monkey_patch.py 0.9.1:87, 551): it
+exchanges sequences for heads before, and heads for sequences after. So transformers' own `flash_attention_forward` is registered under
+another name, which transformers lets pass without the package, and what verl's wrapper calls is computed here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,13 @@ from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 
-from rlstep_hooks.systems.verl.observe.correction import NOT_WEIGHED, Weighed, compared, read_correction
+from rlstep_hooks.systems.verl.observe.correction import (
+    NOT_WEIGHED,
+    Weighed,
+    compared,
+    read_correction,
+    why_not_compared,
+)
 
 
 def settings(**section: Any) -> Any:
@@ -85,13 +91,21 @@ def test_missing_weights_are_found_with_their_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "section",
+    ("section", "why"),
     [
-        {"rollout_is": None},
-        {"bypass_mode": True},
-        {"rollout_is": "sequence", "rollout_rs": "token_k1"},
-        {"rollout_is_batch_normalize": True, "rollout_rs": "token_k1"},
+        ({"rollout_is": None}, ""),
+        ({"rollout_is": None, "rollout_rs": "token_k1"}, ""),
+        ({"bypass_mode": True}, "in bypass mode"),
+        ({"rollout_is": "sequence", "rollout_rs": "token_k1"}, "a rejection takes tokens out"),
+        ({"rollout_is_batch_normalize": True, "rollout_rs": "token_k1"}, "a rejection takes tokens out"),
     ],
 )
-def test_what_is_not_compared(section: dict[str, Any]) -> None:
+def test_what_is_not_compared_has_its_reason(section: dict[str, Any], why: str) -> None:
     assert read_correction(settings(**section)) is None
+    assert why_not_compared(settings(**section)).startswith(why)
+    assert bool(why_not_compared(settings(**section))) == bool(why)
+
+
+def test_what_is_compared_needs_no_reason() -> None:
+    assert not why_not_compared(settings())
+    assert not why_not_compared(settings(rollout_rs="token_k1"))

@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.record.events import Rewarded
+    from rlstep_hooks.record.events import Rewarded, Rollout, RolloutValues
 
 
 class WeightsNotDocumented(ValueRule):
@@ -61,21 +61,28 @@ class WeightsNotDocumented(ValueRule):
         self._counted = 0
 
     def rewarded(self, event: Rewarded) -> None:
-        """Look at the comparison of a rollout."""
-        if event.weights_off is None:
+        """Look at what a controller compared of a rollout."""
+        self._look(event)
+
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
+        """Look at what a trainer compared of a rollout."""
+        self._look(values)
+
+    def _look(self, found: Rewarded | RolloutValues) -> None:
+        if found.weights_off is None:
             return
         self.checks += 1
-        if event.weights_cut is not None:
-            self._cut, self._counted = self._cut + event.weights_cut, self._counted + 1
-        off = event.weights_off
+        if found.weights_cut is not None:
+            self._cut, self._counted = self._cut + found.weights_cut, self._counted + 1
+        off = found.weights_off
         if off <= 1:
             return
         self.fail_by(
             off,
             degree=how_far(off, 1.0),
-            known=event.weights_like,
+            known=found.weights_like,
             expected="the weights of the documented formula for these log-probs",
-            observed=event.weights_like or f"others, up to {off:.3g} times as far from them as rounding explains",
+            observed=found.weights_like or f"others, up to {off:.3g} times as far from them as rounding explains",
             why="nothing else corrects for the age of the samples and for the engine's arithmetic",
             fix="look at what is handed to the correction, and at what takes its weights on to the loss",
         )

@@ -13,6 +13,7 @@ from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import INTERVAL, finite
 from rlstep_hooks.observe.engine_distance import Explained, closest, explained
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.importance import Comparison
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, spread, together
@@ -67,6 +68,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """What explains the gap; None where it was not looked for."""
     counts_own: bool = False
     """Whether the tokens that count are told, for the divisor of the losses of all processes."""
+    weighed: Comparison | None = None
+    """Its importance weights between trainer and engine, where they are compared."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
@@ -85,6 +88,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             None if sampling_weights is None else sampling_weights[0].shape,
             None if self.explained is None else self.explained.names,
             self.counts_own,
+            self.weighed is None,
         )
 
 
@@ -126,6 +130,12 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     if explanations:
         distances = torch.stack([explanation.distances for explanation in explanations])
         numbers |= {f"cause {place}": column for place, column in enumerate(distances.unbind(1))}
+    weighed = [rollout.weighed for rollout in group if rollout.weighed is not None]
+    if weighed:
+        numbers |= {
+            "weights_off": torch.stack([of.off for of in weighed]),
+            "weights_cut": torch.stack([of.cut for of in weighed]),
+        }
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         of_all = together(scored)
@@ -158,6 +168,8 @@ def _known_of(held: HeldRollout) -> dict[str, Any]:
     known: dict[str, Any] = {}
     if held.reference is not None:
         known |= {"reference_shared": held.reference.shared, "reference_written": held.reference.written}
+    if held.weighed is not None:
+        known["weights_like"] = held.weighed.like
     if held.scored is not None:
         known |= {"groups": held.scored.groups, "advantages_fit": partial(held.scored.fits, held.advantages)}
     return known
@@ -215,6 +227,7 @@ class NumberCollector:
         sampling_weights: tuple[Tensor, Tensor] | None = None,
         kept: KeptLogits | None = None,
         counts_own: bool = False,
+        weighed: Comparison | None = None,
     ) -> None:
         """Measure what generation returned.
 
@@ -231,6 +244,7 @@ class NumberCollector:
             sampling_weights: Probed weights that generated it, and those that the update before had left.
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
             counts_own: Whether the tokens that count are told, for the divisor of the losses of all processes.
+            weighed: Its importance weights between trainer and engine, where they are compared.
         """
         masks = [token_mask(part) for part in parts]
         advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
@@ -261,6 +275,7 @@ class NumberCollector:
                 sampling_weights,
                 causes,
                 counts_own,
+                weighed,
             )
         )
 

@@ -15,6 +15,7 @@ from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout, Wei
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
+from rlstep_hooks.systems.trl.observe.correction import weighed
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advantages
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.observe.hooks import Call, Hooks
+    from rlstep_hooks.observe.importance import Comparison
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
@@ -89,6 +91,7 @@ class RolloutHooks:
         self._row_order = RowOrder(trainer, schedule, read=adapter.read == READ)
         self._rows_guard = Guard(recorder, ("rows",))
         self._rewards_guard = Guard(recorder, ("rewards",))
+        self._weighed_guard = Guard(recorder, ("correction",))
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
@@ -325,6 +328,7 @@ class RolloutHooks:
                 sampling_weights=generation.sampling_weights,
                 kept=generation.logits,
                 counts_own=compared and not replayed and seen.adapter.sums_tokens(),
+                weighed=self._weighed(parts) if compared and not replayed else None,
             )
         if all(old is not None for old in olds) and purpose == "training":
             made_by = self._origin(olds, generation.calls, copied=replayed)
@@ -343,6 +347,13 @@ class RolloutHooks:
         if purpose == "training":
             self._settings.tell(recorder)  # they take effect at the next micro-batch
         seen.numbers.collect()
+
+    def _weighed(self, parts: list[dict[str, Any]]) -> Comparison | None:
+        if len(parts) != 1 or not self._corrects_for_engine():
+            return None
+        with self._weighed_guard:
+            return weighed(self._observation.trainer.args, parts[0], token_mask(parts[0]))
+        return None
 
     def _misplaced(self, parts: list[dict[str, Any]]) -> Tensor | None:
         with self._rewards_guard:

@@ -6,36 +6,18 @@ log-probs are the trainer's, the others those that the engine gave with the toke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import msgspec
-import torch
 
 from rlstep_hooks.observe.compared import is_compared
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
+from rlstep_hooks.observe.importance import Correction, compare
 
 LARGEST_LOG = 20.0
 """Logarithms of weights are cut off here (rollout_corr_helper.py:75)."""
-ROUNDINGS = 16
-"""Roundings of float32 in a log ratio, its sum over T tokens, and the exponential; for each unit of their size."""
 NOT_WEIGHED = 1e30
 """How far weights are off that are missing."""
-
-
-class Correction(msgspec.Struct, frozen=True):
-    """`algorithm.rollout_correction`, as far as weights depend on it."""
-
-    level: str
-    """"token" or "sequence"."""
-    upper: float
-    lower: float | None
-    """Weights outside of both bounds are 0; None where weights above the upper one are cut off."""
-    normalized: bool
-    """Whether their mean over the samples is made 1."""
 
 
 class Weighed(msgspec.Struct, frozen=True):
@@ -44,6 +26,21 @@ class Weighed(msgspec.Struct, frozen=True):
     weights_off: float | None = None
     weights_like: str = ""
     weights_cut: float | None = None
+
+
+def why_not_compared(algorithm: Any) -> str:
+    """Why weights that are configured are not compared; empty where they are, or none are configured."""
+    section = algorithm.get("rollout_correction") or {}
+    if section.get("rollout_is") is None or read_correction(algorithm) is not None:
+        return ""
+    if section.get("bypass_mode"):
+        return "in bypass mode each trainer computes the importance weights within its loss"
+    if section.get("rollout_rs") is not None:
+        return (
+            "a rejection takes tokens out of the mask after the importance weights were computed with it, so weights of whole "
+            "sequences, and their mean, cannot be computed again"
+        )
+    return f"importance weights of kind {section.get('rollout_is')} were not read"
 
 
 def read_correction(algorithm: Any) -> Correction | None:
@@ -57,7 +54,9 @@ def read_correction(algorithm: Any) -> Correction | None:
     if section.get("rollout_rs") is not None and (normalized or level == "sequence"):
         return None
     lower, _, upper = str(threshold).rpartition("_")
-    return Correction(level, float(upper), float(lower) if lower else None, normalized)
+    if lower:
+        return Correction(level, float(upper), float(lower), "0", normalized, LARGEST_LOG)
+    return Correction(level, float(upper), normalized=normalized, largest_log=LARGEST_LOG)
 
 
 class CorrectionWatch:
@@ -91,71 +90,15 @@ def compared(correction: Correction, batch: Any) -> Weighed:
     if "rollout_is_weights" not in batch.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
         why = "the engine gave no log-probs" if "rollout_log_probs" not in batch.keys() else "none were computed"  # noqa: SIM118
         return Weighed(NOT_WEIGHED, f"no weights at all: {why}")
-    weights, mask = batch["rollout_is_weights"].double(), batch["response_mask"].double()
-    old, engine = batch["old_log_probs"].double() * mask, batch["rollout_log_probs"].double() * mask
-    documented = importance_weights(correction, old - engine, mask)
-    raw = importance_weights(msgspec.structs.replace(correction, upper=float("inf"), lower=None), old - engine, mask)
-    size = old.abs() + engine.abs() + 1
-    if correction.level == "sequence":
-        size = size.sum(-1, keepdim=True)
-    rounding = ROUNDINGS * torch.finfo(torch.float32).eps * size * documented.clamp(min=1.0)
-    # Rounding decides on which side of a bound a weight is that lies on it.
-    bounds = [bound for bound in (correction.lower, correction.upper) if bound is not None]
-    sure = mask.bool()
-    if correction.lower is not None:
-        for bound in bounds:
-            sure &= (raw - bound).abs() > rounding
-    if not bool(sure.any()):
-        return Weighed()
-    outside = (raw > correction.upper) | (raw < (correction.lower or 0.0))
-    cut = float((outside & mask.bool()).sum() / mask.sum())
-    off = _off(weights, documented, rounding, sure)
-    like = ""
-    if off > 1:
-        others = _others(correction, old - engine, mask)
-        like = next((words for words, other in others if _off(weights, other, rounding, sure) <= 1), "")
-    return Weighed(min(off, NOT_WEIGHED), like, cut)
-
-
-def importance_weights(correction: Correction, log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """The documented weights, (B, T), 0 outside the completions.
-
-    Args:
-        correction: How they are computed.
-        log_ratio: Old log-probs minus those of the engine, (B, T).
-        mask: 1 on the tokens of completions, (B, T).
-    """
-    if correction.level == "sequence":
-        log_ratio = (log_ratio * mask).sum(-1, keepdim=True).expand_as(mask)
-    weights = log_ratio.clamp(-LARGEST_LOG, LARGEST_LOG).exp() * mask
-    if correction.lower is None:
-        weights = weights.clamp(max=correction.upper)
-    else:
-        weights = torch.where((weights >= correction.lower) & (weights <= correction.upper), weights, 0.0)
-    if not correction.normalized:
-        return weights
-    if correction.level == "sequence":
-        counted = mask.sum(-1) > 0
-        mean = ((weights * mask).sum(-1) / mask.sum(-1).clamp(min=1)).sum() / counted.sum()
-    else:
-        mean = (weights * mask).sum() / mask.sum()
-    return weights / mean if float(mean) > 1e-8 else weights
-
-
-def _others(correction: Correction, log_ratio: Tensor, mask: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """What else gives weights, in words."""
-    level = "sequence" if correction.level == "token" else "token"
-    yield "all of them 1", mask
-    yield "the inverse of each", importance_weights(correction, -log_ratio, mask)
-    without = msgspec.structs.replace(correction, upper=float("inf"), lower=None)
-    yield "without their bounds", importance_weights(without, log_ratio, mask)
-    yield f"those of a {level}", importance_weights(msgspec.structs.replace(correction, level=level), log_ratio, mask)
-    yield (
-        "with the other kind of mean",
-        importance_weights(msgspec.structs.replace(correction, normalized=not correction.normalized), log_ratio, mask),
+    found = compare(
+        correction,
+        batch["rollout_is_weights"],
+        batch["old_log_probs"],
+        batch["rollout_log_probs"],
+        batch["response_mask"],
     )
-
-
-def _off(weights: Tensor, documented: Tensor, rounding: Tensor, sure: Tensor) -> float:
-    """The largest distance in roundings."""
-    return float(((weights - documented).abs() / rounding)[sure].max())
+    # The controller's tensors are on the host.
+    off, cut = float(found.off), float(found.cut)
+    if math.isnan(off):
+        return Weighed()
+    return Weighed(min(off, NOT_WEIGHED), found.like() if off > 1 else "", cut)

@@ -11,7 +11,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Rewarded
 from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
-from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch
+from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch, why_not_compared
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of, spread_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
@@ -48,6 +48,9 @@ class RewardHooks:
         control = config.algorithm.get("kl_ctrl") or {}
         self._coefficient = float(control.get("kl_coef", 0.0)) if control.get("type", "fixed") == "fixed" else None
         """The coefficient of the KL penalty in the rewards; None where it adapts."""
+        unweighed = why_not_compared(config.algorithm)
+        if unweighed:
+            recorder.cannot("correction", unweighed)
         if self._watch.reason:
             recorder.cannot("advantages", self._watch.reason)
 
