@@ -72,7 +72,9 @@ _STALE_SAMPLER = Cause(
     "rollouts are sampled with other weights than the policy's",
     ("RLS402", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418"),
 )
-_OTHER_TEXT = Cause("rollouts are sampled with other settings, or by another model", ("RLS403", "RLS410", "RLS413"))
+_OTHER_TEXT = Cause(
+    "rollouts are sampled with other settings, or by another model", ("RLS403", "RLS410", "RLS413", "RLS421")
+)
 _ALTERED = Cause(
     "tokens, masks or old log-probs change between rollout and loss",
     ("RLS305", "RLS306", "RLS311", "RLS518", "RLS521", "RLS522", "RLS804"),

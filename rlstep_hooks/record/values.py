@@ -295,6 +295,10 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Timesteps that the buffer has otherwise than it was given, but for their rewards; None where that was not seen."""
     timesteps_part: str = ""
     """What of them is another: "observations", "actions", "values" or "ends of episodes"."""
+    actions_off: int | None = None
+    """Actions that were not drawn from the policy's distribution as its settings document; None where that was not seen."""
+    actions_like: str = ""
+    """What they are instead."""
     masks_wrong: int | None = None
     """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
     advantages_off: float | None = None

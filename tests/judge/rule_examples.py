@@ -430,6 +430,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS522": lambda: judged(
         changed(run(), Rollout, 2, contradictions={"mask and token ids of different lengths: 7 and 8": 3})
     ),
+    "RLS421": lambda: judged(
+        measured(run(), "rollouts", 2, actions_off=64, actions_like="the likeliest ones and nothing else")
+    ),
     "RLS521": lambda: judged(measured(run(), "rollouts", 2, timesteps_moved=3, timesteps_part="ends of episodes")),
     # The learning rate
     "RLS601": lambda: of_schedule(lr_horizon=24),

@@ -31,6 +31,7 @@ from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
 from rlstep_hooks.judge.rules.ratio import intact, refresh, sampling, values, weighed
 from rlstep_hooks.judge.rules.weights import (
+    acting,
     built,
     delivered,
     distance,
@@ -95,6 +96,7 @@ RULES: tuple[type[Rule], ...] = (
     sampler.SyncNotAsPlanned,
     sampler.SampledOtherwise,
     sampled.NotDrawnFromPolicy,
+    acting.ActedOtherwise,
     reference.ReferenceMoved,
     reference.ReferenceNotThePolicy,
     delivered.NotHeld,

@@ -81,6 +81,11 @@ RULES: dict[str, Link] = {
     "RLS407": yes("at each rollout"),
     "RLS408": yes("layers that are frozen in mid-run", "not those that are frozen from the start"),
     "RLS413": yes("actions of the first mini-batch of every rollout, in spaces of separate actions"),
+    "RLS421": yes(
+        "gSDE's noise and the actions made of it; likeliest actions and nothing else, of Gaussian and categorical policies",
+        "not masked actions, nor several or binary ones",
+        often="compared",
+    ),
     "RLS420": yes(
         "layers, activations, gSDE's distribution, and the weights before the first update", "not feature extractors"
     ),

@@ -207,6 +207,20 @@ def clear_left_out(model: Any) -> None:
     model.policy.optimizer.zero_grad = lambda *args, **kwargs: None
 
 
+def acts_without_chance(model: Any) -> None:
+    act = model.policy.forward
+    model.policy.forward = lambda observations, deterministic=False: act(observations, deterministic=True)
+
+
+def noise_of_before(model: Any) -> None:
+    model.policy.action_dist.sample_weights = lambda *args, **kwargs: None
+
+
+def acts_on_noise(model: Any) -> None:
+    distribution = model.policy.action_dist
+    distribution.sample = lambda: distribution.get_noise(distribution._latent_sde)
+
+
 def passes_left_out(model: Any) -> None:
     get, passes = model.rollout_buffer.get, itertools.cycle((True, False))
     model.rollout_buffer.get = lambda *args, **kwargs: get(*args, **kwargs) if next(passes) else iter(())
@@ -530,6 +544,13 @@ FAULTS = [
     ),
     Fault("discount_lowered", "a callback that sets gamma", "RLS101", "gamma = 0.5", begins=discount_lowered),
     Fault("clip_widened", "a clip range set anew", "RLS101", "clip_range = ", begins=clip_widened),
+    Fault(
+        "acts_without_chance",
+        "deterministic=True in a rollout",
+        "RLS421",
+        "the likeliest ones and nothing else",
+        begins=acts_without_chance,
+    ),
     Fault("clear_left_out", "zero_grad that is never called", "RLS803", "a gradient in", begins=clear_left_out),
     Fault(
         "passes_left_out",

@@ -27,6 +27,7 @@ from rlstep_hooks.session.session import Options, Session
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.own_loop.loop import LoopAudit, RolloutBlock
 from rlstep_hooks.systems.sb3.observe import built, sampled, settings
+from rlstep_hooks.systems.sb3.observe.acting import ActingWatch
 from rlstep_hooks.systems.sb3.observe.buffer import buffered
 from rlstep_hooks.systems.sb3.observe.followed import followed, refusal
 from rlstep_hooks.systems.sb3.observe.rate import rate_facts
@@ -91,6 +92,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._began_at = 0
         self._stops = False
         self._timesteps = TimestepsWatch()
+        self._acting = ActingWatch()
         self._rollouts = 0
         self._training: TrainingWatch | None = None
         self._settings: SettingsWatch | None = None
@@ -170,7 +172,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._guard = Guard(audit, ("order", "refresh", "log_ratio"))
         self._advantage_guard = Guard(audit, ("advantages",))
         self._timesteps_guard = Guard(audit, ("rewards", "timesteps"))
-        self._timesteps, self._rollouts = TimestepsWatch(), 0
+        self._timesteps, self._acting, self._rollouts = TimestepsWatch(), ActingWatch(), 0
         self._held = {}
         hooks, patches, policy = Hooks(audit), Patches(), self.model.policy
         session.take_off(hooks.take_off)
@@ -196,20 +198,23 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._rollout, self._began_at = self._audit.rollout(), self.model.num_timesteps
         self._rollout.__enter__()
         with self._timesteps_guard:
-            self._timesteps.begin(self.model, compared=is_compared(self._rollouts))
+            compared = is_compared(self._rollouts)
+            self._timesteps.begin(self.model, compared=compared)
+            self._acting.begin(self.model, compared=compared)
         self._rollouts += 1
 
     def _on_step(self) -> bool:
         if self._audit is not None:
             with self._timesteps_guard:
                 self._timesteps.step(self.model, self.locals)
+                self._acting.step(self.model, self.locals)
         return not self._stops
 
     def _rollout_is_made(self, call: Call) -> None:
         self._last_values = call.argument("last_values", 0)
         observer = None if self._audit is None else self._audit.observer
         if observer is not None:
-            observer.moved(self._timesteps.moved(self.model))
+            observer.moved(self._timesteps.moved(self.model) | self._acting.take())
 
     def _on_rollout_end(self) -> None:
         if self._audit is None or self._rollout is None:
