@@ -286,3 +286,16 @@ def test_a_sampler_of_ones_own_may_order_rows_otherwise(build: Callable[..., Any
     trainer._get_train_sampler = sampler
     trainer.train()
     assert not problems(audit.report)
+
+
+def test_an_optimizer_of_ones_own_may_look_like_the_configured_one(build: Callable[..., Any]) -> None:
+    trainer, audit = build(**REUSED, learning_rate=1e-3)
+    weights = list(trainer.model.parameters())
+    groups = [
+        {"params": [of for of in weights if of.ndim > 1]},
+        {"params": [of for of in weights if of.ndim < 2], "lr": 1e-4, "weight_decay": 0.0},
+    ]
+    # The class, the betas and the rate are those of the arguments, and the groups are parted as transformers parts them.
+    trainer.optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    trainer.train()
+    assert not problems(audit.report)

@@ -57,8 +57,9 @@ def documented_settings(trainer: Any, optimizer: Any) -> dict[str, Any] | None:
 
 
 def is_built_as_documented(trainer: Any, optimizer: Any) -> bool:
-    """Whether whoever built the optimizer gave it the documented settings."""
-    documented = _documented(trainer, optimizer)
+    """Whether whoever built the optimizer in this call of `train` gave it the documented settings. One that a script handed over may be
+    like it by chance, and has settings of its own on purpose."""
+    documented = _documented(trainer, optimizer) if trainer in _built_in_training else None
     return documented is not None and all(optimizer.defaults.get(name) == of for name, of in documented[1].items())
 
 

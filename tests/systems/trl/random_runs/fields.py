@@ -101,6 +101,9 @@ EXPLICIT: dict[str, list[Any]] = {
     "adam_beta2": [0.999, 0.95],
     "adam_epsilon": [1e-8, 1e-6],
     "reward_clip_range": [None, [-1.0, 1.0], [0.0, 3.0]],
+    # With 0, by which the formula divides, every loss is NaN: that is found.
+    "sapo_temperature_pos": [1.0, 0.5, 2.0],
+    "sapo_temperature_neg": [1.05, 0.5],
     # Words and tables that the type does not name.
     "optim": [
         "adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop",
