@@ -155,6 +155,12 @@ def _add_run(verbs: _Verbs) -> None:
     run.add_argument(
         "--copy-to", metavar="URL", help="copy the records to this remote folder, such as s3://bucket/runs"
     )
+    run.add_argument(
+        "--stalled-after",
+        type=_seconds,
+        metavar="SECONDS",
+        help="say once what each process did last where nothing is recorded for so long; nothing is ended",
+    )
     _add_launch_options(run)
     run.add_argument(
         "--strict", action="store_true", help="exit with 1 if the audit found something, with 2 if it could not judge"
@@ -201,6 +207,16 @@ def _folder(place: str) -> Path:
     if is_url(place):
         raise argparse.ArgumentTypeError("records are written to a local folder; --copy-to takes a URL")
     return Path(place)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0, not {text!r}")
+    return seconds
 
 
 def _add_report(verbs: _Verbs) -> None:
@@ -370,7 +386,14 @@ def _run(given: argparse.Namespace) -> int:
     if not given.command:
         complain("there is no command; write `rlstep run -- <launch command>`")
         return 2
-    return run.run(given.command, lambda: _options(given), folder=given.dir, strict=given.strict, copy_to=given.copy_to)
+    return run.run(
+        given.command,
+        lambda: _options(given),
+        folder=given.dir,
+        strict=given.strict,
+        copy_to=given.copy_to,
+        stalled_after=given.stalled_after,
+    )
 
 
 def _ingest(given: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.cli.stalled import StallWatch
 from rlstep_hooks.judge.following import INTERVAL, FollowedRun
 from rlstep_hooks.judge.ranks import RECORD_WAIT
 from rlstep_hooks.judge.replay import latest_run
@@ -49,6 +50,7 @@ def _follow(console: Terminal, folder: Path, name: str | None) -> None:
         return
     head = f"rlstep: following {run.run} in {folder}; Ctrl-C ends this, not the run"
     console.print(head, style="dim", highlight=False, soft_wrap=True, markup=False)
+    stalled = StallWatch(run.folder, followed)
     view = Redrawn(console) if console.is_terminal else Lines(console)
     try:
         ended_at = None
@@ -60,6 +62,8 @@ def _follow(console: Terminal, folder: Path, name: str | None) -> None:
                 return  # the other processes write their ends soon, or never
             time.sleep(INTERVAL)
             news = run.look()
+            for line in stalled.look():
+                console.print(f"rlstep: {line}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     finally:
         view.close()
     time.sleep(INTERVAL)  # a process writes its judgement right after its end

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Literal
 
 from rlstep_hooks.cli.complain import complain
 from rlstep_hooks.judge.replay import NoRecordError, other_runs, report_of
+from rlstep_hooks.judge.stillness import stillness
 from rlstep_hooks.record.ledger import records
+from rlstep_hooks.show.stillness import stillness_lines
 from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
@@ -47,6 +50,10 @@ def show(
         if path is not None:
             complain(f"wrote the {kind} {path}")
     _print(report, form)
+    if report.ending == "cut":
+        standing = stillness(records(folder)[report.run], time.time())
+        if standing is not None:
+            complain("\n".join(stillness_lines(standing)))
     others = other_runs(folder, report.run) if run is None else ""
     if others:
         complain(others)

@@ -42,7 +42,13 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 
 
 def run(
-    command: Sequence[str], options: Callable[[], Options], *, folder: Path, strict: bool, copy_to: str | None = None
+    command: Sequence[str],
+    options: Callable[[], Options],
+    *,
+    folder: Path,
+    strict: bool,
+    copy_to: str | None = None,
+    stalled_after: float | None = None,
 ) -> int:
     """Print a command's plan, run the command, show its progress, and report on its record.
 
@@ -53,6 +59,7 @@ def run(
         strict: Whether the audit decides the exit status of a command that ends with 0: 1 if it found an error or a warning,
             2 if it could not judge (nothing was recorded, or training broke off).
         copy_to: URL of a folder to copy the records to.
+        stalled_after: Seconds without an event after which it is told once what each process did last; None for never.
 
     Returns:
         The command's own exit status (128 + n after signal n), 2 if it is not started, because it cannot be or because nothing could
@@ -79,7 +86,7 @@ def run(
     ray = advice(command, folder, ahead.framework if ahead is not None else "", os.environ)
     if ray:
         print(printable(ray), end="\n\n", file=sys.stderr, flush=True)
-    watching = _Watching(folder, before, plan, told=ahead is not None)
+    watching = _Watching(folder, before, plan, stalled_after, told=ahead is not None)
     try:
         with copying or nullcontext():
             status = _run(command, environment(folder, os.environ), watching)
@@ -136,7 +143,10 @@ def _copying(folder: Path, before: set[str], url: str | None) -> Copying | None:
 class _Watching:
     """The thread that shows a command's progress. It starts once the command has started; an error of its own ends only it."""
 
-    def __init__(self, folder: Path, before: set[str], plan: PlanAhead, *, told: bool) -> None:
+    def __init__(
+        self, folder: Path, before: set[str], plan: PlanAhead, stalled_after: float | None, *, told: bool
+    ) -> None:
+        self._stalled_after = stalled_after
         self._folder = folder
         self._before = before
         self._plan = plan
@@ -164,7 +174,7 @@ class _Watching:
         from rlstep_hooks.judge.following import INTERVAL
 
         ahead = self._plan.wait(0) if self._told else None
-        watch = Watch(self._folder, self._before, ahead.schedule if ahead is not None else None)
+        watch = Watch(self._folder, self._before, ahead.schedule if ahead is not None else None, self._stalled_after)
         ended = False
         while not ended:
             ended = self._ended.wait(INTERVAL)

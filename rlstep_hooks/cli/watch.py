@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.cli.stalled import StallWatch
 from rlstep_hooks.judge.following import FollowedRun
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.show.console import plan_table, rows_table
@@ -28,9 +29,14 @@ class Watch:
         folder: The folder of records; it may appear later.
         before: Names of older runs, which are ignored.
         shown: The plan that has been printed.
+        stalled_after: Seconds without an event after which it is told once how a run stands still; None for never.
     """
 
-    def __init__(self, folder: Path, before: set[str], shown: Schedule | None) -> None:
+    def __init__(
+        self, folder: Path, before: set[str], shown: Schedule | None, stalled_after: float | None = None
+    ) -> None:
+        self._stalled_after = stalled_after
+        self._stalled: dict[str, StallWatch] = {}
         self._folder = folder
         self._before = before
         self._runs: dict[str, FollowedRun] = {}
@@ -50,6 +56,8 @@ class Watch:
         for name in record_files(self._folder):
             if name not in self._before and name not in self._runs:
                 self._runs[name] = FollowedRun(self._folder, name, deviations_of=index.deviations_of)
+                if self._stalled_after is not None:
+                    self._stalled[name] = StallWatch(self._folder, name, self._stalled_after)
         for name, run in self._runs.items():
             if not run.complete and name not in self._of_tests:
                 news = run.look()
@@ -57,6 +65,8 @@ class Watch:
                     self._of_tests.add(name)
                 else:
                     self._tell(news)
+                    for line in self._stalled[name].look() if name in self._stalled else ():
+                        self._lines.say(f"rlstep: {line}", style="yellow")
 
     def _tell(self, news: News) -> None:
         if news.started is not None:

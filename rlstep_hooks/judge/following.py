@@ -103,7 +103,7 @@ class _Process:
         """Whether the process ended: its record says so, or it ran on this machine and no longer runs."""
         if self.judge.ended is not None:
             return True
-        return self.first is not None and self.first.host == os.uname().nodename and not _runs(self.first.pid)
+        return self.first is not None and self.first.host == os.uname().nodename and not runs_here(self.first.pid)
 
 
 class FollowedRun:
@@ -219,7 +219,7 @@ def _ends_rollout(event: AnyEvent) -> bool:
     return isinstance(event, RunEnded) or (isinstance(event, Rollout | Generated) and event.purpose == "training")
 
 
-def _runs(pid: int) -> bool:
+def runs_here(pid: int) -> bool:
     """Whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)

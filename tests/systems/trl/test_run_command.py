@@ -132,6 +132,25 @@ def test_a_run_that_the_audit_ended_does_not_exit_with_0(tmp_path: Path, monkeyp
     )
 
 
+def test_a_reward_function_that_sleeps_is_told_while_it_does(tmp_path: Path) -> None:
+    sleeps = """
+import time
+rewarded, calls = trainer.reward_funcs[0], []
+def reward(**kwargs):
+    calls.append(0)
+    if len(calls) == 2:
+        time.sleep(8)
+    return rewarded(**kwargs)
+trainer.reward_funcs[0] = reward
+"""
+    done = run(tmp_path, sleeps, "--stalled-after", "4")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "rank 0: the last event is " in line]
+    assert len(told) == 1, done.stderr
+    assert "rlstep:   rank 0: the last event is an update, " in told[0]
+    assert "(rollouts: 1, updates: " in told[0]
+
+
 def test_a_wish_that_is_not_known_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLSTEP_ON_FAIL", "explode")
     done = run(tmp_path)
