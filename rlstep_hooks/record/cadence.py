@@ -30,10 +30,10 @@ Cadence = Literal["", "compared", "whole", "probed", "carried"]
 
 WORDS: dict[Cadence, str] = {
     "": "",
-    "compared": f"in the first {ALL_OF_FIRST} cycles of rollouts, and later in one of {ONE_OF}",
-    "whole": f"in the first {ALL_OF_FIRST} cycles of rollouts, and later in one of {WHOLE_ONE_OF}",
-    "probed": f"in the first {PROBED_OF_FIRST} cycles of rollouts, and later in one of {ONE_OF} and in the one before it",
+    "compared": f"in the first {ALL_OF_FIRST} cycles of rollouts, and later in at least one of {ONE_OF}",
+    "whole": f"in the first {ALL_OF_FIRST} cycles of rollouts, and later in at least one of {WHOLE_ONE_OF}",
+    "probed": f"in the first {PROBED_OF_FIRST} cycles of rollouts, and later in at least one of {ONE_OF} and in the one before it",
     "carried": f"with one update on each rollout in the first {PROBED_OF_FIRST} cycles, and later in one of {CARRIED_ONE_OF} and those "
     "that are probed; with more updates in all",
 }
-"""What is said of each."""
+"""What is said of each. A run of one process may have time for more (`rlstep_hooks.observe.spending`)."""

@@ -32,7 +32,7 @@ def test_all_of_the_first_cycles_are_compared_and_few_later_ones() -> None:
 
 def test_a_number_in_one_place_decides_and_says_which_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
-        f"first {cadence.ALL_OF_FIRST} cycles of rollouts, and later in one of {cadence.ONE_OF}"
+        f"first {cadence.ALL_OF_FIRST} cycles of rollouts, and later in at least one of {cadence.ONE_OF}"
         in cadence.WORDS["compared"]
     )
     monkeypatch.setattr(cadence, "ALL_OF_FIRST", 3)
