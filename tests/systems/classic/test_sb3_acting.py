@@ -97,3 +97,21 @@ def test_few_steps_a_rollout_are_added_up() -> None:
     [found] = [finding for finding in report.findings if finding.code == "RLS421"]
     assert found.where.rollout is not None
     assert 2 < found.where.rollout < 8
+
+
+def test_another_deviation_of_gsde_is_found() -> None:
+    def widened(model: Any) -> None:
+        distribution = model.policy.action_dist
+        make = distribution.proba_distribution
+
+        def made(*args: Any) -> Any:
+            made_of = make(*args)
+            made_of.distribution.scale = made_of.distribution.scale * 2
+            return made_of
+
+        distribution.proba_distribution = made
+
+    report = audited(swings(use_sde=True), 3 * 64, FromSecond(widened, nothing)).report
+    [found] = [finding for finding in report.findings if finding.code == "RLS421"]
+    assert (found.severity, found.where.rollout) == ("error", 1)
+    assert found.observed == "with another deviation than the noise of gSDE has: 64 actions"

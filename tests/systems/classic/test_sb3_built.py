@@ -47,8 +47,8 @@ def test_a_network_as_configured(settings: dict[str, Any], compared: int) -> Non
     ("settings", "compared"),
     [
         ({}, 2 + 5 + 1 + 6),
-        ({"use_sde": True, "policy_kwargs": {"log_std_init": -2.0, "use_expln": True}}, 2 + 2 + 5 + 1 + 6),
-        ({"use_sde": True, "policy_kwargs": {"squash_output": True}}, 2 + 2 + 5 + 1 + 6),
+        ({"use_sde": True, "policy_kwargs": {"log_std_init": -2.0, "use_expln": True}}, 2 + 3 + 5 + 1 + 6),
+        ({"use_sde": True, "policy_kwargs": {"squash_output": True}}, 2 + 3 + 5 + 1 + 6),
     ],
     ids=["gaussian", "expln", "squashed"],
 )

@@ -288,8 +288,8 @@ class RewardsMoved(Rule):
         by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
         against the rewards that advantages are computed from, and the completions that it was asked about against those of the
         rollout: their tokens, some of their texts, and that they are texts where the prompts are. In Stable-Baselines3 what the
-        environment's step gave, against the buffer. In verl the rewards that the estimator got against those that its samples have once
-        they are trained.
+        environment's step gave, against the buffer, with the value of the last observation where a time limit cut an episode.
+        In verl the rewards that the estimator got against those that its samples have once they are trained.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.

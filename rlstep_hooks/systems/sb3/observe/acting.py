@@ -41,6 +41,8 @@ class ActingWatch:
         """Actions that were looked at."""
         self._off = 0
         """Actions of gSDE that are not its mean plus its noise."""
+        self._spread = 0
+        """Actions of gSDE whose distribution has another deviation than its features and noise give."""
         self._late = 0
         """Steps of gSDE for which noise was due and not drawn anew, or was drawn anew and not due."""
         self._likeliest = 0
@@ -53,7 +55,7 @@ class ActingWatch:
     def begin(self, model: Any, *, compared: bool) -> None:
         """A rollout begins."""
         self._steps = 0 if compared and not has_own_rollouts(model) else None
-        self._seen = self._off = self._late = 0
+        self._seen = self._off = self._spread = self._late = 0
 
     def step(self, model: Any, given: dict[str, Any]) -> None:
         """An environment's step, when callbacks are told of it.
@@ -100,6 +102,9 @@ class ActingWatch:
         documented = distribution.distribution.mean + added
         if distribution.bijector is not None:
             documented = distribution.bijector.forward(documented)
+        deviation = (features**2 @ distribution.get_std(model.policy.log_std) ** 2 + distribution.epsilon).sqrt()
+        wide = (distribution.distribution.stddev - deviation).abs() > TOLERANCE * deviation
+        self._spread += int(wide.any(-1).sum())
         off = (actions - documented).abs() > TOLERANCE * (1 + documented.abs())
         self._off += int(off.any(-1).sum())
         due = step == 0 or (model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0)
@@ -113,6 +118,8 @@ class ActingWatch:
             return {}
         if self._off:
             return {"actions_off": self._off, "actions_like": "not the mean plus the noise of gSDE"}
+        if self._spread:
+            return {"actions_off": self._spread, "actions_like": "with another deviation than the noise of gSDE has"}
         if self._late:
             return {
                 "actions_off": self._late,

@@ -105,6 +105,7 @@ def _compare_distribution(policy: Any, settings: dict[str, Any], found: Comparis
         return
     squashed = bool(settings.get("squash_output", False))
     found.see("the distribution's squash_output", str(squashed), str(policy.action_dist.bijector is not None))
+    found.see("the distribution's learn_features", "False", str(bool(policy.action_dist.learn_features)))
     # arxiv.org/abs/2005.05719: the deviation is exp(x), and with use_expln log(1 + x) + 1 where x is above 0.
     wanted = math.log1p(HALF) + 1 if settings.get("use_expln", False) else math.exp(HALF)
     deviation = float(policy.action_dist.get_std(torch.full_like(policy.log_std.detach(), HALF)).flatten()[0])

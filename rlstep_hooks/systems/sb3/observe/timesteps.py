@@ -10,6 +10,7 @@ Shapes: T timesteps of each of E environments; B samples of a mini-batch; K numb
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -20,6 +21,20 @@ from rlstep_hooks.systems.sb3.observe.followed import has_own_rollouts, keeps_nu
 
 PER_OBSERVATION = 64
 """Numbers of each observation that are kept, of each part of one that is a dictionary."""
+MOST_CUT = 16
+"""Episodes of a rollout, cut by a time limit, whose last reward is computed again."""
+ROUNDING = 1e-5
+"""Of a sum and a product in float32, relative to their terms."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An episode that a time limit cut: the step and the environment, the reward before anything was added, the last observation."""
+
+    step: int
+    environment: int
+    reward: float
+    last: Any
 
 
 class TimestepsWatch:
@@ -31,6 +46,7 @@ class TimestepsWatch:
     def __init__(self) -> None:
         self._rewards: list[Any] | None = None
         self._steps: list[dict[str, Any]] | None = None
+        self._cut: list[Cut] = []
         self._inputs: dict[str, Tensor] = {}
 
     def begin(self, model: Any, *, compared: bool) -> None:
@@ -38,6 +54,7 @@ class TimestepsWatch:
         self._rewards = [] if compared else None
         known = keeps_numbers(model) and not has_own_rollouts(model)
         self._steps = [] if compared and known else None
+        self._cut = []
         self._inputs = {}
 
     def step(self, model: Any, given: dict[str, Any]) -> None:
@@ -63,6 +80,32 @@ class TimestepsWatch:
                     "done": numpy.array(given["dones"]),
                 }
             )
+            self._note_cut(given, rewards)
+
+    def _note_cut(self, given: dict[str, Any], rewards: Any) -> None:
+        """Episodes that a time limit cut with this step, before the loop adds the value of their last observation to its reward."""
+        assert self._steps is not None  # asked by the caller
+        for environment in numpy.flatnonzero(given["dones"]):
+            info = given["infos"][environment]
+            last = info.get("terminal_observation")
+            if last is not None and info.get("TimeLimit.truncated", False) and len(self._cut) < MOST_CUT:
+                self._cut.append(Cut(len(self._steps) - 1, int(environment), float(rewards[environment]), last))
+
+    def _without_value(self, model: Any) -> int:
+        """Of these episodes those whose last reward in the buffer is not its own plus gamma times that value.
+
+        The policy is asked once more where it is Stable-Baselines3's own, which computes the same each time.
+        """
+        policy = model.policy
+        own = all(type(of).__module__.startswith("stable_baselines3.") for of in (policy, policy.features_extractor))
+        wrong = 0
+        for cut in self._cut if own else ():
+            with torch.no_grad():
+                value = float(policy.predict_values(policy.obs_to_tensor(cut.last)[0])[0])
+            wanted = cut.reward + model.gamma * value
+            kept = float(model.rollout_buffer.rewards[cut.step, cut.environment])
+            wrong += abs(kept - wanted) > ROUNDING * (abs(cut.reward) + abs(value) + 1)
+        return wrong
 
     def _began(self, starts: Any) -> Any:
         """Whether an episode began with this timestep, (E,): one did where the last step ended one."""
@@ -76,6 +119,9 @@ class TimestepsWatch:
         found: dict[str, Any] = {}
         if rewards and keeps_numbers(model) and len(rewards) == len(buffer.rewards):
             found["rewards_moved"] = int(_differ(numpy.asarray(rewards), buffer.rewards).sum())
+        if self._cut and keeps_numbers(model) and steps and len(steps) == len(buffer.rewards):
+            found["rewards_moved"] = found.get("rewards_moved", 0) + self._without_value(model)
+        self._cut = []
         if not steps or len(steps) != len(buffer.rewards):
             return found
         kept = {
