@@ -10,7 +10,7 @@ import ast
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -64,7 +64,7 @@ def code_of(path: Path) -> bytes:
         cells = _code_cells(contents(path).decode())
     except ValueError as error:
         raise LaunchError(f"not a notebook: {error}", Place(str(path))) from None
-    lines = ["" if shell or _IPYTHON.match(line) else line for line, shell in _marked(cells)]
+    lines = [line if whose == "python" else "" for line, whose in _marked(cells)]
     return "\n".join(lines).encode()
 
 
@@ -72,13 +72,15 @@ _IPYTHON = re.compile(r"\s*(%|\?|[\w, ]+=\s*[!%])")
 """What only IPython reads: magic, help, the output of a command."""
 
 
-def _marked(cells: list[list[str]]) -> Iterator[tuple[str, bool]]:
-    """The lines of cells, and whether each is the shell's."""
-    going_on = False
+def _marked(cells: list[list[str]]) -> Iterator[tuple[str, Literal["shell", "ipython", "python"]]]:
+    """The lines of cells, and who reads each. A line of the shell's or of IPython's that ends with a backslash goes on in the next."""
+    whose: Literal["shell", "ipython", "python"] = "python"
     for line in (line for cell in cells for line in cell):
-        shell = going_on or line.lstrip().startswith("!")
-        yield line, shell
-        going_on = shell and line.rstrip().endswith("\\")
+        if whose == "python":
+            whose = "shell" if line.lstrip().startswith("!") else "ipython" if _IPYTHON.match(line) else "python"
+        yield line, whose
+        if not line.rstrip().endswith("\\"):
+            whose = "python"
 
 
 def _code_cells(text: str) -> list[list[str]]:
@@ -101,7 +103,7 @@ _SHELL_CELLS = ("%%bash", "%%sh", "%%shell", "%%script bash")
 
 def _in_notebook(text: str) -> Iterator[Embedded]:
     lines = _marked(_code_cells(text))
-    kept = [_filled(line.strip().lstrip("!"), r"\{(\w+)\}") if shell else "" for line, shell in lines]
+    kept = [_filled(line.strip().lstrip("!"), r"\{(\w+)\}") if whose == "shell" else "" for line, whose in lines]
     yield Embedded("\n".join(kept))
 
 

@@ -45,6 +45,7 @@ SAME_AS_BASH = [
     "A=( --a 1\n  # a comment\n  --b \"x y\" )\nA+=(--c 3)\ns \"${A[@]}\" ${A[*]} ${#A[@]} ${A[1]}",
     "A=()\ns \"${A[@]}\" end",
     "s a \\\n  b \\\n  c # d\n",
+    "a=3\nb=2\nP=$(( $((a*b)) * (1 + $((a-1)) ) ))\ns $P $(( $(echo 4) + 1 ))",
     "N=4\nP=$((N * 2 + 1))\ns $P $((N / 3)) $((-7 / 2)) $((7 % 3)) $(( (N + 1) * 2 ))",
     "X=5; if [ \"$X\" = 5 ]; then Y=yes; else Y=no; fi\ns $Y",
     "if [ -z \"$X\" ]; then X=9; fi\ns $X",

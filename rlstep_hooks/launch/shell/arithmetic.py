@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.shell.scope import Text
-from rlstep_hooks.launch.shell.syntax import source_of
+from rlstep_hooks.launch.shell.syntax import nested_arithmetic, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,9 @@ def number(node: Node, scope: Scope, word: Callable[[Node], Text], unresolved: C
     inner = [child for child in node.named_children if child.type != "comment"]
     if node.type in ("parenthesized_expression", "compound_statement", "arithmetic_expansion"):
         return of(inner[0]) if len(inner) == 1 else unresolved(node)
+    nested = nested_arithmetic(node)
+    if nested is not None:
+        return of(nested)
     if node.type in ("variable_assignment", "postfix_expression"):
         return _changed(node, scope, of, unresolved)
     if node.type in (*_NAMES, "simple_expansion", "expansion", "number", "string", "command_substitution"):

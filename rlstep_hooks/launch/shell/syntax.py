@@ -92,4 +92,15 @@ def default_word(node: Node) -> Node | None:
     return command.named_children[1] if command is not None and len(command.named_children) == 2 else None
 
 
+def nested_arithmetic(node: Node) -> Node | None:
+    """The expression of a `$((...))` within another, which the grammar takes for the output of a command; None for anything else."""
+    text = node.text or b""
+    if node.type != "command_substitution" or not (text.startswith(b"$((") and text.endswith(b"))")):
+        return None
+    read = _parser().parse(b"n=" + text + b"\n").root_node
+    assigned = read.named_children[0] if len(read.named_children) == 1 and not read.has_error else None
+    value = assigned.child_by_field_name("value") if assigned is not None else None
+    return value if value is not None and value.type == "arithmetic_expansion" else None
+
+
 _DEFAULT = re.compile(rb"\$\{\w+:?[-=+]([^\"`\\]*)\}", re.DOTALL)
