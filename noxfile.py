@@ -32,8 +32,8 @@ TESTS = ("pytest==9.0.2", "hypothesis==6.155.2", "pytest-xdist==3.8.0", "tensorb
 OWN = ("-c", "tests/constraints.txt", "-e", ".")
 # Two workers, as many as the cores that the tests are promised.
 IN_PARALLEL = ("-n", "2")
-BY_FILE = (*IN_PARALLEL, "--dist", "loadfile")
-"""The tests of a file stay in one worker, because they share launches."""
+BY_LAUNCH = (*IN_PARALLEL, "--dist", "loadgroup")
+"""The tests that share a launch stay in one worker: `tests/systems/conftest.py` groups them."""
 UNIT = tuple(
     f"tests/{folder}"
     for folder in (
@@ -380,7 +380,7 @@ def ranks_quick(session: nox.Session) -> None:
     """Of `nox -s ranks` what is tested each time: DDP, FSDP2 and DeepSpeed, one launch each."""
     kept = install_trl_with_deepspeed(session, "0.19.8")
     session.run(
-        "pytest", *BY_FILE, "-m", "not thorough", *chosen(session, "tests/systems/trl_ranks"), env=OFFLINE | kept
+        "pytest", *BY_LAUNCH, "-m", "not thorough", *chosen(session, "tests/systems/trl_ranks"), env=OFFLINE | kept
     )
 
 
@@ -433,7 +433,7 @@ def trl_step(session: nox.Session) -> None:
 def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
     install_verl(session)
-    session.run("pytest", *BY_FILE, "-m", "not thorough", *chosen(session, "tests/systems/verl"), env=OFFLINE)
+    session.run("pytest", *BY_LAUNCH, "-m", "not thorough", *chosen(session, "tests/systems/verl"), env=OFFLINE)
 
 
 @nox.session
@@ -442,7 +442,7 @@ def openrlhf(session: nox.Session) -> None:
     """Real training with OpenRLHF on the CPU, DeepSpeed and vLLM included: clean runs and faults."""
     kept = install_openrlhf(session)
     session.run(
-        "pytest", *BY_FILE, "-m", "not thorough", *chosen(session, "tests/systems/openrlhf"), env=OFFLINE | kept
+        "pytest", *BY_LAUNCH, "-m", "not thorough", *chosen(session, "tests/systems/openrlhf"), env=OFFLINE | kept
     )
 
 
@@ -454,7 +454,7 @@ def thorough(session: nox.Session, system: str) -> None:
     kept = install_openrlhf(session) if system == "openrlhf" else {}
     if system == "verl":
         install_verl(session)
-    session.run("pytest", *BY_FILE, "-m", "thorough", f"tests/systems/{system}", *session.posargs, env=OFFLINE | kept)
+    session.run("pytest", *BY_LAUNCH, "-m", "thorough", f"tests/systems/{system}", *session.posargs, env=OFFLINE | kept)
 
 
 def train_pinned(session: nox.Session, system: str) -> None:

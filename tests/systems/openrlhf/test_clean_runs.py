@@ -149,6 +149,7 @@ def test_the_engine_samples_with_the_trainers_weights(two_passes: Audited) -> No
     assert max(gaps) < 0.05, "rounding in bfloat16"
 
 
+@pytest.mark.xdist_group("openrlhf/test_clean_runs critic")
 def test_critic_freezing_and_carried_gradients_by_rlstep_run(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=64) | ENGINE_LOG_PROBS
     flags |= {

@@ -242,6 +242,7 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     assert not elsewhere
 
 
+@pytest.mark.xdist_group("openrlhf/test_faults policy")
 def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
     numbers, _ = shown(run_of("policy").outcome)
     faults = LAUNCHES["policy"].faults
@@ -256,12 +257,14 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
     assert verdicts == [1] * first + [0] * (30 - first), "nothing is logged of the two that are discarded"
 
 
+@pytest.mark.xdist_group("openrlhf/test_faults policy")
 def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
     run = run_of("policy")
     assert run.outcome.status == 0, tail(run.outcome)
     assert run.report.counts.rollouts == 32
 
 
+@pytest.mark.xdist_group("openrlhf/test_faults stop")
 @pytest.mark.thorough
 def test_stop_saves_and_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
@@ -275,6 +278,7 @@ def test_stop_saves_and_ends_training_and_says_so(run_of: Callable[[str], Audite
     assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
 
 
+@pytest.mark.xdist_group("openrlhf/test_faults raise")
 @pytest.mark.thorough
 def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
     run = run_of("raise")
@@ -290,6 +294,7 @@ def test_every_fault_is_made_and_described() -> None:
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
 
 
+@pytest.mark.xdist_group("openrlhf/test_faults groups")
 def test_an_engine_that_lacks_a_layer_is_said_to_have_the_weights_of_no_sync(run_of: Callable[[str], Audited]) -> None:
     run = run_of("groups")
     at = LAUNCHES["groups"].faults["sync_without_a_layer"] + 1
@@ -297,6 +302,7 @@ def test_an_engine_that_lacks_a_layer_is_said_to_have_the_weights_of_no_sync(run
     assert "weights are those of no sync" in unsent.observed
 
 
+@pytest.mark.xdist_group("openrlhf/test_faults raise")
 @pytest.mark.thorough
 def test_a_distance_that_top_p_explains_is_named_after_it(run_of: Callable[[str], Audited]) -> None:
     (found,) = [f for f in alarms(run_of("raise").report) if f.code == "RLS403"]

@@ -265,6 +265,7 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
     assert found, [str(finding) for finding in alarms(run.report)]
 
 
+@pytest.mark.xdist_group("verl/test_faults ranks")
 @pytest.mark.parametrize("name", LAUNCHES["ranks"].faults)
 def test_a_fault_of_ranks_is_found_with_its_update(name: str, run_of: Callable[[str], Audited]) -> None:
     fault, at = FAULTS[name], LAUNCHES["ranks"].faults[name]
@@ -285,6 +286,7 @@ def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Call
     assert not elsewhere
 
 
+@pytest.mark.xdist_group("verl/test_faults copies")
 @pytest.mark.thorough
 def test_the_clip_is_that_of_the_model_whatever_the_optimizer_holds(run_of: Callable[[str], Audited]) -> None:
     report = run_of("copies").report
@@ -306,6 +308,7 @@ def test_the_tracker_shows_the_first_fault(launch: str, run_of: Callable[[str], 
     assert found[0] == 0 < found[2] < found[-1]
 
 
+@pytest.mark.xdist_group("verl/test_faults critic")
 @pytest.mark.thorough
 def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None:
     ages = [value for _, value in shown(run_of("critic").outcome)["weight_version_age"]]
@@ -321,6 +324,7 @@ def test_faults_do_not_end_training(launch: str, run_of: Callable[[str], Audited
     assert run.report.counts.rollouts == LAUNCHES[launch].rows // 8
 
 
+@pytest.mark.xdist_group("verl/test_faults raise")
 @pytest.mark.thorough
 def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) -> None:
     run = run_of("raise")
@@ -332,6 +336,7 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
     assert "RLS902" in {finding.code for finding in alarms(run.report)}, "the two trainers went apart"
 
 
+@pytest.mark.xdist_group("verl/test_faults stop")
 @pytest.mark.thorough
 def test_stop_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
@@ -344,6 +349,7 @@ def test_stop_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> Non
     assert "RLS206" not in {finding.code for finding in alarms(run.report)}, "an early end by wish"
 
 
+@pytest.mark.xdist_group("verl/test_faults stop")
 @pytest.mark.thorough
 def test_a_missing_worker_is_told_with_what_to_do(run_of: Callable[[str], Audited]) -> None:
     (finding,) = [finding for finding in alarms(run_of("stop").report) if finding.code == "RLS901"]
