@@ -379,6 +379,15 @@ def not_resumed(report: Report, settings: RunSettings) -> Left | None:
     )
 
 
+def other_order(report: Report, settings: RunSettings) -> Left | None:
+    """What a seed does not decide; the records of both runs say where they part."""
+    return Left(
+        words="a seed decides what is drawn, and not in which order a device or several processes add numbers",
+        change="where two records part: rlstep diff A B; the same order: torch.use_deterministic_algorithms(True)",
+        weight=POSSIBLE,
+    )
+
+
 def samples_counted(report: Report, settings: RunSettings) -> Left | None:
     """What the plan itself drops."""
     schedule = report.schedule

@@ -86,6 +86,7 @@ _STEP = Cause(
     "gradients, the optimizer's step, its moments or the clipped norm are not those documented",
     ("RLS806", "RLS807", "RLS808", "RLS810", "RLS811", "RLS812"),
 )
+_UNSEEDED = Cause("the configured seed never reached the generators", ("RLS120",))
 _RELEASE = Cause("a release that is installed has a known fault", ("RLS119",))
 _LEFT_OVER = Cause("gradients of the update before are added", ("RLS803",))
 _OTHER_UPDATES = Cause(
@@ -242,6 +243,12 @@ SYMPTOMS = (
         "weights change by themselves, or a part of the model does not learn",
         (_WRITTEN_TO, _NOTHING_MOVES, _LEFT_OVER, _REFERENCE, _STEP, _SILENT),
         (suspects.step_size,),
+    ),
+    Symptom(
+        "runs-differ",
+        "two runs of one configuration differ from the beginning",
+        (_UNSEEDED, _BUILT, _ROWS),
+        (suspects.other_order,),
     ),
 )
 

@@ -52,6 +52,7 @@ PROVOKED_ELSEWHERE = {
     "RLS521": "of classic loops; in Stable-Baselines3's faults (tests/systems/classic)",
     "RLS522": "of runs that were exported; in the faults of exports (tests/ingest)",
     "RLS421": "TRL has completions in the place of actions; in the faults of Stable-Baselines3 (tests/systems/classic)",
+    "RLS120": "the seed is applied before an audit begins; in the tests of Stable-Baselines3 (tests/systems/classic)",
     "RLS420": "TRL builds no network from settings; in the faults of Stable-Baselines3 (tests/systems/classic)",
     "RLS419": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS811": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",

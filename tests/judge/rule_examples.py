@@ -309,6 +309,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS117": lambda: launched(SLIME, rows=96_000),
     "RLS118": lambda: launched(f"{VERL} custom_reward_function.path=reward.py"),
     "RLS119": lambda: of_schedule({"release_faults": told(concerning("0.18.2")[:1], "0.18.2")}),
+    "RLS120": lambda: judged(
+        with_facts(run(), seeds={"seed": 42, "compared": ["torch", "numpy"], "unseeded": ["torch"]})
+    ),
     # Counts and order
     "RLS201": lambda: judged(without(without(run(), MicroBatch, 2, 3), Update, 1)),
     "RLS202": lambda: judged(without(without(run(), Rollout, 2), Refresh, 2)),

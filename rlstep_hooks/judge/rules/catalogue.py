@@ -26,6 +26,7 @@ from rlstep_hooks.judge.rules.loss import backward, formula, gradient, normalise
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten, ReleaseFault
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs
+from rlstep_hooks.judge.rules.plan.seeds import SeedNotApplied
 from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
@@ -59,6 +60,7 @@ HUNDREDS: dict[str, tuple[str, str]] = {
 RULES: tuple[type[Rule], ...] = (
     ConfigRewritten,
     ReleaseFault,
+    SeedNotApplied,
     ClipNeverActs,
     UpdatesNotAsTheSizesSay,
     rollouts.UnexpectedRollout,

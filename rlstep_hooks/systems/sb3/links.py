@@ -72,6 +72,7 @@ LINKS: dict[LinkName, Link] = {
 }
 
 RULES: dict[str, Link] = {
+    "RLS120": yes("the generators of torch and numpy, when training begins"),
     "RLS214": yes("the divergence of the mini-batch that PPO's target_kl left untrained"),
     "RLS213": yes("PPO's target_kl, of which `train` allows 1.5 times as much", often="compared"),
     "RLS305": yes("bit for bit, sample by sample, from the buffer to the loss"),

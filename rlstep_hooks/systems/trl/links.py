@@ -148,6 +148,7 @@ _ENGINE = yes(
 )
 
 RULES: dict[str, Link] = {
+    "RLS120": yes("the generators of torch and numpy, when training begins"),
     "RLS501": yes("whether the rows of each group have one prompt"),
     "RLS504": yes("the batches of each evaluation"),
     "RLS505": yes("the advantages of each rollout", "what the loss itself leaves out is seen in one process"),

@@ -16,7 +16,9 @@ class TimestepsAltered(Rule):
 
     What it checks:
         Of each timestep the observation, the action, the critic's value and whether an episode began with it: those of the
-        environment's step against those of the complete buffer, before advantages are computed from it. Then the observations and
+        environment's step against those of the complete buffer, before advantages are computed from it. Within a rollout the
+        observation is the one that the environment returned at the step before, and the environment gets the policy's action within
+        the bounds of its space. Then the observations and
         actions of each mini-batch against those of its samples when they were made. Bit for bit.
 
     Why it matters:
@@ -26,7 +28,8 @@ class TimestepsAltered(Rule):
     Example:
         ERROR RLS521 Timesteps altered before use · data epoch 0, rollout 2, update
         4
-          expected  a buffer of the timesteps that policy and environment gave
+          expected  timesteps that policy and environment gave, each handed on as it
+                    is
           observed  other ends of episodes in 3 of 8 timesteps
           why       advantages, rewards and log-probs belong to other timesteps than
                     those that are trained
@@ -58,7 +61,7 @@ class TimestepsAltered(Rule):
         """Look at the comparison of the complete buffer."""
         if self.any_wrong(values.timesteps_moved):
             self.fail(
-                expected="a buffer of the timesteps that policy and environment gave",
+                expected="timesteps that policy and environment gave, each handed on as it is",
                 observed=f"other {values.timesteps_part} in {values.timesteps_moved} of {event.samples} timesteps",
                 why=_WHY,
                 fix="look for code that wraps the buffer, and for arrays that an environment uses again",

@@ -17,6 +17,7 @@ from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.seeds import seed_facts
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
@@ -155,6 +156,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             | limit_facts(self.model)
             | sampled.facts_of(self.model)
             | self._built()
+            | seed_facts(self.model.seed)
             | suite.facts_of(self.model),
             max_grad_norm=lambda: self.model.max_grad_norm,
             rate_of_rollout=True,
@@ -181,6 +183,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         # What was kept of the environment's steps, before anything is computed from it.
         buffer, computes = self.model.rollout_buffer, "compute_returns_and_advantage"
         hooks.wrap(buffer, computes, before=self._rollout_is_made, topics=("rewards", "timesteps"))
+        # What the environment gets: the loop's own variables say only what it meant to hand over.
+        hooks.wrap(self.model.env, "step", before=self._environment_acts, topics=("timesteps",))
         if audit.observer is not None:
             audit.observer.follow_gradients(policy.named_parameters())
             audit.observer.set_apart(
@@ -209,6 +213,9 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
                 self._timesteps.step(self.model, self.locals)
                 self._acting.step(self.model, self.locals)
         return not self._stops
+
+    def _environment_acts(self, call: Call) -> None:
+        self._timesteps.act(call.argument("actions", 0))
 
     def _rollout_is_made(self, call: Call) -> None:
         self._last_values = call.argument("last_values", 0)

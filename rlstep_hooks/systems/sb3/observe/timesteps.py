@@ -1,6 +1,7 @@
-"""The timesteps of a rollout: from the policy and the environment's step to the buffer, and from there to the loss.
+"""The timesteps of a rollout: between the policy and the environment, from both to the buffer, and from there to the loss.
 
-Source: Stable-Baselines3 2.7.0 and 2.9.2, common/on_policy_algorithm.py `collect_rollouts`: after the callbacks of a step it hands the
+Source: Stable-Baselines3 2.7.0 and 2.9.2, common/on_policy_algorithm.py `collect_rollouts`: the environment gets the policy's actions
+within the bounds of its space, and what it returns is the next observation. After the callbacks of a step the loop hands the
 observation, the action, the reward, the end of the episode before and the critic's value to the buffer. Before that it adds the value
 of the last observation to the reward of an episode that a time limit cut, in the same array. Wrappers and callbacks may change these
 arrays before, on purpose; nothing belongs between them and the buffer.
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy
 import torch
+from gymnasium import spaces
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from torch import Tensor
 
 from rlstep_hooks.systems.sb3.observe.followed import has_own_rollouts, keeps_numbers
@@ -23,6 +26,7 @@ PER_OBSERVATION = 64
 """Numbers of each observation that are kept, of each part of one that is a dictionary."""
 MOST_CUT = 16
 """Episodes of a rollout, cut by a time limit, whose last reward is computed again."""
+HALF = 0.5
 ROUNDING = 1e-5
 """Of a sum and a product in float32, relative to their terms."""
 
@@ -47,6 +51,12 @@ class TimestepsWatch:
         self._rewards: list[Any] | None = None
         self._steps: list[dict[str, Any]] | None = None
         self._cut: list[Cut] = []
+        self._between: dict[str, int] = {}
+        """Timesteps that differ between the policy and the environment, by what differs."""
+        self._returned: Any = None
+        """What the environment returned at the step before, as it was then."""
+        self._acted: Any = None
+        """The actions that the environment got for this step."""
         self._inputs: dict[str, Tensor] = {}
 
     def begin(self, model: Any, *, compared: bool) -> None:
@@ -54,8 +64,13 @@ class TimestepsWatch:
         self._rewards = [] if compared else None
         known = keeps_numbers(model) and not has_own_rollouts(model)
         self._steps = [] if compared and known else None
-        self._cut = []
+        self._cut, self._between, self._returned, self._acted = [], {}, None, None
         self._inputs = {}
+
+    def act(self, actions: Any) -> None:
+        """The environment gets actions, (E, ...)."""
+        if self._steps is not None:
+            self._acted = numpy.array(actions)
 
     def step(self, model: Any, given: dict[str, Any]) -> None:
         """An environment's step, when callbacks are told of it.
@@ -81,6 +96,23 @@ class TimestepsWatch:
                 }
             )
             self._note_cut(given, rewards)
+            self._look_between(model, given)
+
+    def _look_between(self, model: Any, given: dict[str, Any]) -> None:
+        """What the environment got is the policy's action within its bounds, and what it returned is what the policy sees next.
+
+        The first observation of a rollout is left alone: between two rollouts a callback may begin an episode anew.
+        """
+        assert self._steps is not None  # asked by the caller
+        passed = {}
+        if self._acted is not None and _bounds_actions(model):
+            passed["actions for the environment"] = self._acted, _within(model, given["actions"])
+        if self._returned is not None:
+            passed["observations"] = self._steps[-1]["observations"], self._returned
+        for name, (observed, documented) in passed.items():
+            differing = _differ(numpy.asarray(observed), documented).reshape(model.n_envs, -1).any(-1)
+            self._between[name] = self._between.get(name, 0) + int(differing.sum())
+        self._acted, self._returned = None, picked(given["new_obs"])
 
     def _note_cut(self, given: dict[str, Any], rewards: Any) -> None:
         """Episodes that a time limit cut with this step, before the loop adds the value of their last observation to its reward."""
@@ -130,6 +162,9 @@ class TimestepsWatch:
             "values": buffer.values,
             "ends of episodes": buffer.episode_starts,
         }
+        between = next((name for name, count in self._between.items() if count), "")
+        if between:
+            return found | {"timesteps_moved": self._between[between], "timesteps_part": between}
         given = {name: _stacked([step[name] for step in steps]).astype(of.dtype) for name, of in kept.items()}
         self._inputs = {name: _by_place(given[name]) for name in ("observations", "actions")}
         differing = {name: _differ(given[name], of).reshape(*of.shape[:2], -1).any(-1) for name, of in kept.items()}
@@ -157,6 +192,23 @@ class TimestepsWatch:
             both_nan = known.isnan() & of.float().isnan()
             counts.append(((known != of.float()) & ~both_nan).sum())
         return torch.stack(counts).sum()
+
+
+def _bounds_actions(model: Any) -> bool:
+    """Whether the loop and the policy are Stable-Baselines3's own: those of sb3-contrib bound actions otherwise."""
+    own = type(model).collect_rollouts is OnPolicyAlgorithm.collect_rollouts
+    return own and type(model.policy).__module__.startswith("stable_baselines3.")
+
+
+def _within(model: Any, actions: Any) -> Any:
+    """Actions as the environment should get them: those of a box are scaled from [-1, 1] to its bounds if the policy squashes them,
+    else cut at the bounds."""
+    space = model.action_space
+    if not isinstance(space, spaces.Box):
+        return actions
+    if (model.policy_kwargs or {}).get("squash_output", False):
+        return space.low + HALF * (actions + 1.0) * (space.high - space.low)
+    return numpy.minimum(numpy.maximum(actions, space.low), space.high)
 
 
 def picked(observations: Any, leading: int = 1) -> Any:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from rlstep_hooks.observe.rates import rate_schedule
+from rlstep_hooks.observe.seeds import seed_facts
 from rlstep_hooks.observe.versions import versions_of
 
 
@@ -21,7 +22,7 @@ def live_facts(trainer: Any) -> dict[str, Any]:
 
 
 def trainer_facts(trainer: Any) -> dict[str, Any]:
-    """Precision, dropout and scheduler."""
+    """Precision, dropout, scheduler and seed."""
     scheduler = trainer.lr_scheduler
     horizon = scheduler_keyword(scheduler, "num_training_steps")
     facts: dict[str, Any] = {
@@ -31,6 +32,8 @@ def trainer_facts(trainer: Any) -> dict[str, Any]:
         "embedding_noise": embedding_noise(trainer),
         "lr_scheduler": str(getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)),
     }
+    # transformers/trainer.py `Trainer.__init__` (4.51 to 5.23): set_seed, or enable_full_determinism, which calls it.
+    facts |= seed_facts(trainer.args.seed)
     if horizon is not None:
         facts["lr_horizon"] = horizon
     warmup = scheduler_keyword(scheduler, "num_warmup_steps")
