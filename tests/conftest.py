@@ -1,4 +1,4 @@
-"""Hypothesis settings for all unit tests: no deadline (machines are shared) and the same 15 examples in every run; with
+"""Hypothesis settings for all unit tests: no deadline (machines are shared) and the same 10 examples in every run; with
 RLSTEP_EXAMPLES so many, drawn anew (`nox -s fuzz`)."""
 
 import gc
@@ -7,7 +7,7 @@ import signal
 
 from hypothesis import settings
 
-settings.register_profile("unit", deadline=None, derandomize=True, database=None, max_examples=15)
+settings.register_profile("unit", deadline=None, derandomize=True, database=None, max_examples=10)
 settings.register_profile(
     "thorough", deadline=None, database=None, max_examples=int(os.environ.get("RLSTEP_EXAMPLES") or 1)
 )

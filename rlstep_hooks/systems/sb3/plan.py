@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 
-def plan_model(model: Any, total_timesteps: int, version: str) -> Schedule:
+def plan_model(model: Any, timesteps: int, version: str) -> Schedule:
     """The Schedule of one call of `learn`.
 
     Args:
         model: A PPO, A2C, MaskablePPO or RecurrentPPO object.
-        total_timesteps: Timesteps at which `learn` ends, those made before it included.
+        timesteps: Those that `learn` was asked for.
         version: Release of Stable-Baselines3.
     """
     # A subclass that keeps `train` is planned as what it is a subclass of.
@@ -26,7 +26,7 @@ def plan_model(model: Any, total_timesteps: int, version: str) -> Schedule:
         "algo": next(name for name in kinds if name in OWN),
         "n_envs": model.n_envs,
         "n_steps": model.n_steps,
-        "total_timesteps": max(total_timesteps - int(model.num_timesteps), 0),
+        "total_timesteps": timesteps,
     }
     if settings["algo"] != "A2C":
         own = ("batch_size", "n_epochs", "target_kl", "normalize_advantage")

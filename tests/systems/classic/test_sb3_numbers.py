@@ -11,6 +11,7 @@ import numpy
 import pytest
 import torch
 from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
@@ -21,6 +22,7 @@ from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.systems.sb3.observe.loss import MiniBatch, Settings
 from rlstep_hooks.systems.sb3.observe.pure import is_pure
+from tests.bugs.undo import rewritten
 from tests.detection.outcomes import Clean, Detected, delay_of, note
 from tests.systems.classic.sb3_faults import FAULTS, Fault, FromSecond, nothing, rising
 from tests.systems.classic.test_sb3 import audited, codes, events_of, ppo
@@ -303,3 +305,10 @@ def test_a_loss_that_may_be_the_documented_one_has_no_other_name() -> None:
         away = 1 + roundings * 2 * torch.finfo(torch.float32).eps
         loss.arrived = {"log_probs": documented * away, "values": torch.zeros(8)}
         assert loss.like() == name
+
+
+def test_a_count_of_timesteps_that_does_not_begin_at_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = rewritten(BaseAlgorithm._setup_learn, BaseAlgorithm, "self.num_timesteps = 0", "self.num_timesteps = -1")
+    monkeypatch.setattr(BaseAlgorithm, "_setup_learn", wrong)
+    report = audited(ppo(), 128).report
+    assert [finding.code for finding in report.findings if finding.severity == "error"] == ["RLS206"]

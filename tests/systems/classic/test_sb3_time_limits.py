@@ -10,7 +10,9 @@ import pytest
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common import on_policy_algorithm
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+from tests.bugs.undo import rewritten
 from tests.mutants.operators import mutations
 from tests.mutants.sources import LivingFunctions, source_of
 from tests.systems.classic.test_sb3 import audited, codes
@@ -68,3 +70,14 @@ def test_another_value_is_found(before: str, after: str) -> None:
     assert (first.code, first.severity, first.where.rollout) == ("RLS515", "error", 0), [
         str(f) for f in report.findings
     ]
+
+
+def test_a_value_for_an_episode_that_no_time_limit_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    documented = OnPolicyAlgorithm.collect_rollouts
+    wrong = rewritten(documented, OnPolicyAlgorithm, 'and infos[idx].get("TimeLimit.truncated", False)', "and True")
+    monkeypatch.setattr(OnPolicyAlgorithm, "collect_rollouts", wrong)
+    falls = PPO(
+        "MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), n_steps=64, batch_size=32, n_epochs=1, seed=1, device="cpu"
+    )
+    report = audited(falls, 3 * 128).report
+    assert next((f.code, f.where.rollout) for f in report.findings if f.severity == "error") == ("RLS515", 0)

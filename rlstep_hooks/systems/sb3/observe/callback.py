@@ -147,7 +147,7 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
 
     def _planned(self, session: Session) -> LoopAudit:
         return LoopAudit(
-            plan_model(self.model, int(self.locals["total_timesteps"]), version("stable-baselines3")),
+            plan_model(self.model, self._asked_for(), version("stable-baselines3")),
             optimizer=self.model.policy.optimizer,
             versions=versions_of("stable-baselines3", "sb3-contrib", "gymnasium", "torch"),
             facts={"compares_settings": True, "reference_log_probs": "none"}
@@ -162,6 +162,12 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             rate_of_rollout=True,
             session=session,
         )
+
+    def _asked_for(self) -> int:
+        """Timesteps that this call of `learn` should make. Its local variable includes those of earlier calls, which it counts on from
+        unless it was asked to begin at 0 (common/base_class.py `_setup_learn`, 2.7.0 and 2.9.2)."""
+        before = 0 if self.locals.get("reset_num_timesteps", False) else int(self.model.num_timesteps)
+        return max(int(self.locals["total_timesteps"]) - before, 0)
 
     def _built(self) -> dict[str, Any]:
         try:

@@ -24,21 +24,23 @@ from rlstep_hooks.systems.sb3.observe.followed import has_own_rollouts, keeps_nu
 
 PER_OBSERVATION = 64
 """Numbers of each observation that are kept, of each part of one that is a dictionary."""
-MOST_CUT = 16
-"""Episodes of a rollout, cut by a time limit, whose last reward is computed again."""
+MOST_ENDED = 16
+"""Episodes of a rollout whose last reward is computed again; of those that a time limit cut, and of the others."""
 HALF = 0.5
 ROUNDING = 1e-5
 """Of a sum and a product in float32, relative to their terms."""
 
 
 @dataclass(frozen=True)
-class Cut:
-    """An episode that a time limit cut: the step and the environment, the reward before anything was added, the last observation."""
+class Ended:
+    """An episode that ended."""
 
     step: int
     environment: int
     reward: float
-    last: Any
+    """Before anything was added to it."""
+    last: Any = None
+    """The last observation, where a time limit cut the episode."""
 
 
 class TimestepsWatch:
@@ -50,7 +52,7 @@ class TimestepsWatch:
     def __init__(self) -> None:
         self._rewards: list[Any] | None = None
         self._steps: list[dict[str, Any]] | None = None
-        self._cut: list[Cut] = []
+        self._ended: list[Ended] = []
         self._between: dict[str, int] = {}
         """Timesteps that differ between the policy and the environment, by what differs."""
         self._returned: Any = None
@@ -64,7 +66,7 @@ class TimestepsWatch:
         self._rewards = [] if compared else None
         known = keeps_numbers(model) and not has_own_rollouts(model)
         self._steps = [] if compared and known else None
-        self._cut, self._between, self._returned, self._acted = [], {}, None, None
+        self._ended, self._between, self._returned, self._acted = [], {}, None, None
         self._inputs = {}
 
     def act(self, actions: Any) -> None:
@@ -95,7 +97,7 @@ class TimestepsWatch:
                     "done": numpy.array(given["dones"]),
                 }
             )
-            self._note_cut(given, rewards)
+            self._note_ended(given, rewards)
             self._look_between(model, given)
 
     def _look_between(self, model: Any, given: dict[str, Any]) -> None:
@@ -114,29 +116,35 @@ class TimestepsWatch:
             self._between[name] = self._between.get(name, 0) + int(differing.sum())
         self._acted, self._returned = None, picked(given["new_obs"])
 
-    def _note_cut(self, given: dict[str, Any], rewards: Any) -> None:
-        """Episodes that a time limit cut with this step, before the loop adds the value of their last observation to its reward."""
+    def _note_ended(self, given: dict[str, Any], rewards: Any) -> None:
+        """Episodes that ended with this step, before the loop adds the value of the last observation to the reward of those that a time
+        limit cut."""
         assert self._steps is not None  # asked by the caller
         for environment in numpy.flatnonzero(given["dones"]):
             info = given["infos"][environment]
-            last = info.get("terminal_observation")
-            if last is not None and info.get("TimeLimit.truncated", False) and len(self._cut) < MOST_CUT:
-                self._cut.append(Cut(len(self._steps) - 1, int(environment), float(rewards[environment]), last))
+            last = info.get("terminal_observation") if info.get("TimeLimit.truncated", False) else None
+            if sum((of.last is None) == (last is None) for of in self._ended) < MOST_ENDED:
+                place = len(self._steps) - 1, int(environment)
+                self._ended.append(Ended(*place, float(rewards[environment]), last))
 
-    def _without_value(self, model: Any) -> int:
-        """Of these episodes those whose last reward in the buffer is not its own plus gamma times that value.
+    def _with_other_last(self, model: Any) -> int:
+        """Of these episodes those whose last reward in the buffer is another than its own, plus gamma times that value for one that was cut.
 
         The policy is asked once more where it is Stable-Baselines3's own, which computes the same each time.
         """
         policy = model.policy
         own = all(type(of).__module__.startswith("stable_baselines3.") for of in (policy, policy.features_extractor))
         wrong = 0
-        for cut in self._cut if own else ():
-            with torch.no_grad():
-                value = float(policy.predict_values(policy.obs_to_tensor(cut.last)[0])[0])
-            wanted = cut.reward + model.gamma * value
-            kept = float(model.rollout_buffer.rewards[cut.step, cut.environment])
-            wrong += abs(kept - wanted) > ROUNDING * (abs(cut.reward) + abs(value) + 1)
+        for ended in self._ended:
+            value = 0.0
+            if ended.last is not None:
+                if not own:
+                    continue
+                with torch.no_grad():
+                    value = float(policy.predict_values(policy.obs_to_tensor(ended.last)[0])[0])
+            wanted = ended.reward + model.gamma * value
+            kept = float(model.rollout_buffer.rewards[ended.step, ended.environment])
+            wrong += abs(kept - wanted) > ROUNDING * (abs(ended.reward) + abs(value) + 1)
         return wrong
 
     def _began(self, starts: Any) -> Any:
@@ -151,9 +159,9 @@ class TimestepsWatch:
         found: dict[str, Any] = {}
         if rewards and keeps_numbers(model) and len(rewards) == len(buffer.rewards):
             found["rewards_moved"] = int(_differ(numpy.asarray(rewards), buffer.rewards).sum())
-        if self._cut and keeps_numbers(model) and steps and len(steps) == len(buffer.rewards):
-            found["rewards_moved"] = found.get("rewards_moved", 0) + self._without_value(model)
-        self._cut = []
+        if self._ended and keeps_numbers(model) and steps and len(steps) == len(buffer.rewards):
+            found["rewards_moved"] = found.get("rewards_moved", 0) + self._with_other_last(model)
+        self._ended = []
         if not steps or len(steps) != len(buffer.rewards):
             return found
         kept = {
