@@ -128,7 +128,7 @@ class TimestepsWatch:
                 self._ended.append(Ended(*place, float(rewards[environment]), last))
 
     def _with_other_last(self, model: Any) -> int:
-        """Of these episodes those whose last reward in the buffer is another than its own, plus gamma times that value where it was cut.
+        """Of these episodes those whose last reward in the buffer is not its own, plus gamma times that value where it was cut.
 
         The policy is asked once more where it is Stable-Baselines3's own, which computes the same each time.
         """
