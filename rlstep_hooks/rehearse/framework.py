@@ -10,6 +10,8 @@ What its hooks say in the child is what the table at the end is made of (`messag
 - `set`, when the rows are known: `rows`, a checksum that is the same in the first and in the resumed run.
 - `drawn`, at each rollout: `rows`, a checksum for each row that it draws.
 - `reward`: what reward functions gave, as text, and `signal`, whether rewards differ; at the level "problem" what one did wrong.
+- `completions`, when the real settings are known: `tokens`, how many a completion may have.
+- `asked`: what came of other texts that a reward function was asked about (`rewards.Watched`).
 - `settings`, `rows`: what is wrong with the launch's own settings or rows, as text.
 - `model`, `data`, `left out`: what stands in for what, as text.
 - `learning rate`, over the updates of the whole run: text, and `own`, whether the script built the schedule.

@@ -1,4 +1,4 @@
-"""The user's reward functions, called as they are, and asked once more about what any model may give: nothing, and a row's own answer.
+"""The user's reward functions, watched where their framework calls them, and asked about texts that any model may give.
 
 A system says how its framework calls them (`Call`) and what they must give. What they gave is said line by line, because they may be
 called in many processes; `sum_up` says at the end what it was like.
@@ -6,10 +6,15 @@ called in many processes; `sum_up` says at the end what it was like.
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.rehearse.asked.asking import is_asked
+from rlstep_hooks.rehearse.asked.review import Asked, Subject, review
+from rlstep_hooks.rehearse.asked.witnesses import Row, witnesses
 from rlstep_hooks.rehearse.messages import described, said, say, say_once, settings
 
 if TYPE_CHECKING:
@@ -17,26 +22,14 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.rehearse.messages import Level
 
-    Ask = Callable[[Sequence[int], Sequence[str | None]], Any]
-
-FORMS = (
-    "{}",
-    "#### {}",
-    "\\boxed{{{}}}",
-    "Answer: {}",
-    "Answer: \\boxed{{{}}}",
-    "The answer is {}.",
-    "<think>so</think>\n{}",
-    "<think>so</think><answer>{}</answer>",
-    "<think>\nso\n</think>\n\\boxed{{{}}}",
-    "<think>\nso\n</think>\n<answer>\n{}\n</answer>",
-    "<reasoning>\nso\n</reasoning>\n<answer>\n{}\n</answer>\n",
-)
-"""Forms in which completions usually give an answer."""
 _SHOWN = 300
 """Characters of a completion that a message shows."""
-_ASKED = 4
-"""Completions after which a function is not asked about more rows' own answers."""
+_LATER = 64
+"""Completions among which a second row with another answer is looked for."""
+_LONGEST = 8192
+"""Tokens of the longest text that is asked about, however long completions may be."""
+_USUAL = 1024
+"""Tokens of a completion where the launch's own limit is not known."""
 
 
 class WrongRewardsError(ValueError):
@@ -48,33 +41,28 @@ class Call:
     """One call that the framework makes of a reward function."""
 
     completions: Sequence[Any]
-    columns: Sequence[Sequence[Any]] = ()
-    """Columns of the rows, any of which may hold the answers: of each, a value for each completion."""
-    ask: Ask | None = None
+    rows: Sequence[Row] = ()
+    """The row of each completion; none where they are not known."""
+    ask: Callable[[Sequence[int], Sequence[str | None]], Any] | None = None
     """What the function gives to some of these completions, by their places, with texts in their stead (None: as it is).
 
-    None for what is not asked: a coroutine."""
+    None for what is not asked: an agent's conversation with a model."""
+    is_coroutine: bool = False
+    """Whether asking starts an event loop, which only a process of its own has room for."""
 
-    def answers(self) -> Iterator[list[str]]:
-        """Texts that give each row's own answer, in one form and of one column after another."""
-        for column in self.columns:
-            for form in FORMS:
-                yield [form.format(str(value).rpartition("#### ")[2].strip("$")) for value in column]
-            yield [str(value) for value in column]
-
-    def raises(self, row: int, text: str | None, kind: type[Exception] = Exception) -> bool:
-        """Whether the function raises on one row alone."""
+    def raises(self, place: int, text: str | None, kind: type[Exception] = Exception) -> bool:
+        """Whether the function raises on one completion alone."""
         try:
-            if self.ask is not None:
-                self.ask([row], [text])
+            if self.ask is not None and not self.is_coroutine:
+                self.ask([place], [text])
         except Exception as error:  # noqa: BLE001 - that is the question
             return isinstance(error, kind)
         return False
 
     def culprits(self, kind: type[Exception]) -> list[int]:
-        """The rows on which the function raised, each asked alone where there are several."""
-        rows = range(len(self.completions))
-        return [row for row in rows if len(rows) == 1 or self.raises(row, None, kind)]
+        """The completions on which the function raised, each asked alone where there are several."""
+        places = range(len(self.completions))
+        return [place for place in places if len(places) == 1 or self.raises(place, None, kind)]
 
 
 class Watched:
@@ -91,8 +79,11 @@ class Watched:
         self._name = name
         self._rewards_of = rewards_of
         self._waits = waits
-        self._asked = 0
-        self._seen: set[float] = set()
+        self._seen = 0
+        self._first: Subject | None = None
+        self._done = False
+        self._found: set[str] = set()
+        self._asking = threading.Lock()
 
     @contextmanager
     def calling(self, call: Call) -> Iterator[None]:
@@ -100,47 +91,67 @@ class Watched:
         try:
             yield
         except Exception as error:
-            self._raised(call, error)
+            if not is_asked():
+                self._raised(call, error)
             raise
 
-    def gave(self, call: Call, found: Any) -> None:
-        """Look at what the call gave, and ask once more."""
+    def gave(self, call: Call, found: Any, seconds: float = 0.0) -> None:
+        """Look at what the call gave, and ask about other texts.
+
+        Args:
+            call: The call.
+            found: What the function returned.
+            seconds: How long it took.
+        """
+        if is_asked():  # a function of the framework's that the user's own calls
+            return
         try:
             rewards = self._rewards_of(found, len(call.completions))
         except WrongRewardsError as error:
             self._wrong(str(error))
             return
         say("rewarded", name=self._name, rewards=rewards)
-        self._seen.update(value for value in rewards if value is not None)
-        if call.ask is None:
+        # Frameworks call from many threads; one of them asks.
+        if call.ask is None or self._done or not self._asking.acquire(blocking=False):
             return
-        if not self._asked:
-            self._ask_about_nothing(call.ask, len(rewards))
-        if self._asked < _ASKED:
-            self._ask_about_answers(call.ask, call)
-        self._asked += len(call.completions)
-
-    def _ask_about_nothing(self, ask: Ask, rows: int) -> None:
-        """A model may always end at once."""
         try:
-            ask(range(rows), ["", *[None] * (rows - 1)])
-        except Exception as error:  # noqa: BLE001 - this call is no part of the run
-            self._say(f"raises {described(error)} on an empty completion", "problem")
+            self._ask(call, seconds)
+        finally:
+            self._asking.release()
 
-    def _ask_about_answers(self, ask: Ask, call: Call) -> None:
-        """Whether the function tells the rows' own answers from other completions; not asked where it told those apart."""
-        given: set[float] | None = None
-        for texts in call.answers():
-            if len(self._seen) > 1:
-                break
-            try:
-                rewards = self._rewards_of(ask(range(len(texts)), texts), len(texts))
-            except Exception:  # noqa: BLE001 - not an answer in this form
+    def _ask(self, call: Call, seconds: float) -> None:
+        """Ask in one row at the first call, and in two as soon as a row with another answer is there, which is wrong in the first."""
+        subjects = self._subjects(call, seconds)
+        first = self._first or subjects[0]
+        other = next((each for each in subjects if _differ(first.row, each.row)), None)
+        self._seen += len(call.completions)
+        self._done = other is not None or self._seen >= _LATER
+        if other is None and self._first is not None:
+            return
+        self._first = first
+        longest = min(longest_completion(), _LONGEST)
+        found = review([first, other] if other else [first], longest=longest, seconds=settings().budget / 2)
+        if found.refused:
+            self._done = True
+            say("asked", found.refused, name=self._name, refused=True)
+            return
+        values = [(each.told, each.kind == "right", value) for each, value in found.given.items() if value is not None]
+        say("asked", found.summary, name=self._name, refused=False, rewards=values)
+        for each in found.judged:
+            if each.about in self._found:
                 continue
-            given = {value for value in rewards if value is not None} | (given or set())
-            self._seen |= given
-        if given is not None:
-            say("rewarded answers", name=self._name, rewards=sorted(given))
+            self._found.add(each.about)
+            text = f"{self._name} {each.text}"
+            say_once("reward", text, level=each.level, name=self._name, asked=True)
+
+    def _subjects(self, call: Call, seconds: float) -> list[Subject]:
+        asked = Asked(
+            ask=lambda places, texts: self._rewards_of(call.ask(places, texts) if call.ask else None, len(places)),
+            completions=[str(each) for each in call.completions],
+            seconds=seconds,
+        )
+        rows = call.rows or [Row()] * len(call.completions)
+        return [Subject(call=asked, place=place, row=row) for place, row in enumerate(rows)]
 
     def _raised(self, call: Call, error: Exception) -> None:
         """Say what the function raised; on rows that were made, only what some completions raise is its own fault."""
@@ -148,8 +159,8 @@ class Watched:
             self._wrong(f"needs what is not here: {described(error)}", "impossible")
             return
         text, culprits = f"raised {described(error)}", call.culprits(type(error))
-        if _made() and call.ask is not None and len(culprits) == len(call.completions):
-            texts = {text for texts in call.answers() for text in texts[:1]}
+        if _made() and call.ask is not None and not call.is_coroutine and len(culprits) == len(call.completions):
+            texts = {each.text for each in witnesses(call.rows[:1], longest=1) if each.kind == "right"}
             if all(call.raises(0, text) for text in ("", "42", *texts)):
                 remedy = "give its files, --columns or --online"
                 self._wrong(f"{text} on every row, and the rows were made: {remedy}", "impossible")
@@ -164,6 +175,30 @@ class Watched:
 
     def _say(self, text: str, level: Level) -> None:
         say_once("reward", f"{self._name} {text}", level=level, name=self._name)
+
+
+@contextmanager
+def timed() -> Iterator[Callable[[], float]]:
+    """Seconds since it was entered."""
+    began = time.monotonic()
+    yield lambda: time.monotonic() - began
+
+
+def completions_may_have(tokens: int) -> None:
+    """Say how long a completion of the real launch may be."""
+    say("completions", tokens=tokens)
+
+
+def longest_completion() -> int:
+    """Tokens that a completion of the real launch may have."""
+    told = [each.values["tokens"] for each in said(settings()) if each.topic == "completions"]
+    return int(told[-1]) if told else _USUAL
+
+
+def _differ(one: Row, other: Row) -> bool:
+    """Whether two rows have different answers under one name."""
+    ones, others = one.answers(), other.answers()
+    return any(ones[name][0] != others[name][0] for name in ones if name in others)
 
 
 def _made() -> bool:
@@ -184,11 +219,14 @@ def sum_up() -> None:
         if len(values) > 1:
             say("reward", f"{name}: different rewards for {len(rewards)} completions", signal=True, name=name)
             continue
-        answers = [each for each in told if each.topic == "rewarded answers" and each.values["name"] == name]
-        differs = any(set(each.values["rewards"]) - values for each in answers)
         value = f"{min(values):g}" if values else "none"
-        more = ", and for the rows' own answers too" if answers else "; it was not asked about the rows' own answers"
-        more = "; it does differ on the rows' own answers" if differs else more
+        asked = [
+            pair
+            for each in told
+            if each.topic == "asked" and each.values["name"] == name
+            for pair in each.values.get("rewards", ())
+        ]
+        differs, more = _beyond(values, asked)
         say(
             "reward",
             f"{name} gave {value} for each of {len(rewards)} completions of a random model{more}",
@@ -196,3 +234,15 @@ def sum_up() -> None:
             signal=differs,
             name=name,
         )
+
+
+def _beyond(values: set[float], asked: Sequence[Sequence[Any]]) -> tuple[bool, str]:
+    """Whether a function that gave one value to all completions gave another one to any text that it was asked about, in words."""
+    if any(right and value not in values for _, right, value in asked):
+        return True, "; it does differ on the rows' own answers"
+    other = next((told for told, _, value in asked if value not in values), None)
+    if other is not None:
+        return True, f"; it does differ on {other}"
+    if any(right for _, right, _ in asked):
+        return False, ", and for the rows' own answers too"
+    return False, "; it was not asked about the rows' own answers"

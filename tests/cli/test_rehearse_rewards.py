@@ -3,93 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import pytest
 
-from rlstep_hooks.rehearse.messages import VARIABLE, Rehearsal, said, say, say_once, settings
-from rlstep_hooks.rehearse.rewards import FORMS, sum_up
+from rlstep_hooks.rehearse.asked.witnesses import FORMS
+from rlstep_hooks.rehearse.messages import Rehearsal, said, say
+from rlstep_hooks.rehearse.rewards import sum_up
 from rlstep_hooks.systems.openrlhf.rehearse.rewards import watch as watch_openrlhf
 from rlstep_hooks.systems.openrlhf.rehearse.rewards import watch_agent
 from rlstep_hooks.systems.trl.rehearse.rewards import watch as watch_trl
-from rlstep_hooks.systems.verl.rehearse.rewards import watch_custom
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Judge = Callable[[str, str], float]
+from tests.cli.rewards import Sample, every_framework, in_trl, in_verl, verl_function
 
 
-@pytest.fixture
-def rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rehearsal]:
-    """This process as a child of a rehearsal."""
-    made = Rehearsal(rehearsed_by="", folder=str(tmp_path), user_folder=str(tmp_path))
-    file = tmp_path / "rehearsal.json"
-    file.write_bytes(msgspec.json.encode(made))
-    monkeypatch.setenv(VARIABLE, str(file))
-    caches = (settings, say_once)
-    for each in caches:
-        each.cache_clear()
-    yield made
-    for each in caches:
-        each.cache_clear()
-
-
-def in_trl(judge: Judge, completions: list[str], answer: str) -> None:
-    """TRL calls once with all completions, whose texts are in messages where the prompts are."""
-
-    def reward(prompts: list[Any], completions: list[Any], answer: list[str], **kwargs: Any) -> list[float]:
-        return [judge(each[0]["content"], right) for each, right in zip(completions, answer, strict=True)]
-
-    watch_trl(reward)(
-        prompts=["1 + 1 = "] * len(completions),
-        completions=[[{"role": "assistant", "content": each}] for each in completions],
-        completion_ids=[[1]] * len(completions),
-        answer=[answer] * len(completions),
-        trainer_state=None,
-    )
-
-
-def in_verl(judge: Judge, completions: list[str], answer: str) -> None:
-    """verl calls with one completion at a time, through a partial of its own."""
-
-    def reward(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> dict[str, float]:
-        return {"score": judge(solution_str, ground_truth)}
-
-    function = verl_function(reward)
-    for each in completions:
-        function(data_source="own", solution_str=each, ground_truth=answer)
-
-
-def verl_function(reward: Any) -> Any:
-    """A function as verl's reward manager gets it."""
-
-    async def awaited(raw: Any, **more: Any) -> Any:
-        return await raw(**more)
-
-    call = awaited if inspect.iscoroutinefunction(reward) else lambda raw, **more: raw(**more)
-    module = SimpleNamespace(get_custom_reward_fn=lambda: partial(call, reward))
-    watch_custom(module)
-    return module.get_custom_reward_fn()
-
-
-def in_openrlhf(judge: Judge, completions: list[str], answer: str) -> None:
-    """OpenRLHF calls with lists of one."""
-
-    def reward(queries: list[str], prompts: list[str], labels: list[str]) -> dict[str, list[float]]:
-        return {"rewards": [judge(queries[0][len(prompts[0]) :], labels[0])]}
-
-    function = watch_openrlhf(reward)
-    for each in completions:
-        function([f"1 + 1 = {each}"], ["1 + 1 = "], [answer])
-
-
-every_framework = pytest.mark.parametrize("run", [in_trl, in_verl, in_openrlhf])
+def samples(completions: list[str], answer: str) -> list[Sample]:
+    return [Sample(each, answer) for each in completions]
 
 
 def rewards_said(rehearsal: Rehearsal) -> list[tuple[str, str]]:
@@ -99,7 +28,7 @@ def rewards_said(rehearsal: Rehearsal) -> list[tuple[str, str]]:
 
 @every_framework
 def test_rewards_that_differ_are_a_signal(rehearsal: Rehearsal, run: Any) -> None:
-    run(lambda text, _: len(text), ["a", "bcd"], "2")
+    run(lambda text, _: len(text), samples(["a", "bcd"], "2"))
     assert rewards_said(rehearsal) == [("fact", "reward: different rewards for 2 completions")]
 
 
@@ -109,7 +38,7 @@ def test_rewards_that_differ_are_a_signal(rehearsal: Rehearsal, run: Any) -> Non
 def test_a_function_that_wants_any_usual_form_tells_the_rows_own_answers(
     rehearsal: Rehearsal, run: Any, form: str, answer: str
 ) -> None:
-    run(lambda text, _: float(text == form.format("2")), ["a", "bcd"], answer)
+    run(lambda text, _: float(text == form.format("2")), samples(["a", "bcd"], answer))
     ((level, text),) = rewards_said(rehearsal)
     words = "reward gave 0 for each of 2 completions of a random model; it does differ on the rows' own answers"
     assert (level, text) == ("fact", words)
@@ -117,20 +46,20 @@ def test_a_function_that_wants_any_usual_form_tells_the_rows_own_answers(
 
 @every_framework
 def test_a_function_that_wants_the_rows_own_text_tells_it(rehearsal: Rehearsal, run: Any) -> None:
-    run(lambda text, answer: float(text == answer), ["a", "bcd"], "1 and 1 more\n#### 2")
+    run(lambda text, answer: float(text == answer), samples(["a", "bcd"], "1 and 1 more\n#### 2"))
     assert [level for level, _ in rewards_said(rehearsal)] == ["fact"]
 
 
 @every_framework
 def test_a_constant_reward_is_a_doubt(rehearsal: Rehearsal, run: Any) -> None:
-    run(lambda text, answer: 1.0, ["a", "bcd"], "2")
+    run(lambda text, answer: 1.0, samples(["a", "bcd"], "2"))
     words = "reward gave 1 for each of 2 completions of a random model, and for the rows' own answers too"
     assert rewards_said(rehearsal) == [("warning", words)]
 
 
 @every_framework
 def test_a_function_that_an_empty_completion_breaks_is_wrong(rehearsal: Rehearsal, run: Any) -> None:
-    run(lambda text, _: ord(text[0]), ["a", "bcd"], "2")
+    run(lambda text, _: ord(text[0]), samples(["a", "bcd"], "2"))
     words = "reward raises IndexError: string index out of range on an empty completion"
     assert rewards_said(rehearsal) == [("problem", words)]
 
@@ -138,7 +67,7 @@ def test_a_function_that_an_empty_completion_breaks_is_wrong(rehearsal: Rehearsa
 @every_framework
 def test_the_completion_that_a_function_raises_on_is_shown(rehearsal: Rehearsal, run: Any) -> None:
     with pytest.raises(ValueError, match="could not convert"):
-        run(lambda text, _: float(text), ["3", "bcd"], "2")
+        run(lambda text, _: float(text), samples(["3", "bcd"], "2"))
     shown = [{"role": "assistant", "content": "bcd"}] if run is in_trl else "bcd"
     words = f"reward raised ValueError: could not convert string to float: 'bcd' on the completion {str(shown)!r}"
     assert rewards_said(rehearsal)[-1] == ("problem", words)
@@ -156,7 +85,7 @@ def test_on_made_rows_only_what_no_completion_helps_is_put_down_to_them(
 
     say("data", "512 rows made", level="replaced", columns=["question"])
     with pytest.raises((KeyError, ValueError)):
-        run(judge, ["ab", "bcd"], "2")
+        run(judge, samples(["ab", "bcd"], "2"))
     ((said_level, text),) = rewards_said(rehearsal)
     assert said_level == level
     assert ("on every row, and the rows were made" in text) is strict
@@ -168,7 +97,7 @@ def test_a_package_that_a_function_lacks_is_no_fault_of_the_launch(rehearsal: Re
         raise ModuleNotFoundError("No module named 'math_verify'")
 
     with pytest.raises(ImportError):
-        run(judge, ["a"], "2")
+        run(judge, samples(["a"], "2"))
     words = "reward needs what is not here: ModuleNotFoundError: No module named 'math_verify'"
     assert rewards_said(rehearsal) == [("impossible", words)]
 
@@ -215,7 +144,7 @@ def test_what_a_framework_does_not_take_is_wrong(rehearsal: Rehearsal) -> None:
     assert stops == ["no_score", "words", "bare", "two"]
 
 
-def test_coroutines_and_agents_are_watched_and_not_asked_again(rehearsal: Rehearsal) -> None:
+def test_coroutines_and_agents_are_called_once_in_the_run_itself(rehearsal: Rehearsal) -> None:
     calls: list[str] = []
 
     async def judged(completions: list[str], **kwargs: Any) -> list[float | None]:
@@ -242,7 +171,7 @@ def test_coroutines_and_agents_are_watched_and_not_asked_again(rehearsal: Rehear
     with pytest.raises(RuntimeError):
         asyncio.run(agent.execute(reward=0.0))
     assert calls == ["judged", "scored", "agent"]
-    words = "judged gave 1 for each of 2 completions of a random model; it was not asked about the rows' own answers"
+    words = "judged gave 1 for each of 2 completions of a random model, and for the rows' own answers too"
     assert rewards_said(rehearsal) == [
         ("problem", "scored raised ValueError: could not convert string to float: 'a' on the completion 'a'"),
         ("problem", "the agent raised RuntimeError: no reward"),
@@ -252,5 +181,5 @@ def test_coroutines_and_agents_are_watched_and_not_asked_again(rehearsal: Rehear
 
 def test_what_a_function_gave_in_several_processes_is_summed_up(rehearsal: Rehearsal) -> None:
     for value in (0.0, 1.0):  # one for each process, constant in each
-        in_verl(lambda text, _, value=value: value, ["a", "b"], "2")  # type: ignore[misc]
+        in_verl(lambda text, _, value=value: value, samples(["a", "b"], "2"))  # type: ignore[misc]
     assert rewards_said(rehearsal) == [("fact", "reward: different rewards for 4 completions")]

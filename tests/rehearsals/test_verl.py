@@ -23,6 +23,7 @@ def test_a_healthy_launch_is_proved(tmp_path: Path) -> None:
         "lags of the old log-probs": "proved",
         "order and arithmetic of the updates": "proved",
         "reward signal": "proved",
+        "the reward function": "proved",
         "learning rate of the whole run": "proved",
         "resume from a checkpoint": "proved",
     }

@@ -38,6 +38,8 @@ _OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
 _OF_RESUMES = "RLS7"
 """The hundred of rules about resuming: what they warn of in the resumed run is not proved by it."""
 
+_FUNCTION = "the reward function"
+
 _OF_THIS_MACHINE = (
     "ModuleNotFoundError", "ImportError", "PackageNotFoundError", "FileNotFoundError", "not compiled with CUDA", "No CUDA GPUs",
     "Found no NVIDIA driver",
@@ -250,13 +252,27 @@ def _of(part: Part, topic: str, what: str) -> list[Line]:
 def _rewards(part: Part) -> list[Line]:
     told = part.of("reward")
     wrong = list(dict.fromkeys(each.text for each in told if each.level == "problem"))
-    lines = [Line(what="the reward function", state="wrong", detail=text) for text in wrong]
+    lines = [Line(what=_FUNCTION, state="wrong", detail=text) for text in wrong]
     for each in told:
         if each.level != "problem":
             state: State = "proved" if each.values.get("signal") and "different" in each.text else "not proved"
             state = "doubtful" if each.level == "warning" else state
-            lines.append(Line(what="reward signal", state=state, detail=each.text))
-    return lines
+            what = _FUNCTION if each.values.get("asked") else "reward signal"
+            lines.append(Line(what=what, state=state, detail=each.text))
+    return lines + _asked(part)
+
+
+def _asked(part: Part) -> list[Line]:
+    """What came of the other texts that a function was asked about the last time; nothing where that was wrong or doubtful."""
+    named = {
+        each.values.get("name") for each in part.of("reward") if each.level == "problem" or each.values.get("asked")
+    }
+    last = {each.values["name"]: each for each in part.of("asked")}
+    return [
+        Line(what=_FUNCTION, state="not proved" if each.values["refused"] else "proved", detail=f"{name}: {each.text}")
+        for name, each in last.items()
+        if name not in named
+    ]
 
 
 def _tools(part: Part) -> list[Line]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from rlstep_hooks.rehearse.asked.witnesses import Row
 from rlstep_hooks.rehearse.messages import say_once, settings
-from rlstep_hooks.rehearse.rewards import Call, Watched, WrongRewardsError
+from rlstep_hooks.rehearse.rewards import Call, Watched, WrongRewardsError, timed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,10 +73,11 @@ def watch(function: Any) -> Any:
             return function(given, prompts, labels)
 
         query, prompt = str(queries[0]), str(prompts[0])
-        call = Call(completions=[query.removeprefix(prompt)], columns=[labels], ask=ask)
-        with watched.calling(call):
+        row = Row(prompt=prompt, columns=(("label", labels[0]),))
+        call = Call(completions=[query.removeprefix(prompt)], rows=[row], ask=ask)
+        with watched.calling(call), timed() as seconds:
             found = function(queries, prompts, labels)
-        watched.gave(call, found)
+        watched.gave(call, found, seconds())
         return found
 
     return called

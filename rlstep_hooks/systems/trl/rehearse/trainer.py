@@ -24,7 +24,7 @@ from rlstep_hooks.rehearse import data
 from rlstep_hooks.rehearse.aside import save_aside
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.rate import zero_from
-from rlstep_hooks.rehearse.rewards import sum_up
+from rlstep_hooks.rehearse.rewards import completions_may_have, sum_up
 from rlstep_hooks.systems.trl.rehearse.rewards import watch
 from rlstep_hooks.systems.trl.rehearse.sizes import Shrunk, Sizes, rows_for, shrink
 from rlstep_hooks.systems.trl.rehearse.tools import probe
@@ -218,12 +218,22 @@ def _around_init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
         given["args"] = config
     if hasattr(config, _FIELDS):
         real = _real_config(config)
+        if real.config.max_completion_length:
+            completions_may_have(int(real.config.max_completion_length))
         given["train_dataset"], given["eval_dataset"] = _shorten(
             config, real, given.get("train_dataset"), given.get("eval_dataset")
         )
     functions = given.get("reward_funcs")
     if functions is not None:
-        given["reward_funcs"] = list(map(watch, functions)) if isinstance(functions, list) else watch(functions)
+
+        def tokens_of(text: str) -> list[int]:
+            tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+            found: list[int] = tokenizer(text=text, add_special_tokens=False)["input_ids"]
+            return found
+
+        several = isinstance(functions, list)
+        watched = [watch(function, tokens_of) for function in (functions if several else [functions])]
+        given["reward_funcs"] = watched if several else watched[0]
     wrapped(*bound.args, **bound.kwargs)
     trainer._rlstep_small = True
     probe(given.get("tools") or ())

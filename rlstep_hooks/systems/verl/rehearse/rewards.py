@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from rlstep_hooks.rehearse.asked.witnesses import Row
 from rlstep_hooks.rehearse.messages import described, say
-from rlstep_hooks.rehearse.rewards import Call, Watched, WrongRewardsError
+from rlstep_hooks.rehearse.rewards import Call, Watched, WrongRewardsError, timed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_QUESTIONS = ("question", "problem", "prompt", "query")
+"""Where rows keep the prompt besides the messages, which verl does not give to a reward function."""
 
 
 def watch_custom(module: Any) -> None:
@@ -45,10 +50,10 @@ def _around_custom(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "func", None)):
 
         async def awaited(*args: Any, **given: Any) -> Any:
-            call = Call(completions=[given.get("solution_str", "")])
-            with watched.calling(call):
+            call = _call_of(function, args, given, is_coroutine=True)
+            with watched.calling(call), timed() as seconds:
                 found = await function(*args, **given)
-            watched.gave(call, found)
+            watched.gave(call, found, seconds())
             return found
 
         return awaited
@@ -64,16 +69,28 @@ def _watched(name: str) -> Watched:
 
 
 def _called(watched: Watched, function: Any, args: Any, given: dict[str, Any]) -> Any:
-    def ask(places: Sequence[int], texts: Sequence[str | None]) -> Any:
-        return function(*args, **given if texts[0] is None else {**given, "solution_str": texts[0]})
-
-    answer = given.get("ground_truth")
-    columns = [[answer]] if isinstance(answer, str | int | float) else []
-    call = Call(completions=[given.get("solution_str", "")], columns=columns, ask=ask)
-    with watched.calling(call):
+    call = _call_of(function, args, given)
+    with watched.calling(call), timed() as seconds:
         found = function(*args, **given)
-    watched.gave(call, found)
+    watched.gave(call, found, seconds())
     return found
+
+
+def _call_of(function: Any, args: Any, given: dict[str, Any], *, is_coroutine: bool = False) -> Call:
+    if "solution_str" not in given:  # a manager of the user's own
+        return Call(completions=[""])
+
+    def ask(places: Sequence[int], texts: Sequence[str | None]) -> Any:
+        # A copy: verl gives what a function changes in its row to that function alone.
+        extra = {"extra_info": dict(given["extra_info"])} if isinstance(given.get("extra_info"), dict) else {}
+        answer = given["solution_str"] if texts[0] is None else texts[0]
+        found = function(*args, **{**given, **extra, "solution_str": answer})
+        return asyncio.run(found) if is_coroutine else found
+
+    extra = given.get("extra_info") or {}
+    prompt = next((str(extra[name]) for name in _QUESTIONS if extra.get(name)), "") if isinstance(extra, dict) else ""
+    row = Row(prompt=prompt, columns=(("ground_truth", given.get("ground_truth")),))
+    return Call(completions=[given["solution_str"]], rows=[row], ask=ask, is_coroutine=is_coroutine)
 
 
 def _rewards_of(found: Any, wanted: int) -> list[float | None]:
