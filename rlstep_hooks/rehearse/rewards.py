@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.rehearse.asked.asking import is_asked
+from rlstep_hooks.rehearse.asked.forms import forms_in
 from rlstep_hooks.rehearse.asked.review import Asked, Subject, review
 from rlstep_hooks.rehearse.asked.witnesses import Row, witnesses
 from rlstep_hooks.rehearse.messages import described, said, say, say_once, settings
@@ -68,16 +69,25 @@ class Call:
 class Watched:
     """What one reward function does in this process."""
 
-    def __init__(self, name: str, rewards_of: Callable[[Any, int], list[float | None]], *, waits: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        rewards_of: Callable[[Any, int], list[float | None]],
+        *,
+        function: Any = None,
+        waits: bool = False,
+    ) -> None:
         """Watch a function.
 
         Args:
             name: What messages call it.
             rewards_of: What it gave, and for how many completions -> the rewards. Raises `WrongRewardsError`.
+            function: The user's own, whose texts may name the form of an answer; None where there is none.
             waits: Whether the framework may wait without end for a reward that never comes, so that the run must be stopped.
         """
         self._name = name
         self._rewards_of = rewards_of
+        self._forms = forms_in(function)
         self._waits = waits
         self._seen = 0
         self._first: Subject | None = None
@@ -130,7 +140,9 @@ class Watched:
             return
         self._first = first
         longest = min(longest_completion(), _LONGEST)
-        found = review([first, other] if other else [first], longest=longest, seconds=settings().budget / 2)
+        found = review(
+            [first, other] if other else [first], longest=longest, seconds=settings().budget / 2, forms=self._forms
+        )
         if found.refused:
             self._done = True
             say("asked", found.refused, name=self._name, refused=True)

@@ -326,3 +326,52 @@ def test_what_a_function_gives_elsewhere_decides_whether_it_is_constant(rehearsa
         ("fact", f"penalty gave 0 for each of 4 completions of a random model; {beyond}"),
         ("warning", "flat gave 1 for each of 4 completions of a random model, and for the rows' own answers too"),
     ]
+
+
+OPENING, CLOSING = "<SOLUTION>", "</SOLUTION>"
+PATTERN = re.compile(rf"^<plan>.+?</plan>.*?{OPENING}(.+?){CLOSING}", re.DOTALL)
+
+
+def between(text: str) -> str | None:
+    """What stands between the tags that this file names."""
+    return text.split(OPENING)[1].split(CLOSING)[0] if OPENING in text and CLOSING in text else None
+
+
+class Matching:
+    """A reward that is an object, with its tags in a pattern of the file."""
+
+    def __call__(self, completions: list[Any], answer: list[str], **kwargs: Any) -> list[float]:
+        """1 for the right answer after a plan."""
+        found = [PATTERN.match(each[0]["content"]) for each in completions]
+        return [float(each is not None and each.group(1) == right) for each, right in zip(found, answer, strict=True)]
+
+
+def test_the_tags_that_a_function_names_are_a_form_of_its_answers(rehearsal: Rehearsal) -> None:
+    in_verl(lambda text, answer: float(between(text) == answer), SAMPLES)
+    assert "('<SOLUTION>...</SOLUTION>': 1 against 0)" in told(rehearsal)
+    in_openrlhf(lambda text, answer: float(between(text) == answer), SAMPLES)
+    assert "('<SOLUTION>...</SOLUTION>': 1 against 0)" in told(rehearsal)
+    in_trl_batch(Matching(), SAMPLES)
+    assert "('<plan>so</plan><SOLUTION>...</SOLUTION>': 1 against 0)" in told(rehearsal)
+
+
+def test_an_expression_of_a_puzzles_own_numbers_that_no_machine_evaluates_is_named(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(review, "EACH", 1.0)
+
+    def judge(text: str, truth: Any) -> float:
+        found = re.search("<answer>([0-9*+/() -]+)</answer>", text)
+        numbers = sorted(map(int, re.findall("[0-9]+", found.group(1)))) if found else []
+        return float(
+            found is not None and numbers == sorted(truth["numbers"]) and eval(found.group(1)) == truth["target"]
+        )
+
+    samples: Any = [
+        Sample("so", {"target": 98, "numbers": [44, 19, 35]}),  # type: ignore[arg-type]
+        Sample("so", {"target": 62, "numbers": [7, 50, 5]}),  # type: ignore[arg-type]
+    ]
+    in_verl(judge, samples)
+    words = "gave no answer within 1 s on the number '<answer>19**35**44</answer>', where the run's own call took"
+    assert words in doubts(rehearsal)[0][1]
+    assert len(doubts(rehearsal)) == 1

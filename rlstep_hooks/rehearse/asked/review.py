@@ -62,13 +62,14 @@ class Review:
     """What each text got that got something."""
 
 
-def review(subjects: Sequence[Subject], *, longest: int, seconds: float) -> Review:
+def review(subjects: Sequence[Subject], *, longest: int, seconds: float, forms: Sequence[str] = ()) -> Review:
     """Ask a function about other texts in the place of completions that it was called with.
 
     Args:
         subjects: One row, or two with different answers.
         longest: Tokens that a completion of the real launch may have.
         seconds: How long all of it may take.
+        forms: Forms of answers that the function names.
     """
     call = subjects[0].call
     limits = Limits(each=max(EACH, EACH * call.seconds), until=time.monotonic() + seconds)
@@ -96,7 +97,7 @@ def review(subjects: Sequence[Subject], *, longest: int, seconds: float) -> Revi
         else None,
         completions=call.completions,
     )
-    given = _asked_about(subjects, witnesses([each.row for each in subjects], longest=longest), limits)
+    given = _asked_about(subjects, witnesses([each.row for each in subjects], longest=longest, forms=forms), limits)
     right = right_of(given) if batch.is_comparable and len(subjects) > 1 else None
     judged = [*of_batch(batch), *of_failures(given, call.seconds)]
     if right is not None:

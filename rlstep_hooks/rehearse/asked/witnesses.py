@@ -79,13 +79,15 @@ class Witness:
     in these can be compared."""
 
 
-def witnesses(rows: Sequence[Row], *, longest: int) -> list[Witness]:
+def witnesses(rows: Sequence[Row], *, longest: int, forms: Sequence[str] = ()) -> list[Witness]:
     """Texts for each of these rows, the likely ones first.
 
     Args:
         rows: One row, or two with different answers, whose answers are each other's wrong ones.
         longest: Tokens that a completion may have.
+        forms: Forms of answers besides the usual ones, with "{}" where the answer stands.
     """
+    every = tuple(dict.fromkeys((*FORMS, *forms)))
     found: list[Witness] = []
     for number, row in enumerate(rows):
         found += [
@@ -93,9 +95,9 @@ def witnesses(rows: Sequence[Row], *, longest: int) -> list[Witness]:
         ]
         if row.prompt:
             found.append(Witness(row=number, text=row.prompt, kind="the prompt", told="the prompt itself"))
-        found += _giving(number, rows)
+        found += _giving(number, rows, every)
     # In one row alone: each may cost the whole time limit.
-    return found + [Witness(row=0, text=text, kind="rare", told=told) for text, told in _rare(longest)]
+    return found + [Witness(row=0, text=text, kind="rare", told=told) for text, told in _rare(rows, longest)]
 
 
 def _without(longest: int) -> Iterator[tuple[str, str]]:
@@ -103,11 +105,13 @@ def _without(longest: int) -> Iterator[tuple[str, str]]:
     yield " \n\n", "white space alone"
     yield "?!.,;:-()[]{}<>\"'`|/\\*&^%$#@~=+_", "punctuation alone"
     yield "so " * longest, f"a text of {longest} words without an answer"
+    yield "First, so.\n\n1. so\n2. so\n\nStep 1: so\nStep 2: so\n- so\n- so\n\nFinally, so.", "steps without an answer"
+    yield "```python\nprint('so')\n```", "a block of code"
     for text in _BROKEN:
         yield text, _BROKEN_TOLD.format(text)
 
 
-def _rare(longest: int) -> Iterator[tuple[str, str]]:
+def _rare(rows: Sequence[Row], longest: int) -> Iterator[tuple[str, str]]:
     yield "\x00\x07\x1b[0m\x7f", "control characters"
     yield (
         "\ufffd\ufffd\u200b\u202e\U0001f600\u0661",
@@ -115,11 +119,14 @@ def _rare(longest: int) -> Iterator[tuple[str, str]]:
     )
     yield "(" * longest, f"{longest} opening brackets"
     yield "9" * _DIGITS, f"a number of {_DIGITS} digits"
-    for form in ("{}", "\\boxed{{{}}}", "<answer>{}</answer>"):
-        yield form.format(_TOWER), f"the number {form.format(_TOWER)}"
+    # Each of a puzzle's numbers once, in an expression that no machine can evaluate.
+    own = next((found for _, value in rows[0].columns for found in _numbers(value)), ()) if rows else ()
+    for tower in (_TOWER, "**".join(map(str, sorted(own)))):
+        for form in ("{}", "\\boxed{{{}}}", "<answer>{}</answer>") if tower else ():
+            yield form.format(tower), f"the number {form.format(tower)!r}"
 
 
-def _giving(number: int, rows: Sequence[Row]) -> Iterator[Witness]:
+def _giving(number: int, rows: Sequence[Row], forms: Sequence[str]) -> Iterator[Witness]:
     """Texts that give the row's own answer, and the other row's."""
     own = rows[number].answers()
     others = [row.answers() for place, row in enumerate(rows) if place != number]
@@ -127,7 +134,7 @@ def _giving(number: int, rows: Sequence[Row]) -> Iterator[Witness]:
         for reading, answer in enumerate(readings):
             wrong = next((other[name][reading] for other in others if len(other.get(name, ())) > reading), None)
             wrong = None if wrong == answer else wrong
-            for form in FORMS:
+            for form in forms:
                 key = (form, name, reading)
                 right = form.format(answer)
                 told = f"the row's {name} as {_shown(right)}"
@@ -160,6 +167,17 @@ def _leaves(value: Any) -> list[str]:
         return [text] if text.strip() and len(text) <= _LONGEST_ANSWER else []
     inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
     return [leaf for each in inner[:_LEAVES] for leaf in _leaves(each)][:_LEAVES]
+
+
+def _numbers(value: Any) -> Iterator[Sequence[int]]:
+    """Lists of whole numbers in a value, as those of a puzzle."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple) and len(value) > 1 and all(type(each) is int for each in value):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _numbers(each)
 
 
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")

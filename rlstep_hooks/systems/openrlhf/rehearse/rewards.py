@@ -65,7 +65,8 @@ async def _without_server(wrapped: Any, executor: Any, args: Any, kwargs: Any) -
 
 def watch(function: Any) -> Any:
     """A reward function that is watched; OpenRLHF calls it with one sample at a time."""
-    watched = Watched(getattr(function, "__name__", type(function).__name__), _rewards_of, waits=True)
+    name = getattr(function, "__name__", type(function).__name__)
+    watched = Watched(name, _rewards_of, function=function, waits=True)
 
     def called(queries: list[str], prompts: list[str], labels: list[Any]) -> Any:
         def ask(places: Sequence[int], texts: Sequence[str | None]) -> Any:

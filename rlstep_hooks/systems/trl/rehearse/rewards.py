@@ -28,7 +28,7 @@ def watch(function: Any, tokens_of: Callable[[str], list[int]] | None = None) ->
     if isinstance(function, str) or not callable(function) or hasattr(function, "parameters"):
         return function
     name = getattr(function, "__name__", type(function).__name__)
-    watched = Watched(name, _rewards_of)
+    watched = Watched(name, _rewards_of, function=function)
     coroutine = _is_coroutine(function)
 
     def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

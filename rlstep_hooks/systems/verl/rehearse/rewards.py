@@ -46,7 +46,7 @@ def _around_custom(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if function is None:
         return None
     name = getattr(function.args[0], "__name__", "the reward function") if getattr(function, "args", None) else "reward"
-    watched = _watched(name)
+    watched = _watched(name, function)
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "func", None)):
 
         async def awaited(*args: Any, **given: Any) -> Any:
@@ -64,8 +64,8 @@ def _around_custom(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return called
 
 
-def _watched(name: str) -> Watched:
-    return Watched(name, _rewards_of, waits=True)
+def _watched(name: str, function: Any = None) -> Watched:
+    return Watched(name, _rewards_of, function=function, waits=True)
 
 
 def _called(watched: Watched, function: Any, args: Any, given: dict[str, Any]) -> Any:
