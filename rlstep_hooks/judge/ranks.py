@@ -18,6 +18,7 @@ import msgspec
 
 from rlstep_hooks.judge.deviations import explained, none_known
 from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.random_states import compare_random_states, read_random_states
 from rlstep_hooks.judge.reduction.outcome import judge_reductions
 from rlstep_hooks.judge.replicas import judge_replicas
 from rlstep_hooks.judge.report import merge_findings
@@ -150,9 +151,11 @@ def merge_ranks(
     replicas, of_replicas = judge_replicas(found, started)
     counts = {record.rank: read_token_counts(record.path) for record in found if record.rank is not None}
     tokens, of_tokens = compare_token_counts(counts, started.world_size)
+    states = {record.rank: read_random_states(record.path) for record in found if record.rank is not None}
+    drawn, of_states = compare_random_states(states, started.world_size)
     outcomes = [_missing(tails, started, findings), _disagreement(found, tails, findings)]
-    outcomes += [*of_reductions, *of_replicas, tokens]
-    findings += explained([*reductions, *replicas, *of_tokens], started, deviations_of)
+    outcomes += [*of_reductions, *of_replicas, tokens, drawn]
+    findings += explained([*reductions, *replicas, *of_tokens, *of_states], started, deviations_of)
     if report.verdict == "PASS" and any(
         t.judged is not None and t.judged.verdict == "NOT_EVALUATED" for t in tails.values()
     ):

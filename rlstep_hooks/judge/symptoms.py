@@ -106,7 +106,7 @@ _DRIFT = Cause("samples are trained at a larger lag than planned", ("RLS307", "R
 _NOT_ONE = Cause(
     "the trainer disagrees with itself: dropout, precision, another padding", ("RLS301", "RLS309", "RLS313")
 )
-_GROUPS = Cause("samples are not in groups of one prompt, or are repeated", ("RLS501", "RLS514", "RLS519"))
+_GROUPS = Cause("samples are not in groups of one prompt, or are repeated", ("RLS501", "RLS514", "RLS519", "RLS523"))
 _BEYOND = Cause("passes over a rollout go on beyond the limit of the divergence", ("RLS213",))
 _TICKS = Cause("the scheduler ticks at other times than updates", ("RLS602", "RLS610"))
 _QUEUE = Cause("samples are lost in the queue, or taken from it twice", ("RLS520",))

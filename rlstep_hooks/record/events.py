@@ -113,6 +113,9 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     repeats_random: int | None = None
     """Index of an earlier rollout that began with the same state of the random generator; negative if there is none, None if that was
     not looked at."""
+    random_state: int | None = None
+    """Checksum of the state of this process's random generator before the first token was drawn, where several processes draw; None if
+    that was not looked at."""
     copied: tuple[int, float] | None = None
     """Completions that stand in it before, and -log-prob of the least probable of them in nats; None if that was not looked at."""
     signal: bool | None = None

@@ -17,6 +17,7 @@ import msgspec
 from rich.console import Console
 
 from rlstep_hooks.judge.judge import Judge
+from rlstep_hooks.judge.random_states import compare_random_states
 from rlstep_hooks.judge.reduction.outcome import Reductions
 from rlstep_hooks.judge.replicas import Replicas
 from rlstep_hooks.judge.rules import BY_CODE
@@ -428,6 +429,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     ),
     "RLS517": lambda: judged(measured(run(), "microbatches", 4, advantages_intact=False)),
     "RLS518": lambda: judged(measured(run(), "rollouts", 2, masks_wrong=4)),
+    "RLS523": lambda: compare_random_states({rank: {0: 41} for rank in range(2)}, 2)[1],
     "RLS519": lambda: judged(measured(run(), "microbatches", 4, copied=3, copied_nats=212.0)),
     "RLS520": lambda: judged(changed(run(), Rollout, 2, queue=Queued(waiting=8, lost=2))),
     "RLS522": lambda: judged(

@@ -112,6 +112,7 @@ def test_nearly_every_rule_of_runs_has_such_a_run() -> None:
         "RLS212",
         "RLS410",
         "RLS419",
+        "RLS523",
         "RLS811",
         "RLS812",
         "RLS820",

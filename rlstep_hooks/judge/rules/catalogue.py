@@ -127,6 +127,7 @@ RULES: tuple[type[Rule], ...] = (
     documented.AdvantagesAltered,
     documented.MaskNotDocumented,
     copies.CopiedCompletions,
+    copies.RanksDrawAlike,
     exports.ExportContradicts,
     ScheduleHorizon,
     SchedulerTicks,
@@ -161,6 +162,7 @@ RANK_RULES: tuple[type[Rule], ...] = (
     reduced.ClippedOtherwise,
     replicas.ReplicasDiffer,
     normaliser.TokensOfAllRanks,
+    copies.RanksDrawAlike,
 )
 """Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
 

@@ -167,6 +167,9 @@ RULES: dict[str, Link] = {
     ),
     "RLS413": yes("by the entropies that the loss computes (0.20 and later)", often="compared"),
     "RLS305": yes("from the rollout to the loss", often="carried"),
+    "RLS523": yes(
+        "the states of the processes' random generators, where the policy itself generates", often="compared"
+    ),
     "RLS820": yes(
         "the tokens that dapo, cispo and vespo divide by, against those of all processes",
         "not where samples are filtered, replayed, or masked when they are truncated",

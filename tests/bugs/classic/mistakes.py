@@ -138,6 +138,32 @@ def entropy_of_the_wrong_sign(model: Any) -> None:
     )
 
 
+def squashed_actions_without_bounds(model: Any) -> None:
+    """The environment gets squashed actions, of -1 to 1, in the place of what they are within its bounds."""
+    model.collect_rollouts = types.MethodType(
+        rewritten(
+            type(model).collect_rollouts,
+            type(model),
+            "self.policy.unscale_action(clipped_actions)",
+            "np.clip(actions, self.action_space.low, self.action_space.high)",
+        ),
+        model,
+    )
+
+
+def observations_after_the_actions(model: Any) -> None:
+    """Each slot of the buffer has the observation that came after its action."""
+    model.collect_rollouts = types.MethodType(
+        rewritten(
+            type(model).collect_rollouts,
+            type(model),
+            "self._last_obs,  # type: ignore[arg-type]",
+            "new_obs,",
+        ),
+        model,
+    )
+
+
 SHORT_EPISODES: dict[str, Any] = {"limit": 10}
 """Episodes that a time limit ends."""
 WITHOUT_FORMULA: dict[str, Any] = {
@@ -159,5 +185,7 @@ MISTAKES = {
         Mistake(advantages_of_rewards_alone),
         Mistake(advantages_of_the_moved_critic),
         Mistake(entropy_of_the_wrong_sign, WITHOUT_FORMULA),
+        Mistake(squashed_actions_without_bounds, WITHOUT_FORMULA),
+        Mistake(observations_after_the_actions),
     )
 }

@@ -51,7 +51,7 @@ def test_a_healthy_run(tmp_path: Path) -> None:
     results = run(tmp_path, "healthy")
     assert results[0]["verdict"] == results[1]["verdict"] == "PASS", results
     assert results[0]["processes"] == 2
-    assert results[0]["rules"]["RLS901"] == results[0]["rules"]["RLS902"] == "PASS"
+    assert results[0]["rules"]["RLS901"] == results[0]["rules"]["RLS902"] == results[0]["rules"]["RLS523"] == "PASS"
     # The losses of dapo are divided by the tokens of both ranks.
     assert results[0]["rules"]["RLS820"] == ("PASS" if OF_ALL_RANKS else "NOT_EVALUATED")
     again = report_of(tmp_path / "log")
@@ -84,6 +84,7 @@ def test_all_ranks_stop_together(tmp_path: Path) -> None:
     results = run(tmp_path, "stop")
     assert results[0]["updates"] == results[1]["updates"] == 4
     assert results[0]["verdict"] == "FAIL"
+    assert ["RLS523", 1, 0] in results[0]["findings"], "one seed on both ranks"
 
 
 def test_a_rank_without_an_audit_is_a_finding_and_blocks_nothing(tmp_path: Path) -> None:

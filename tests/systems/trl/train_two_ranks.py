@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import trl
 from packaging.version import Version
-from transformers import TrainerCallback
+from transformers import TrainerCallback, set_seed
 
 from rlstep_hooks import StepAuditCallback, StepAuditError
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
@@ -64,6 +64,9 @@ def main(folder: Path, case: str) -> None:
         trainer.add_callback(SkipOneUpdate())
     if case == "skip" and rank == 1:
         count_own_tokens(trainer)
+    if case == "stop":
+        # What many scripts do: it takes back the seed of its own that the trainer gave each rank.
+        set_seed(42)
     error = ""
     try:
         trainer.train()

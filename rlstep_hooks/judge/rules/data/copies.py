@@ -47,7 +47,7 @@ class CopiedCompletions(Rule):
 
     Known limits:
         - Not where sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
-        - Copies on other processes are not seen.
+        - Copies on other processes are not seen: RLS523 compares their random generators.
 
     Sources:
         - https://arxiv.org/abs/2402.03300: GRPO samples a group of answers to each question
@@ -93,3 +93,45 @@ class CopiedCompletions(Rule):
             why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
         )
+
+
+class RanksDrawAlike(Rule):
+    """Two processes draw their samples with the same random numbers.
+
+    What it checks:
+        Each process records a checksum of the state of its random generator before the first token of a compared rollout is drawn. No
+        two processes may have the same one. Exact. In TRL, where the policy itself generates.
+
+    Why it matters:
+        Where the completions of one prompt are drawn by several processes, they are then copies of each other: a group of 8 has 4 or 2
+        different samples, and its advantages are those of so few. Elsewhere the samples of the processes are not independent. Counts,
+        rewards and losses look as always.
+
+    Example:
+        ERROR RLS523 Ranks draw the same samples · rank 1, rollout 0
+          expected  random numbers of its own on each of 2 ranks
+          observed  rank 1 begins to draw with the random state of rank 0
+          why       completions of one prompt on these ranks are copies of each
+                    other, and no others are independent
+          fix       give each rank a seed of its own: set_seed(seed,
+                    device_specific=True), and look for a seed that is set after the
+                    trainer is made
+
+    What to do:
+        Give each rank a seed of its own. TRL does so when the trainer is made; a script, a callback or a reward function that sets one
+        seed on all ranks afterwards takes it back.
+
+    Known limits:
+        - It needs the records of all processes, and is judged when the run ends.
+        - Engines draw with generators of their own, which are not looked at.
+
+    Sources:
+        - https://github.com/huggingface/trl/pull/2824: each process a unique seed, so that completions are no duplicates
+        - https://github.com/modelscope/ms-swift/issues/3143: the same mistake in another framework
+    """
+
+    code = "RLS523"
+    title = "Ranks draw the same samples"
+    topics = ("ranks", "samples")
+    nothing_seen = "no two processes recorded the state of a generator that samples are drawn with"
+    optional = True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.systems.trl.observe.randomness import RandomWatch
+from rlstep_hooks.systems.trl.observe.randomness import Drawn, RandomWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class GeneratedWatch:
         self._random.begin()
         self._sampled_log_probs.begin(looks=log_probs)
 
-    def repeats_random(self, index: int) -> int | None:
-        """The earlier rollout that was drawn from the same state of the random generator, as `RandomWatch` says."""
+    def drawn(self, index: int) -> Drawn | None:
+        """With which state of the random generator a rollout was drawn, as `RandomWatch` says."""
         return self._random.ended(self._trainer.accelerator.device, index)
 
     def log_probs(self, ids: Tensor) -> Tensor | None:

@@ -1,14 +1,28 @@
-"""The state of the random generator before the first token of a rollout is drawn: never one that an earlier rollout had."""
+"""The state of the random generator before the first token of a rollout is drawn: never one that an earlier rollout had, or that
+another process has."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 NEW = -1
 """No earlier rollout began with this state."""
+
+CHECKSUM = 6
+"""Bytes of a checksum that is recorded: JSON's numbers are exact to 53 bits."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The state that a rollout was drawn with."""
+
+    earlier: int
+    """The earlier rollout that began with it, or `NEW`."""
+    checksum: int
 
 
 class RandomWatch:
@@ -26,17 +40,17 @@ class RandomWatch:
         """Tokens are about to be drawn. Reading the state waits for nothing: it is kept on the host, a seed and a place for a GPU."""
         self._state = self._state or _state(device)
 
-    def ended(self, device: Any, index: int) -> int | None:
+    def ended(self, device: Any, index: int) -> Drawn | None:
         """The rollout came.
 
         Returns:
-            The earlier rollout that began with this state, or `NEW`; None where nothing was drawn, or the state cannot be read.
+            With which state; None where nothing was drawn, or the state cannot be read.
         """
         state, self._state = self._state, None
         if state is None or state == _state(device):
             return None
         earlier = self._seen.setdefault(state, index)
-        return NEW if earlier == index else earlier
+        return Drawn(NEW if earlier == index else earlier, int.from_bytes(state[:CHECKSUM], "big"))
 
 
 def _state(device: Any) -> bytes | None:

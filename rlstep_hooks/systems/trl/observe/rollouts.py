@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
+    from rlstep_hooks.systems.trl.observe.randomness import Drawn
     from rlstep_hooks.systems.vllm_engine.served import ServedEngine
 
 
@@ -86,6 +87,7 @@ class RolloutHooks:
             processors=not own,
         )
         self._generated = GeneratedWatch(trainer, recorder)
+        self._alone = schedule.world_size == 1
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
         self._row_order = RowOrder(trainer, schedule, read=adapter.read == READ)
@@ -268,6 +270,7 @@ class RolloutHooks:
         replayed = self._replay.take()
         compared = purpose == "training" and is_compared(trained)
         intact = self._groups_intact(rows, samples) if purpose == "training" else None
+        drawn = self._drawn(index) if compared else None
         events: list[AnyEvent] = [
             Rollout(
                 at=recorder.now(),
@@ -280,7 +283,8 @@ class RolloutHooks:
                 or self._has_reference_call(generation.calls),
                 groups_intact=intact,
                 sampling=self._sampling.take(),
-                repeats_random=self._repeats_random(index) if compared else None,
+                repeats_random=None if drawn is None else drawn.earlier,
+                random_state=None if drawn is None or self._alone else drawn.checksum,
                 repeated=self._served_again(rows, intact) if purpose == "training" else None,
             )
         ]
@@ -371,9 +375,9 @@ class RolloutHooks:
         ]
         return torch.stack(counts).min() if counts else None
 
-    def _repeats_random(self, index: int) -> int | None:
+    def _drawn(self, index: int) -> Drawn | None:
         with self._sampler_guard:
-            return self._generated.repeats_random(index)
+            return self._generated.drawn(index)
         return None
 
     def _count(self, index: int, parts: list[dict[str, Any]]) -> None:
