@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     _add_diff(verbs)
     _add_convert(verbs)
     _add_check(verbs)
+    _add_ci(verbs)
     _add(verbs, "recipes", _recipes, "Published runs, with their sources.")
     rules = _add(verbs, "rules", _rules, "The catalogue of rules, the rules about something, or one rule's page.")
     rules.add_argument("code", nargs="?", metavar="CODE", help="a rule's code (RLS302, 302), or a word such as ratio")
@@ -337,6 +338,28 @@ def _add_check(verbs: _Verbs) -> None:
     check.add_argument("--strict", action="store_true", help="warnings fail too")
 
 
+def _add_ci(verbs: _Verbs) -> None:
+    ci = _add(verbs, "ci", _ci, "What the audited tests or runs of a folder found, as a gate: each new problem once.")
+    ci.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("rlstep"),
+        metavar="DIR",
+        help="folder of the records (default: rlstep)",
+    )
+    ci.add_argument("--known", type=Path, metavar="FILE", help="a file with keys of known problems, which fail nothing")
+    ci.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="a rule that must have compared something in some run, or the gate does not pass",
+    )
+    ci.add_argument("--markdown", action="store_true", help="print one report for an issue; its first line is a title")
+    ci.add_argument("--strict", action="store_true", help="warnings fail too")
+
+
 def _options(given: argparse.Namespace) -> Options:
     from rlstep_hooks.cli.launches import options_of
 
@@ -507,6 +530,18 @@ def _check(given: argparse.Namespace) -> int:
             as_markdown=given.markdown,
             strict=given.strict,
         )
+    )
+
+
+def _ci(given: argparse.Namespace) -> int:
+    from rlstep_hooks.cli import ci
+
+    return ci.show(
+        given.folder,
+        known=given.known,
+        required=given.require,
+        as_markdown=given.markdown,
+        strict=given.strict,
     )
 
 

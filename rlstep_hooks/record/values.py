@@ -48,6 +48,7 @@ TOPICS = (
     "correction",
     "recording",
     "settings",
+    "release",
 )
 """What a process can fail to observe; each rule names the topics it needs."""
 

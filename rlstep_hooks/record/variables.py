@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +14,16 @@ PARENT = "RLSTEP_PARENT"
 
 OUTER_TEST = "RLSTEP_OUTER_TEST"
 """Set with it: the test of pytest that was running already, which no test of the audited command is."""
+
+
+AS_RELEASE = "RLSTEP_AS_RELEASE"
+"""Releases by whose formulas a checkout is judged that nobody read: "trl=1.16.0 verl=0.9.1". For nightly runs of a main branch."""
+
+
+def judged_as(package: str) -> str:
+    """The release by whose formulas the user wants an installed package judged; empty without such a wish, or if it is no number."""
+    wished = re.search(rf"(?<!\S){package}=(\d+(?:\.\d+)*)(?!\S)", os.environ.get(AS_RELEASE, ""))
+    return wished[1] if wished else ""
 
 
 def running_test(variables: Mapping[str, str]) -> str:

@@ -7,6 +7,8 @@ from functools import lru_cache
 import msgspec
 from packaging.version import Version
 
+from rlstep_hooks.record.variables import judged_as
+
 FIRST = Version("0.16")
 """First supported release: the first with `num_iterations` and `_generate_and_score_completions`."""
 FIRST_PLANNED = Version("0.14")
@@ -67,11 +69,12 @@ class TrlRelease(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def installed_release() -> TrlRelease | None:
-    """The releases that are installed here, or None without TRL. Looked up once: reading metadata takes milliseconds."""
+    """The releases that are installed here, or None without TRL. Looked up once: reading metadata takes milliseconds.
+    The release that `RLSTEP_AS_RELEASE` names stands for the one that is installed."""
     from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
     from importlib.metadata import version as installed
 
     try:
-        return TrlRelease(installed("trl"), installed("transformers"))
+        return TrlRelease(judged_as("trl") or installed("trl"), installed("transformers"))
     except PackageNotFoundError:
         return None

@@ -7,6 +7,8 @@ from functools import lru_cache
 import msgspec
 from packaging.version import Version
 
+from rlstep_hooks.record.variables import judged_as
+
 FIRST = Version("0.2")
 """First release that is planned."""
 FIRST_UNSUPPORTED = Version("0.10")
@@ -73,11 +75,12 @@ class VerlRelease(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def installed_release() -> VerlRelease | None:
-    """The release that is installed here, or None without verl. Looked up once: reading metadata takes milliseconds."""
+    """The release that is installed here, or None without verl. Looked up once: reading metadata takes milliseconds.
+    The release that `RLSTEP_AS_RELEASE` names stands for the one that is installed."""
     from importlib.metadata import PackageNotFoundError  # 15 ms that a plan of a launch does not need
     from importlib.metadata import version as installed
 
     try:
-        return VerlRelease(installed("verl"))
+        return VerlRelease(judged_as("verl") or installed("verl"))
     except PackageNotFoundError:
         return None

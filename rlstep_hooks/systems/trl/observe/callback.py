@@ -18,6 +18,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.settings import attributes
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.logger import logger
+from rlstep_hooks.record.variables import AS_RELEASE, judged_as
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
@@ -249,6 +250,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         )
         if not agreed:
             recorder.cannot("ranks", "the processes could not agree on a name for the run (rank 0 has no audit?)")
+        if release_named := judged_as("trl"):
+            recorder.cannot("release", f"judged by the formulas of TRL {release_named}, as {AS_RELEASE} says")
         of_construction(trainer, self._first_settings).tell(recorder)
         if self.on_fail == "stop" and adapter.stops:
             self._stop = StopAgreement(name, world_size)

@@ -15,6 +15,7 @@ from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.variables import AS_RELEASE, judged_as
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.show.scalars import scalars
 from rlstep_hooks.systems.engine import index
@@ -122,6 +123,8 @@ class VerlController:
         except Exception as error:  # noqa: BLE001 - a loader that is not as it was read must not keep the audit from beginning
             trouble = describe(error)
         recorder = self._record.begin(self.schedule, updates=updates, facts=facts, versions=versions())
+        if release_named := judged_as("verl"):
+            recorder.cannot("release", f"judged by the formulas of verl {release_named}, as {AS_RELEASE} says")
         if trouble:
             recorder.cannot("checkpoints", f"a hook failed: {trouble}")
         return recorder
