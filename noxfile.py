@@ -49,7 +49,9 @@ UNIT = tuple(
     )
 )
 """The tests of `nox -s unit`: what is planned, recorded and judged. No framework, no torch, hardly a process."""
-COMMANDS = tuple(f"tests/{folder}" for folder in ("record", "ingest", "show", "cli", "testing", "package"))
+COMMANDS = tuple(
+    f"tests/{folder}" for folder in ("record", "ingest", "show", "cli", "testing", "package", "contributions")
+)
 """The tests of `nox -s commands`: records and exports in files, pages, and commands in processes of their own."""
 FAST = UNIT + COMMANDS
 # What `rlstep plan` is compared with: Hydra's own parser; and what counts the rows of parquet files.
@@ -91,7 +93,7 @@ nox.options.sessions = [
 OF_ANY_RELEASE = tuple(
     f"--ignore=tests/systems/trl/test_{name}.py"
     for name in (
-        "bad_input", "examples", "foreign_suite", "ingest", "launch_reader", "living_together", "optimizer_replay", "plan", "processes",
+        "bad_input", "contributions", "examples", "foreign_suite", "ingest", "launch_reader", "living_together", "optimizer_replay", "plan", "processes",
         "pytest_plugin", "random_configs", "records", "rehearse", "run_command", "run_diff", "trackers", "why",
     )
 )  # fmt: skip

@@ -32,6 +32,8 @@ from rlstep_hooks.record.cadence import WORDS
 from rlstep_hooks.systems.engine import index, links
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.index import system_of
+from rlstep_hooks.version import PLACEHOLDER
+from rlstep_hooks.version import REPOSITORY as ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +78,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Run the commands of a page and add their output; insert the docstrings that the page names."""
+    """Run the commands of a page and add their output; insert the docstrings that the page names, and the repository's address."""
+    if ADDRESS:
+        markdown = markdown.replace(PLACEHOLDER, ADDRESS)
     markdown = re.sub(r"^```run\n(.*?)^```$", lambda block: console(block[1]), markdown, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^<!-- docstring of ([\w.]+) -->$", lambda named: docstring(named[1]), markdown, flags=re.MULTILINE)
 

@@ -56,7 +56,7 @@ def test_the_page_trains(
 GATE = DRAFTS / "gate" / "test_step_audit.py"
 
 
-def gate(folder: Path, model: str, before: str = "") -> subprocess.CompletedProcess[str]:
+def gate(folder: Path, model: str, before: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     """The draft of a framework's own test, in a session of its own."""
     text, replaced = re.subn(r'^MODEL = ".*"$', f"MODEL = {model!r}", GATE.read_text(), flags=re.MULTILINE)
     assert replaced == 1
@@ -65,7 +65,7 @@ def gate(folder: Path, model: str, before: str = "") -> subprocess.CompletedProc
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "test_step_audit.py"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RLSTEP_", "PYTEST_"))}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+        command, cwd=folder, env=environment | more, capture_output=True, text=True, timeout=LIMIT, check=False
     )
 
 
@@ -86,3 +86,23 @@ def test_the_gate_finds_a_loss_that_a_bound_of_one_tenth_passes_over(tmp_path: P
     done = gate(tmp_path, model, HALVED)
     assert done.returncode == 1
     assert "RLS801" in done.stdout, done.stdout[-3000:]
+
+
+OF_TOMORROW = """
+import importlib.metadata
+installed = importlib.metadata.version
+importlib.metadata.version = lambda name: "99.0.0.dev0" if name == "trl" else installed(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "said"),
+    [("trl=1.16.0", 0, "3 passed"), ("", 1, "TRL 99.0.0.dev0 is not supported")],
+    ids=["as 1.16.0", "refused"],
+)
+def test_a_main_branch_is_judged_as_the_release_that_is_named(
+    tmp_path: Path, model: str, wish: str, status: int, said: str
+) -> None:
+    done = gate(tmp_path, model, OF_TOMORROW, RLSTEP_AS_RELEASE=wish)
+    assert done.returncode == status, done.stdout[-3000:]
+    assert said in done.stdout, done.stdout[-3000:]
