@@ -93,7 +93,8 @@ nox.options.sessions = [
 OF_ANY_RELEASE = tuple(
     f"--ignore=tests/systems/trl/test_{name}.py"
     for name in (
-        "bad_input", "contributions", "examples", "foreign_suite", "ingest", "launch_reader", "living_together", "optimizer_replay", "plan", "processes",
+        "bad_input", "contributions", "examples",
+        "foreign_suite", "ingest", "launch_reader", "living_together", "optimizer_replay", "plan", "processes",
         "pytest_plugin", "random_configs", "records", "rehearse", "run_command", "run_diff", "trackers", "why",
     )
 )  # fmt: skip
