@@ -29,6 +29,8 @@ _LATER = 64
 """Completions among which a second row with another answer is looked for."""
 _LONGEST = 8192
 """Tokens of the longest text that is asked about, however long completions may be."""
+_SHARE = 0.5
+"""Of the budget that the questions to one function may take; half of it where only one answer was seen yet."""
 _USUAL = 1024
 """Tokens of a completion where the launch's own limit is not known."""
 
@@ -93,6 +95,7 @@ class Watched:
         self._first: Subject | None = None
         self._done = False
         self._found: set[str] = set()
+        self._spent = 0.0
         self._asking = threading.Lock()
 
     @contextmanager
@@ -140,14 +143,19 @@ class Watched:
             return
         self._first = first
         longest = min(longest_completion(), _LONGEST)
+        began, share = time.monotonic(), _SHARE if other else _SHARE / 2
         found = review(
-            [first, other] if other else [first], longest=longest, seconds=settings().budget / 2, forms=self._forms
+            [first, other] if other else [first],
+            longest=longest,
+            seconds=settings().budget * share - self._spent,
+            forms=self._forms,
         )
+        self._spent += time.monotonic() - began
         if found.refused:
             self._done = True
-            say("asked", found.refused, name=self._name, refused=True)
+            say("asked", found.refused, name=self._name, refused=True, rewards=self._ask_here(call, first))
             return
-        values = [(each.told, each.kind == "right", value) for each, value in found.given.items() if value is not None]
+        values = [(each.told, each.kind == "right", value) for each, value in found.given.items()]
         say("asked", found.summary, name=self._name, refused=False, rewards=values)
         for each in found.judged:
             if each.about in self._found:
@@ -155,6 +163,30 @@ class Watched:
             self._found.add(each.about)
             text = f"{self._name} {each.text}"
             say_once("reward", text, level=each.level, name=self._name, asked=True)
+
+    def _ask_here(self, call: Call, subject: Subject) -> list[tuple[str, bool, float | None]]:
+        """Ask in this process what cannot be asked elsewhere: about nothing, and about the row's own answers until they tell something.
+
+        There is no time limit here, and what the function remembers is not put back.
+        """
+        if call.is_coroutine:
+            return []
+        until = time.monotonic() + settings().budget * _SHARE - self._spent
+        texts = witnesses([subject.row], longest=1, forms=self._forms)
+        given: list[tuple[str, bool, float | None]] = []
+        for each in [each for each in texts if not each.text or each.kind == "right"]:
+            rest = len(subject.call.completions) - 1
+            try:
+                value = subject.call.ask(range(rest + 1), [each.text, *[None] * rest])[0]
+            except Exception as error:  # noqa: BLE001 - this call is no part of the run
+                if not each.text:
+                    self._say(f"raises {described(error)} on {each.told}", "problem")
+                continue
+            if each.kind == "right":
+                given.append((each.told, True, value))
+            if len({value for *_, value in given}) > 1 or time.monotonic() > until:
+                break
+        return given
 
     def _subjects(self, call: Call, seconds: float) -> list[Subject]:
         asked = Asked(
@@ -250,9 +282,9 @@ def sum_up() -> None:
 
 def _beyond(values: set[float], asked: Sequence[Sequence[Any]]) -> tuple[bool, str]:
     """Whether a function that gave one value to all completions gave another one to any text that it was asked about, in words."""
-    if any(right and value not in values for _, right, value in asked):
+    if any(right and value is not None and value not in values for _, right, value in asked):
         return True, "; it does differ on the rows' own answers"
-    other = next((told for told, _, value in asked if value not in values), None)
+    other = next((told for told, _, value in asked if value is not None and value not in values), None)
     if other is not None:
         return True, f"; it does differ on {other}"
     if any(right for _, right, _ in asked):

@@ -251,6 +251,40 @@ def test_a_function_that_cannot_be_called_elsewhere_is_not_accused(rehearsal: Re
     assert "called again in a process of its own, it raised RuntimeError: CUDA error" in told(rehearsal)
 
 
+def test_a_pool_that_did_not_come_along_is_no_answer(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(review, "FIRST", 1.0)
+    here = os.getpid()
+
+    def judge(text: str, answer: str) -> float:
+        if os.getpid() != here:
+            time.sleep(2)  # the time limit of the function's own
+            return 0.0
+        return float(boxed(text) == answer)
+
+    in_verl(judge, SAMPLES)
+    assert doubts(rehearsal) == []
+    assert told(rehearsal).endswith("called again in a process of its own, it gave no answer within 1 s")
+
+
+@every_framework
+def test_what_cannot_be_asked_elsewhere_is_asked_about_nothing_and_the_answers_here(
+    rehearsal: Rehearsal, run: Any
+) -> None:
+    here = os.getpid()
+
+    def judge(text: str, answer: str) -> float:
+        if os.getpid() != here:
+            raise RuntimeError("no connection")
+        return float(text[0] == "$" and answer in text)
+
+    run(judge, SAMPLES)
+    sum_up()
+    words = [(each.level, each.text) for each in said(rehearsal) if each.topic == "reward"]
+    assert words == [("problem", "reward raises IndexError: string index out of range on an empty completion")]
+    values = [value for each in said(rehearsal) if each.topic == "asked" for _, _, value in each.values["rewards"]]
+    assert set(values) == {0.0, 1.0}
+
+
 @every_framework
 def test_asking_leaves_the_function_as_it_was(rehearsal: Rehearsal, run: Any) -> None:
     calls: list[str] = []

@@ -54,6 +54,9 @@ class Limits:
     """How long questions may take, in seconds."""
 
     each: float
+    first: float
+    """Of the first question, which the function has answered before: a pool of processes that did not come along answers after its own
+    time limit, and not with what it would give."""
     until: float
     """The moment of `time.monotonic` after which nothing more is asked."""
 
@@ -86,10 +89,11 @@ def answers(questions: Sequence[Question], limits: Limits) -> list[Answer | None
                 left = limits.until - time.monotonic()
                 if left <= 0:
                     return found
-                seconds = min(limits.each, left)
+                limit = limits.each if number else limits.first
+                seconds = min(limit, left)
                 line, rest = _line(pipe, rest, seconds)
                 if line is None:
-                    if seconds == limits.each:
+                    if seconds == limit:
                         found[number] = Answer(hung=seconds)
                     return found
                 if not line:

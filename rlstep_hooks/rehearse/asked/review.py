@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 EACH = 20.0
 """Seconds that an answer may take, or so many times the framework's own call where that is longer."""
+FIRST = 5.0
+"""The same for what it has answered before."""
 _FORKS = 5
 """Processes that may hang or end before no more is asked."""
 _ALONE = 4
@@ -72,7 +74,8 @@ def review(subjects: Sequence[Subject], *, longest: int, seconds: float, forms: 
         forms: Forms of answers that the function names.
     """
     call = subjects[0].call
-    limits = Limits(each=max(EACH, EACH * call.seconds), until=time.monotonic() + seconds)
+    first, each = max(FIRST, EACH * call.seconds), max(EACH, EACH * call.seconds)
+    limits = Limits(each=each, first=first, until=time.monotonic() + seconds)
     size = len(call.completions)
     every = tuple(range(size))
     alone = every[:_ALONE] if size > 1 else ()
@@ -110,7 +113,9 @@ def review(subjects: Sequence[Subject], *, longest: int, seconds: float, forms: 
 
 
 def _refusal(answer: Answer | None) -> str:
-    why = "there was no time" if answer is None else answer.failed or f"gave no answer within {answer.hung:.0f} s"
+    if answer is None:
+        return "it was not asked about other texts: there was no time"
+    why = answer.failed or f"gave no answer within {answer.hung:.0f} s"
     return f"it cannot be asked about other texts: called again in a process of its own, it {why}"
 
 
