@@ -7,6 +7,7 @@ loop has no epochs and goes on until the steps are done. Forks copied each of th
 from __future__ import annotations
 
 import ast
+import os.path
 import re
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from rlstep_hooks.launch.checkout import find_checkout, nearest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, count
+from rlstep_hooks.systems.planned.easyr1_batch import estimators, read_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,12 +61,16 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         LaunchError: The trainer has lines that may change the length or the sizes, and that are not known.
     """
     checkout = nearest(folder, find_checkout("verl/trainer/main.py", [folder]), "EasyR1", _REMEDY)
-    source = checkout.source("trainer/ray_trainer.py") if checkout is not None else None
-    fits = source.methods("fit", of="RayPPOTrainer") if source is not None else []
-    if checkout is None or source is None or not fits:
+    if checkout is None:
         return None
+    source = checkout.source("trainer/ray_trainer.py")
+    fits = source.methods("fit", of="RayPPOTrainer") if source is not None else []
+    if source is None or not fits:
+        shown = os.path.relpath(checkout.package, checkout.root)
+        raise LaunchError(f"which trainer EasyR1 uses was not found in {shown} beside the launch", remedy=_REMEDY)
     unknown: list[str] = []
     loop = _loop(fits[0], source, unknown)
+    unknown += read_batch(fits[0], source, checkout)
     workers = checkout.source("workers/fsdp_workers.py")
     lines = [line.strip() for line in workers.text.splitlines()] if workers is not None else []
     unknown += [
@@ -85,7 +91,22 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     where = source.at(fits[0].lineno)
     ends = "one rollout before the last step" if loop.omits_last else "when its steps are done"
     text = f"the trainer beside the launch was read: trainer.{epochs} gives the steps, and it ends {ends} ({where})"
-    return Beside(_as_read(system, loop, epochs, int(default[1]), where), notes=(Note("assumes", text),))
+    read = _as_read(_with_estimators(system, estimators(checkout)), loop, epochs, int(default[1]), where)
+    return Beside(read, notes=(Note("assumes", text),))
+
+
+def _with_estimators(system: System, names: tuple[str, ...]) -> System:
+    """EasyR1 with the advantage estimators that the checkout has: it refuses others, and not these."""
+    if not names:
+        return system
+    known = f"algorithm.adv_estimator in ({', '.join(map(repr, names))},)"
+    checks = tuple(
+        msgspec.structs.replace(each, holds=known, fix=f"algorithm.adv_estimator = {' or '.join(names)}")
+        if each.holds.startswith("algorithm.adv_estimator in ")
+        else each
+        for each in system.checks
+    )
+    return msgspec.structs.replace(system, checks=checks)
 
 
 def _as_read(system: System, loop: _Loop, epochs: str, default: int, where: str) -> System:

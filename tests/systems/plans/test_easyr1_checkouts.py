@@ -24,6 +24,8 @@ class RayPPOTrainer:
                     should_stop = True
                     break
 {before}
+                batch = batch.repeat(repeat_times=self.config.worker.rollout.n, interleave=True)
+                batch = batch.union(gen_batch_output)
                 self.actor_rollout_ref_wg.update_actor(batch)
             if should_stop:
                 break
@@ -35,6 +37,19 @@ class RayPPOTrainer:
             self.global_step += 1
             batch = self._make_batch_data(metrics=metrics)
             self.actor_rollout_ref_wg.update_actor(batch)
+
+    def _make_batch_data(self, metrics):
+        while True:
+            new_batch = new_batch.repeat(repeat_times={times}, interleave=True)
+            if len(batch) >= rollout_batch_size * self.config.worker.rollout.n:
+                return {made}
+"""
+WHOLE = "batch[: self.config.data.rollout_batch_size * self.config.worker.rollout.n]"
+GROUP = "self.config.worker.rollout.n"
+PASSES = """
+mini_batches = data.split(self.config.global_batch_size_per_device)
+for _ in range(self.config.ppo_epochs):
+    pass
 """
 SCALED = "config.global_batch_size *= self.config.rollout.n\n"
 
@@ -47,17 +62,26 @@ def planned(
     compares: str = ">",
     before: str = "pass",
     workers: str = SCALED,
+    actor: str | None = PASSES,
+    algorithms: str = "",
+    times: str = GROUP,
+    made: str = WHOLE,
     more: str = "",
 ) -> Plan:
     """The plan of a launch in a checkout, for 1 000 rows: 15 rollouts of 64 prompts in each pass, 10 passes by default."""
     (folder / ".git").mkdir()
     (folder / "verl/trainer").mkdir(parents=True)
-    (folder / "verl/workers").mkdir()
+    (folder / "verl/workers/actor").mkdir(parents=True)
     (folder / "verl/trainer/main.py").write_text("")
-    text = trainer.format(epochs=epochs, compares=compares, before=textwrap.indent(before, " " * 16))
+    text = trainer.format(
+        epochs=epochs, compares=compares, before=textwrap.indent(before, " " * 16), times=times, made=made
+    )
     (folder / "verl/trainer/ray_trainer.py").write_text(text)
     (folder / "verl/trainer/config.py").write_text(f"class TrainerConfig:\n    {epochs}: int = 10\n")
     (folder / "verl/workers/fsdp_workers.py").write_text(workers)
+    (folder / "verl/trainer/core_algos.py").write_text(algorithms)
+    if actor is not None:
+        (folder / "verl/workers/actor/dp_actor.py").write_text(actor)
     sizes = "data.rollout_batch_size=64 worker.actor.global_batch_size=64 worker.rollout.n=4"
     (folder / "train.sh").write_text(f"python -m verl.trainer.main {sizes} {more}\n")
     return plan_launch([str(folder / "train.sh")], Options(rows=1000))
@@ -115,3 +139,65 @@ def test_a_line_that_may_leave_rollouts_out_is_asked_about(tmp_path: Path) -> No
 def test_minibatches_that_are_scaled_by_something_else_are_asked_about(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"global_batch_size \*= self.config.rollout.m"):
         planned(tmp_path, workers=SCALED + "self.config.actor.global_batch_size *= self.config.rollout.m\n")
+
+
+@pytest.mark.parametrize(
+    ("times", "made", "said"),
+    [
+        ("int(self.config.worker.rollout.n * share)", WHOLE, r"prompts are repeated int\(self.config.worker.rollout.n \* share\)"),
+        (GROUP, "first, second", r"a rollout is `\(first, second\)`"),
+        (GROUP, "batch[:limit]", r"a rollout is `batch\[:limit\]`"),
+    ],
+)
+def test_a_rollout_that_is_made_in_another_way_is_asked_about(tmp_path: Path, times: str, made: str, said: str) -> None:
+    with pytest.raises(LaunchError, match=rf"{said}.*--version"):
+        planned(tmp_path, trainer=STEPS, times=times, made=made)
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("batch = batch[kept]", r"`batch = batch\[kept\]` may train a part"),
+        ("batch, more = self.mix(batch)", r"may train a part"),
+        ("self.actor_rollout_ref_wg.update_actor(other)", "a rollout is not trained once"),
+        ("for part in parts:\n    self.actor_rollout_ref_wg.update_actor(part)", "a rollout is not trained once"),
+        ("copies = batch.repeat(repeat_times=2)", "prompts are repeated 2 times"),
+    ],
+)
+def test_samples_that_are_left_out_or_trained_again_are_asked_about(tmp_path: Path, before: str, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        planned(tmp_path, before=before)
+
+
+@pytest.mark.parametrize(
+    ("actor", "said"),
+    [
+        ("for _ in range(2):\n    pass\n", "not passed over ppo_epochs times"),
+        ("for _ in range(self.config.ppo_epochs):\n    full.split(chunk)\n", "not of the global batch size"),
+        (None, "the policy's worker was not found"),
+    ],
+)
+def test_passes_and_minibatches_of_another_kind_are_asked_about(tmp_path: Path, actor: str | None, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        planned(tmp_path, actor=actor)
+
+
+def test_a_trainer_that_lies_elsewhere_is_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "verl/trainer/ray_trainer").mkdir(parents=True)
+    (tmp_path / "verl/trainer/ray_trainer/loop.py").write_text(STEPS)
+    (tmp_path / "verl/trainer/main.py").write_text("")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "train.sh").write_text("python -m verl.trainer.main data.rollout_batch_size=64 worker.rollout.n=4\n")
+    with pytest.raises(LaunchError, match=r"was not found in verl beside the launch.*--version"):
+        plan_launch([str(tmp_path / "train.sh")], Options(rows=1000))
+
+
+NAMES = 'class AdvantageEstimator(str, Enum):\n    GRPO = "grpo"\n    OURS = "ours"\n\n\nother = 1\n'
+
+
+@pytest.mark.parametrize(("name", "accepted"), [("ours", True), ("grpo", True), ("rloo", False)])
+def test_the_estimators_are_those_of_the_checkout(tmp_path: Path, name: str, accepted: bool) -> None:
+    plan = planned(tmp_path, algorithms=NAMES, more=f"algorithm.adv_estimator={name}")
+    assert (plan.schedule is not None) is accepted
+    assert plan.shown is not None
+    assert plan.shown.rollouts == 150

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.batches import keeps_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.checkout import Function, Source
 
 _STEP = ("global_steps", "global_step")
-_KEEPS = ("union", "repeat", "to", "from_single_dict", "from_dict")
-"""Methods that give the batch back whole."""
-_WHOLE = ("compute_", "apply_", "_compute_", "_apply_")
-"""Beginnings of the names of functions that add columns to a batch."""
 
 
 class Loop(msgspec.Struct, kw_only=True):
@@ -255,7 +252,7 @@ class _Reader:
                 break
             names |= more
         for name, value, line in self._assigned:
-            if name in names and not _keeps_all(value):
+            if name in names and not keeps_whole(value):
                 self.loop.unknown.append(
                     Line(f"`{name} = {_short(value)}` may train a part of it", self._source.at(line))
                 )
@@ -270,16 +267,6 @@ def _is_step(text: str) -> bool:
 
 def _is_loader(node: ast.expr) -> bool:
     return "train_dataloader" in ast.unparse(node)
-
-
-def _keeps_all(value: ast.expr) -> bool:
-    if isinstance(value, ast.Name) or (isinstance(value, ast.Constant) and value.value is None):
-        return True
-    if not isinstance(value, ast.Call):
-        return False
-    if isinstance(value.func, ast.Attribute):
-        return value.func.attr in _KEEPS or value.func.attr.startswith(_WHOLE)
-    return isinstance(value.func, ast.Name) and value.func.id.startswith(_WHOLE)
 
 
 def _short(value: ast.expr) -> str:

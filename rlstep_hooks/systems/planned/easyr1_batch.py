@@ -1,0 +1,116 @@
+"""What is trained in a checkout of EasyR1: whether it is a whole rollout of `rollout.n` samples of each prompt, once, in mini-batches.
+
+Forks change this without a setting of another name: they sample some prompts with another factor, join batches, or train a part.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.batches import keeps_whole
+from rlstep_hooks.launch.loops import calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.launch.checkout import Checkout, Function, Source
+
+_GROUP = "self.config.worker.rollout.n"
+_FULL = re.compile(rf"batch\[:(?:self\.config\.data\.)?rollout_batch_size \* {re.escape(_GROUP)}\]")
+"""All prompts of a rollout, each with all of its samples: what the filter of a rollout leaves beyond them is not trained."""
+_MAKES = "_make_batch_data"
+_UPDATES = ("update_actor",)
+_PASSES = re.compile(r"^[ \t]*for \w+ in range\(self\.config\.ppo_epochs\)", re.MULTILINE)
+_CUTS = re.compile(r"\.split\(self\.config\.global_batch_size_per_device\)")
+_ESTIMATOR = re.compile(r"^class AdvantageEstimator\(.*?\):\n(.*?)(?=^\S)", re.MULTILINE | re.DOTALL)
+_MEMBER = re.compile(r"^[ \t]+\w+ = [\"'](\w+)[\"']", re.MULTILINE)
+
+
+def read_batch(fit: Function, source: Source, checkout: Checkout) -> list[str]:
+    """What is not known of what is trained; empty where it is as in the releases.
+
+    Args:
+        fit: The trainer's loop.
+        source: The trainer's file.
+        checkout: The package.
+    """
+    unknown: list[str] = []
+    maker = fit
+    if calls(fit, (_MAKES,)):
+        makes = source.methods(_MAKES, of="RayPPOTrainer")
+        if not makes:
+            return [f"self.{_MAKES} was not found ({source.shown})"]
+        maker = makes[-1]
+        unknown += _returned(maker, source)
+    unknown += _repeated(maker, source)
+    trains = calls(fit, _UPDATES)
+    loops = [node for node in ast.walk(fit) if isinstance(node, ast.For | ast.While) and calls(node, _UPDATES)]
+    if trains != 1 or len(loops) > (2 if isinstance(loops[0], ast.For) else 1):
+        unknown.append(f"a rollout is not trained once ({source.at(fit.lineno)})")
+    unknown += _parts(fit, source)
+    return unknown + _minibatches(checkout)
+
+
+def estimators(checkout: Checkout) -> tuple[str, ...]:
+    """The advantage estimators that the checkout knows; empty where they are not a list of names."""
+    for name in ("trainer/core_algos.py", "trainer/ray_trainer.py"):
+        source = checkout.source(name)
+        listed = _ESTIMATOR.search(source.text) if source is not None else None
+        if listed is not None:
+            return tuple(_MEMBER.findall(listed[1]))
+    return ()
+
+
+def _returned(maker: Function, source: Source) -> Iterator[str]:
+    """Whatever is given back is a whole rollout."""
+    for node in ast.walk(maker):
+        if isinstance(node, ast.Return) and (node.value is None or not _FULL.fullmatch(ast.unparse(node.value))):
+            said = ast.unparse(node.value)[:60] if node.value is not None else "nothing"
+            yield f"a rollout is `{said}` ({source.at(node.lineno)})"
+
+
+def _repeated(maker: Function, source: Source) -> Iterator[str]:
+    found = False
+    for node in ast.walk(maker):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "repeat":
+            continue
+        times = next((word.value for word in node.keywords if word.arg == "repeat_times"), None)
+        if times is None:
+            continue  # numpy's
+        found = True
+        if ast.unparse(times) != _GROUP:
+            yield f"prompts are repeated {ast.unparse(times)} times ({source.at(node.lineno)})"
+    if not found:
+        yield f"nothing repeats a prompt worker.rollout.n times ({source.at(maker.lineno)})"
+
+
+def _parts(fit: Function, source: Source) -> Iterator[str]:
+    """Assignments within the loop that may leave a part of the trained batch out, or add to it."""
+    updates = [node for node in ast.walk(fit) if isinstance(node, ast.Call) and calls(node, _UPDATES)]
+    trained = {argument.id for call in updates for argument in call.args if isinstance(argument, ast.Name)}
+    for node in ast.walk(fit):
+        if not isinstance(node, ast.Assign):
+            continue
+        names = {inner.id for target in node.targets for inner in _targets(target)}
+        if names & trained and not keeps_whole(node.value, (_MAKES,)):
+            yield f"`{ast.unparse(node)[:60]}` may train a part of a rollout ({source.at(node.lineno)})"
+
+
+def _targets(target: ast.expr) -> Iterator[ast.Name]:
+    for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+        if isinstance(part, ast.Name):
+            yield part
+
+
+def _minibatches(checkout: Checkout) -> list[str]:
+    """How the policy's worker cuts a rollout: `ppo_epochs` passes over mini-batches of the global batch size."""
+    actor = checkout.source("workers/actor/dp_actor.py")
+    if actor is None:
+        return ["the policy's worker was not found (workers/actor/dp_actor.py)"]
+    if not _PASSES.search(actor.text):
+        return [f"a rollout is not passed over ppo_epochs times ({actor.shown})"]
+    if not _CUTS.search(actor.text):
+        return [f"mini-batches are not of the global batch size ({actor.shown})"]
+    return []
