@@ -144,7 +144,11 @@ def test_minibatches_that_are_scaled_by_something_else_are_asked_about(tmp_path:
 @pytest.mark.parametrize(
     ("times", "made", "said"),
     [
-        ("int(self.config.worker.rollout.n * share)", WHOLE, r"prompts are repeated int\(self.config.worker.rollout.n \* share\)"),
+        (
+            "int(self.config.worker.rollout.n * share)",
+            WHOLE,
+            r"prompts are repeated int\(self.config.worker.rollout.n \* share\)",
+        ),
         (GROUP, "first, second", r"a rollout is `\(first, second\)`"),
         (GROUP, "batch[:limit]", r"a rollout is `batch\[:limit\]`"),
     ],
