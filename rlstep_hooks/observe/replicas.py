@@ -53,13 +53,16 @@ class ReplicaWatch:
     Args:
         groups: What is looked at.
         role: Whose it is.
+        before: What was read of the same model before, and is told with it.
     """
 
-    def __init__(self, groups: Sequence[Replicated], *, role: Role = "policy") -> None:
+    def __init__(
+        self, groups: Sequence[Replicated], *, role: Role = "policy", before: ReplicaWatch | None = None
+    ) -> None:
         self._groups = [group for group in groups if group.named]
         self._role = role
         self._fetched: DeferredValues[ReplicaSums] = DeferredValues()
-        self._held: list[tuple[ReplicaSums, Tensor]] = []
+        self._held: list[tuple[ReplicaSums, Tensor]] = [] if before is None else list(before._held)
         self.numbers = sum(tensor.numel() for group in self._groups if group.often for _, tensor in group.named)
         """How many numbers are read around updates."""
 

@@ -130,7 +130,7 @@ LINKS: dict[LinkName, Link] = {
         "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
         f"frozen weights when training begins; of a model of more than {READ_WHOLE // 10**6} million numbers one part of {PARTS} of "
         f"each tensor around the steps of the second to the {ALL_OF_FIRST}th cycle",
-        "not shards",
+        "not shards, but for what FSDP cuts: the weights of each rank right before",
         often="whole",
         proved=(*_USUAL, "ZeRO-0", "ZeRO-1", "ZeRO-2", "offload"),
     ),

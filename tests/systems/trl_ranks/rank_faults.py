@@ -161,6 +161,11 @@ def other_start(trainer: Any, state: Any, **kwargs: Any) -> None:
     weight_changed(trainer)
 
 
+def other_copy(trainer: Any) -> None:
+    """The model is loaded with another weight, before training spreads it over the ranks."""
+    weight_changed(trainer)
+
+
 def buffer_changed(trainer: Any) -> None:
     """The frequencies of the positions are changed after update 3."""
     next(iter(trainer.model.buffers())).mul_(1.01)
@@ -206,6 +211,7 @@ FAULTS: tuple[Fault, ...] = (
           report="a callback of rank 0 alone"),
     Fault(of_one_rank(way(on, "on_train_begin", by=other_start)), code="RLS419", where=Where(update=0, rank=FAULTY),
           report="trl#5619"),
+    Fault(of_one_rank(other_copy), code="RLS419", where=Where(update=0, rank=FAULTY), report="trl#5619"),
     Fault(of_one_rank(way(after_update, 4, by=buffer_changed)), code="RLS419", where=Where(update=4, rank=FAULTY),
           report="a buffer of one rank", doubtful=True),
     Fault(of_one_rank(way(after_update, 4, by=reference_changed)), code="RLS411", where=Where(rollout=2, update=4, rank=FAULTY),

@@ -17,12 +17,14 @@ from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked, share
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.settings import attributes
 from rlstep_hooks.record import suite
-from rlstep_hooks.record.logger import logger
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.variables import AS_RELEASE, judged_as
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.trl.observe.adapter import Observer, TrainerAdapter, adapter_of
+from rlstep_hooks.systems.trl.observe.before_sharding import read_whole_model
 from rlstep_hooks.systems.trl.observe.deployment import deployment_of, engine_faults
 from rlstep_hooks.systems.trl.observe.documented_optimizer import note_training_call
 from rlstep_hooks.systems.trl.observe.facts import package_versions
@@ -307,6 +309,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def _around_train(self, patch: Patches, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         self._sees_train = True
         note_training_call(instance)
+        self._read_whole_model(instance, args, kwargs)
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as error:
@@ -317,6 +320,15 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             patch.restore()
         self._completed()
         return result
+
+    @staticmethod
+    def _read_whole_model(trainer: Any, args: Any, kwargs: Any) -> None:
+        # transformers/trainer.py `train` (4.51 to 5.23): the checkpoint to resume from is its first argument.
+        resumes = bool(args[0] if args else kwargs.get("resume_from_checkpoint"))
+        try:
+            read_whole_model(trainer, resumes=resumes)
+        except Exception as error:  # noqa: BLE001 - a model that cannot be read keeps nothing from being trained
+            not_evaluated(f"the weights before they are sharded: {describe(error)}")
 
     def _completed(self) -> None:
         self._end(stopped=self._asked_to_stop)

@@ -23,6 +23,7 @@ from rlstep_hooks.observe.shards import local_shard, local_shards, plain_name
 from rlstep_hooks.observe.steps import StepFollower
 from rlstep_hooks.record.events import RATE_SCHEDULE, ConfigChanged, FactsRead, Update
 from rlstep_hooks.systems.deepspeed_engine.follower import EngineFollower
+from rlstep_hooks.systems.trl.observe.before_sharding import taken
 from rlstep_hooks.systems.trl.observe.engine_steps import EngineSteps, engine_of
 from rlstep_hooks.systems.trl.observe.ranks import reduction_of, replicas_of
 from rlstep_hooks.systems.trl.observe.settings import OptimizerSettings
@@ -127,7 +128,8 @@ class UpdateObserver:
         if self._trainer.accelerator.num_processes > 1:
             self._watch_reduction()
             with self._replicas_guard:
-                self.steps.watch_replicas(ReplicaWatch(replicas_of(self._trainer)), self._windows)
+                watch = ReplicaWatch(replicas_of(self._trainer), before=taken(self._trainer))
+                self.steps.watch_replicas(watch, self._windows)
 
     def _watch_gradients(self) -> None:
         named = [(plain_name(name), local_shard(p)) for name, p in self._trainer.model.named_parameters()]
