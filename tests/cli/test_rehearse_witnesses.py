@@ -363,6 +363,7 @@ def test_what_a_function_gives_elsewhere_decides_whether_it_is_constant(rehearsa
 
 
 OPENING, CLOSING = "<SOLUTION>", "</SOLUTION>"
+CLOSED = re.compile(rf"</plan>.*?{OPENING}(.+?){CLOSING}$", re.DOTALL)
 PATTERN = re.compile(rf"^<plan>.+?</plan>.*?{OPENING}(.+?){CLOSING}", re.DOTALL)
 
 
@@ -385,6 +386,10 @@ def test_the_tags_that_a_function_names_are_a_form_of_its_answers(rehearsal: Reh
     assert "('<SOLUTION>...</SOLUTION>': 1 against 0)" in told(rehearsal)
     in_openrlhf(lambda text, answer: float(between(text) == answer), SAMPLES)
     assert "('<SOLUTION>...</SOLUTION>': 1 against 0)" in told(rehearsal)
+    in_openrlhf(
+        lambda text, answer: float((found := CLOSED.search(text)) is not None and found.group(1) == answer), SAMPLES
+    )
+    assert "('so</plan><SOLUTION>...</SOLUTION>': 1 against 0)" in told(rehearsal)
     in_trl_batch(Matching(), SAMPLES)
     assert "('<plan>so</plan><SOLUTION>...</SOLUTION>': 1 against 0)" in told(rehearsal)
 

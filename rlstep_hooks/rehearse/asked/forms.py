@@ -94,7 +94,7 @@ def _tags(texts: Iterable[str]) -> Iterator[tuple[str, ...]]:
         tags = tuple(dict.fromkeys(_TAG.findall(text)))
         if len(tags) == 1:
             alone[tags[0]] = None
-        elif tags and len(tags) <= _MOST and not len(tags) % 2:
+        elif tags and len(tags) <= _MOST:
             yield tags
     pairs = [(tag, f"</{tag[1:]}") for tag in alone if not tag.startswith("</")]
     yield from pairs
@@ -105,6 +105,10 @@ def _tags(texts: Iterable[str]) -> Iterator[tuple[str, ...]]:
 def _forms(tags: tuple[str, ...]) -> Iterator[str]:
     """Texts between each two tags, the answer between the last ones."""
     if len(tags) < 2:
+        return
+    if len(tags) % 2:  # the prompt ends with the first tag, or nothing closes the last one
+        for form in _forms(tags[1:]):
+            yield f"so{tags[0]}{form}"
         return
     pairs = list(zip(tags[::2], tags[1::2], strict=True))
     for inner, outer in (("", ""), ("\n", "\n"), ("", "\n")):

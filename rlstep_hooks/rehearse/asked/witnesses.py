@@ -28,6 +28,8 @@ FORMS = (
     "<think>\nso\n</think>\n\\boxed{{{}}}",
     "<think>\nso\n</think>\n<answer>\n{}\n</answer>",
     "<think>\nso\n</think>\n<answer>\n\\boxed{{{}}}\n</answer>",
+    "<think>\nso\n</think>\n<answer>\n```python\n{}\n```\n</answer>",
+    "```python\n{}\n```",
     "<reasoning>\nso\n</reasoning>\n<answer>\n{}\n</answer>\n",
     "so</think>\n{}",
     "so</think>\n\\boxed{{{}}}",
@@ -146,6 +148,9 @@ def _giving(number: int, rows: Sequence[Row], forms: Sequence[str]) -> Iterator[
                 yield Witness(row=number, text=bad, kind="wrong", told=told, form=key)
                 told = f"another row's {name}, the row's own and the other again, each as {_shown(right)}"
                 yield Witness(row=number, text=f"{bad}\n{right}\n{bad}", kind="among others", told=told, form=key)
+                told = f"another row's {name}, the row's own and the other again, in one {_shown(form.format('...'))}"
+                inside = form.format(f"{wrong} or {answer} or {wrong}")
+                yield Witness(row=number, text=inside, kind="among others", told=told, form=key)
             if wrong is not None:
                 noise = f"so it may be {answer} or not, and then some more words"
                 told = f"the row's {name} within other words"
