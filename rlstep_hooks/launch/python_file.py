@@ -62,6 +62,8 @@ class Calls(msgspec.Struct, frozen=True):
     """What the file takes as options of its own (`add_argument`)."""
     keywords: frozenset[str] = frozenset()
     """Keywords ("Callee.keyword") that each call of a callee is given in any run, where the file does not define the callee itself."""
+    defaults: dict[str, Setting] = {}
+    """Defaults of the fields of the file's classes, "Class.field"; they are in `settings` too, unless a call gives another value."""
 
 
 class _NotLiteralError(Exception):
@@ -111,12 +113,13 @@ class _File:
 
     def calls(self) -> Calls:
         settings: dict[str, Setting] = {}
+        defaults: dict[str, Setting] = {}
         given: dict[str, list[set[str]]] = {}
         opened: dict[str, UnknownText] = {}
         unsure: set[str] = set()
         for node in ast.walk(self._tree):
             if isinstance(node, ast.ClassDef):
-                settings |= self._fields(node)
+                defaults |= self._fields(node)
                 unsure.add(node.name)
             callee = _name(node.func) if isinstance(node, ast.Call) else ""
             if not callee or not isinstance(node, ast.Call):
@@ -138,7 +141,8 @@ class _File:
         packages, options = dict(self._imports()), frozenset(self._options)
         keywords = (set.intersection(*each) for callee, each in given.items() if callee not in unsure)
         sure = frozenset(name for names in keywords for name in names if not name.rpartition(".")[2].isdigit())
-        return Calls(settings, self._assignments(), frozenset(given), packages, opened, options, sure)
+        assigned = self._assignments()
+        return Calls(defaults | settings, assigned, frozenset(given), packages, opened, options, sure, defaults)
 
     # Names.
 
@@ -301,7 +305,7 @@ class _File:
                 and statement.value is not None
             ):
                 name = f"{node.name}.{statement.target.id}"
-                found[name] = self._setting(name, statement.value)
+                found[name] = self._setting(name, _default(statement.value))
         return found
 
     def _one_of(self, before: Setting, after: Setting) -> Setting:
@@ -414,6 +418,13 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, dict[str, ast.expr] | None
         if name and long.startswith("-"):
             found[name] = None if name in found or name != long.lstrip("-").replace("-", "_") else keywords
     yield from found.items()
+
+
+def _default(value: ast.expr) -> ast.expr:
+    """The default that a field is given: 4 of `field(default=4, metadata=...)`."""
+    if isinstance(value, ast.Call) and _name(value.func) == "field":
+        return next((word.value for word in value.keywords if word.arg == "default"), value)
+    return value
 
 
 def _name(node: ast.expr) -> str:

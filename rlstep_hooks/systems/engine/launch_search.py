@@ -20,6 +20,7 @@ from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token, U
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.abbreviations import spelled_out
+from rlstep_hooks.systems.engine.configurations import with_configurations
 from rlstep_hooks.systems.engine.launch_settings import (
     CONFIGS,
     keys_of,
@@ -238,8 +239,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     packages = calls.packages if calls is not None else {}
     values = {name: str(setting.value) for name, setting in overridden.items() if not setting.unknown}
     framework = options.framework or index.recognise(command, keys, values, packages)
-    if framework is None and (configured := quiet_config_keys(command, folder) - keys):
-        framework = index.recognise(command, keys | configured, values, packages)
+    if framework is None and (in_config := quiet_config_keys(command, folder) - keys):
+        framework = index.recognise(command, keys | in_config, values, packages)
     if framework is None:
         return None
     system = index.system_of(framework)
@@ -264,9 +265,13 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     notes += about_trainer.notes
     hidden, keywords = None, frozenset[str]()
     if calls is not None:
+        elsewhere = None
+        if system.trainers and file is not None:
+            configured = with_configurations(calls, file, command.folder, system)
+            calls, elsewhere = configured.calls, configured.hidden
         given, more = settings_of(calls, given, system)
         notes += more
-        hidden, keywords = hidden_of(calls, system), keywords_of(calls, system)
+        hidden, keywords = hidden_of(calls, system) or elsewhere, keywords_of(calls, system)
     given, more = spelled_out(system, command, given, options.version)
     notes += more
     return Launch(
