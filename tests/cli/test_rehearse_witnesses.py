@@ -149,6 +149,13 @@ BREAKS: dict[str, tuple[Callable[[str, str], float], str, str]] = {
 }
 
 
+@every_framework
+def test_a_small_bonus_for_something_else_hides_nothing(rehearsal: Rehearsal, run: Any) -> None:
+    run(lambda text, answer: float(boxed(text) in (None, answer)) + len(text) % 7 / 100, SAMPLES)
+    ((level, words), *_) = [each for each in doubts(rehearsal) if "prompt" not in each[1]]
+    assert (level, words[:40]) == ("warning", "reward rewards an empty completion and 1")
+
+
 @every_call
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_text_that_a_function_raises_on_is_named(rehearsal: Rehearsal, run: Any, name: str) -> None:

@@ -128,6 +128,33 @@ class Trainer(GRPOTrainer):
         reward="def reward(completions, **kwargs):\n    return [1.0] * len(completions)",
         options=("--strict",),
     ),
+    "a reward that takes a text without an answer for right": Broken(
+        said="reward rewards an empty completion and",
+        reward="""
+def reward(completions, answer, **kwargs):
+    texts = [completion[0]["content"] for completion in completions]
+    return [float("####" not in text or f"#### {a}" in text) + len(text) % 7 / 100 for text, a in zip(texts, answer)]
+""",
+        options=("--strict",),
+    ),
+    "a reward of the first row's answer": Broken(
+        said="reward does not follow its batch",
+        reward="""
+def reward(completions, answer, **kwargs):
+    return [len(completion[0]["content"]) % 7 - float(answer[0]) for completion in completions]
+""",
+        options=("--strict",),
+    ),
+    "a reward that backtracks without end": Broken(
+        said="reward gave no answer within 20 s on 256 opening brackets",
+        before="import re",
+        reward="""
+def reward(completions, **kwargs):
+    texts = [completion[0]["content"] for completion in completions]
+    return [float(re.match(r"(\\(+)+[)]", text) is not None) + len(text) % 7 for text in texts]
+""",
+        options=("--strict",),
+    ),
     "a tool that raises": Broken(
         said="the tool forecast: raised TypeError",
         before="""

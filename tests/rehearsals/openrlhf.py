@@ -133,6 +133,16 @@ BROKEN: dict[str, Launch] = {
         reward=REWARD.replace("len(set(text)) / 16 + 0.01 * len(label)", "1.0"),
         options=("--strict",),
     ),
+    "a reward that takes a text without an answer for right": Launch(
+        f"{SIZES} {GROUP}",
+        said="reward_func rewards an empty completion and",
+        status=1,
+        reward=REWARD.replace(
+            "len(set(text)) / 16 + 0.01 * len(label)",
+            "float('####' not in text or f'#### {label}' in text) + len(text) % 7 / 100",
+        ),
+        options=("--strict", "--no-resume"),
+    ),
 }
 
 

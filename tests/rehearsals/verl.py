@@ -111,6 +111,15 @@ BROKEN: dict[str, Broken] = {
         overrides=("trainer.save_freq=-1",),
         options=("--strict", "--rollouts", "2"),
     ),
+    "a reward that takes a text without an answer for right": Broken(
+        said="compute_score rewards an empty completion and",
+        reward="""
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float("####" not in solution_str or f"#### {ground_truth}" in solution_str) + len(solution_str) % 7 / 100
+""",
+        overrides=("trainer.save_freq=-1",),
+        options=("--strict", "--rollouts", "2"),
+    ),
     "no rule for the data source": Broken(
         said="Reward function is not implemented", overrides=("reward.custom_reward_function.path=null",)
     ),

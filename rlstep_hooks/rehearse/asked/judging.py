@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Form = tuple[str, str, int]
 
 Level = Literal["problem", "warning"]
+_SLACK = 0.1
+"""Of what a right answer gets above a wrong one."""
 _NO_ANSWER = ("without an answer", "the prompt", "rare")
 
 
@@ -128,6 +130,10 @@ class Right:
     wrong: tuple[float, ...]
     """Of the other row's answer, in each row."""
 
+    def slack(self, row: int) -> float:
+        """What the reward of a right answer may differ by for other reasons, such as a small bonus for a length."""
+        return _SLACK * (self.rewards[row] - self.wrong[row])
+
 
 def right_of(given: Mapping[Witness, Answer]) -> Right | None:
     """The form in which the function tells right answers from wrong ones; None if there is none among those that were asked.
@@ -160,7 +166,7 @@ def suspects(given: Mapping[Witness, Answer], right: Right) -> list[Witness]:
         if witness.kind in _NO_ANSWER
         and answer.rewards
         and (value := answer.rewards[0]) is not None
-        and not _more(right.rewards[witness.row], value)
+        and value >= right.rewards[witness.row] - right.slack(witness.row)
     ]
 
 
@@ -179,14 +185,17 @@ def of_suspects(
     for witness, answers in beside.items():
         own = given[witness].rewards[0]
         values = [answer.rewards[0] for answer in answers if answer.rewards]
-        if own is not None and values and not any(value is not None and _more(value, own) for value in values):
+        slack = right.slack(witness.row)
+        if own is not None and values and not any(value is not None and value > own + slack for value in values):
             guilty.append(witness)
     found = []
     for kinds in (("the prompt",), ("without an answer", "rare")):
         those = [each for each in guilty if each.kind in kinds]
         if those:
-            value = _number(given[those[0]].rewards[0])
-            text = f"rewards {_told(those)} with {value}, as much as the row's own answer ({_number(right.rewards[those[0].row])})"
+            value = given[those[0]].rewards[0] or 0.0
+            own = right.rewards[those[0].row]
+            word = "nearly as much as" if _more(own, value) else "as much as"
+            text = f"rewards {_told(those)} with {_number(value)}, {word} the row's own answer ({_number(own)})"
             found.append(Judged(about=kinds[0], level="warning", text=text))
     return found
 

@@ -14,6 +14,7 @@ from typing import Any
 from rlstep_hooks.rehearse.messages import CannotRehearseError, say, say_once, settings
 from rlstep_hooks.rehearse.models import place_of
 from rlstep_hooks.rehearse.places import stand_in
+from rlstep_hooks.rehearse.rewards import completions_may_have
 from rlstep_hooks.systems.openrlhf.rehearse.sizes import Shrunk, Sizes, rollouts_for, shrink
 
 TOKENS = 16
@@ -164,6 +165,7 @@ def real_sizes(arguments: Any) -> Sizes:
 
 
 def _shrink(arguments: Any) -> None:
+    completions_may_have(int(arguments.rollout.max_new_tokens or arguments.data.max_len))
     sizes = real_sizes(arguments)
     rollouts = settings().rollouts or rollouts_for(sizes)
     small = shrink(sizes, seconds=settings().budget * _OF_STARTS, rollouts=rollouts)

@@ -21,6 +21,7 @@ from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.rehearse.messages import CannotRehearseError, said, say, settings
 from rlstep_hooks.rehearse.models import place_of
 from rlstep_hooks.rehearse.places import stand_in
+from rlstep_hooks.rehearse.rewards import completions_may_have
 from rlstep_hooks.systems.verl.rehearse.host import HOST, LEFT_OUT, RESPONSE, SEPARATE, impossible, is_separate
 from rlstep_hooks.systems.verl.rehearse.rate import look_at_rate
 from rlstep_hooks.systems.verl.rehearse.rows import Taken, take
@@ -386,6 +387,7 @@ def _say(config: Any, real: Any, sizes: Sizes, small: Shrunk, length: _Length, r
         updates = None
     except (LookupError, SettingError) as error:
         raise CannotRehearseError(f"no schedule from the settings: {error}") from error
+    completions_may_have(int(real.data.max_response_length))
     say(
         "sizes",
         factor=small.factor(sizes),
