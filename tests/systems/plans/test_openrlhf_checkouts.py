@@ -263,3 +263,57 @@ def test_up_to_0_7_0_each_process_draws_its_own_prompts(tmp_path: Path) -> None:
         assert shown is not None
         drawn[release] = shown.prompts_per_rollout
     assert drawn == {"0.7.0": 64, "0.7.1": 66}
+
+
+ASYNCHRONOUS = """
+class GenerateSamplesActor(BasePPOTrainer):
+    def fit(self, start_episode, queue):
+        for episode in range(start_episode, self.args.num_episodes):
+            for _, rand_prompts, labels in self.prompts_dataloader:
+                while queue.full():
+                    time.sleep(1)
+                rollout_samples = self.generate(rand_prompts)
+                if self.args.dynamic_filtering and len(rollout_samples) < 4:
+                    continue
+{sampled}
+                queue.put((rollout_samples, episode))
+        queue.put("done")
+
+class TrainingActor(BasePPOTrainer):
+    def fit(self, queue, steps):
+        while True:
+            output = queue.get()
+            if output == "done":
+                break
+{received}
+            status = self.ppo_train(steps)
+"""
+WAITS = "                if len(rollout_samples) < self.args.least:\n                    continue"
+
+
+@pytest.mark.parametrize(
+    ("sampled", "received", "says"),
+    [
+        ("", "", ""),
+        (WAITS, "", r"continue within a rollout, if len\(rollout_samples\) < self.args.least"),
+        (
+            "",
+            "            if len(self.kept) < 8:\n                continue",
+            r"continue within a rollout, if len\(self.kept\) < 8",
+        ),
+        ("", "            self.ppo_train(steps)", "a rollout is not trained once, in each case"),
+    ],
+)
+def test_the_loops_of_the_asynchronous_trainer_are_read(tmp_path: Path, sampled: str, received: str, says: str) -> None:
+    (tmp_path / "openrlhf/trainer").mkdir(parents=True)
+    text = ASYNCHRONOUS.format(sampled=sampled, received=received)
+    (tmp_path / "openrlhf/trainer/ppo_trainer_async.py").write_text(text)
+    flags = 'parser.add_argument("--async_train", action="store_true")\n'
+    # The other trainer is one that nobody knows; this launch does not run it.
+    wrong = FIT.format(episodes="other", before="", first="", passes="2")
+    if says:
+        with pytest.raises(LaunchError, match=rf"{says} \(openrlhf/trainer/ppo_trainer_async.py.*--version"):
+            planned(tmp_path, trainer=wrong, flags=flags, more="--async_train --vllm_num_engines 2")
+        return
+    plan = planned(tmp_path, trainer=wrong, flags=flags, more="--async_train --vllm_num_engines 2")
+    assert plan.shown is not None

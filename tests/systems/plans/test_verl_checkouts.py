@@ -362,3 +362,46 @@ def test_a_configuration_on_its_own_is_planned_by_the_trainer_of_its_checkout(
         "critic: {use_dynamic_bsz: true}\n"
     )
     assert rollouts(plan_launch([str(config)], Options(rows=1050))) == expected
+
+
+RECIPE = LAUNCH.replace("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
+FILTERED = """
+                if self.config.algorithm.filter_groups.enable:
+                    batch = batch[kept]
+                    if len(batch) < 100:
+                        continue
+"""
+
+
+def of_recipe(folder: Path, end: str, *, more: str = "", **words: str) -> Plan:
+    """The plan of DAPO's recipe in a checkout, for 1 050 rows: 10 rollouts in each of two passes."""
+    source = trainer(end, before_update=words.pop("before_update", FILTERED), **words)
+    (folder / "recipe/dapo").mkdir(parents=True)
+    (folder / "recipe/dapo/dapo_ray_trainer.py").write_text(source.replace("RayPPOTrainer", "RayDAPOTrainer"))
+    return planned(folder, trainer(COMPARED_THEN_COUNTED), f"{RECIPE} {more}")
+
+
+@pytest.mark.parametrize("more", ["", "+algorithm.filter_groups.enable=False"])
+def test_the_trainer_of_the_recipe_is_read(tmp_path: Path, more: str) -> None:
+    plan = of_recipe(tmp_path, COMPARED_THEN_COUNTED, more=more)
+    assert rollouts(plan) == 20
+    assert "recipe/dapo/dapo_ray_trainer.py" in assumed(plan)
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "says"),
+    [
+        (COUNTED_THEN_COMPARED.format(sign=">="), {}, "compared after the step is counted up"),
+        (COMMENTED_OUT, {}, "nothing ends it at its total of steps"),
+        (COMPARED_THEN_COUNTED, {"before_update": "                batch = batch[kept]"}, "may train a part"),
+        (COMPARED_THEN_COUNTED, {"repeat": "data.copies"}, "each prompt is repeated data.copies times"),
+    ],
+)
+def test_a_recipe_of_another_kind_is_asked_for(tmp_path: Path, end: str, words: dict[str, str], says: str) -> None:
+    with pytest.raises(LaunchError, match=rf"DAPO's recipe beside the launch is none that is known.*{says}.*--version"):
+        of_recipe(tmp_path, end, **words)
+
+
+def test_a_recipe_that_filters_its_groups_has_no_exact_length(tmp_path: Path) -> None:
+    plan = of_recipe(tmp_path, COMMENTED_OUT, more="+algorithm.filter_groups.enable=True")
+    assert rollouts(plan) is None

@@ -13,6 +13,7 @@ from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
+from rlstep_hooks.systems.openrlhf.checkout.asynchronous import read_async
 from rlstep_hooks.systems.openrlhf.checkout.loop import read_fit, read_passes
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS
 
@@ -72,7 +73,8 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         **{name: _plain(each) for name, each in given.items() if not each.unknown},
     }
     if any(values.get(name) is True for name in ("async_train", "train.async_enable")):
-        return None  # another trainer, which is not read
+        _ask(checkout, read_async(checkout, values))
+        return None
     unknown = [
         *_own_estimator(system, program, given),
         *read_fit(fit, source, values),
@@ -83,6 +85,21 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     first, end = ("0.5", "0.7.1") if each_draws else _between(checkout, source, fit)
     if not first:
         unknown.append(Line("the loader of prompts is another one", source.at(fit.lineno)))
+    _ask(checkout, unknown)
+    note = Note(
+        "assumes",
+        f"the trainer beside the launch was read: num_episodes passes over the prompts, each rollout is trained once "
+        f"({source.at(fit.lineno)})",
+    )
+    return Beside(system, first, end, notes=(note,), settings=flags)
+
+
+def _ask(checkout: Checkout, unknown: list[Line]) -> None:
+    """Ask where a line is not known.
+
+    Raises:
+        LaunchError: One is not.
+    """
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise LaunchError(
@@ -90,12 +107,6 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
             f"{'; '.join(map(str, unknown[:3]))}{more}",
             remedy=_REMEDY,
         )
-    note = Note(
-        "assumes",
-        f"the trainer beside the launch was read: num_episodes passes over the prompts, each rollout is trained once "
-        f"({source.at(fit.lineno)})",
-    )
-    return Beside(system, first, end, notes=(note,), settings=flags)
 
 
 def _of_the_file(system: System, command: Command, folder: Path) -> Beside | None:

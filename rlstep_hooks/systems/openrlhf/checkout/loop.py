@@ -13,14 +13,12 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.checkout import Function, Line, Source
 
-_EPISODES = Shape(
-    epochs=re.compile(r"range\((?:\w+, )?(?:self\.)?(?:strategy\.)?args\.(?:train\.)?num_episodes\)"),
-    # Until 0.9.0 the loader, later until nothing is left of it.
-    rollouts=re.compile(r"(?:enumerate\()?self\.prompts_dataloader\)?|True"),
-    trains=("ppo_train", "train_step"),
-    # The loader has no more prompts (0.11: a rollout without samples is none); no plan counts the rollouts of a filter (`Depends`).
-    ends=("exhausted", "not rollout_samples", "dynamic_filtering"),
-)
+EPISODES = re.compile(r"range\((?:\w+, )?(?:self\.)?(?:strategy\.)?args\.(?:train\.)?num_episodes\)")
+ROLLOUTS = re.compile(r"(?:enumerate\()?self\.prompts_dataloader\)?|True")
+"""Until 0.9.0 the loader, later until nothing is left of it."""
+ENDS = ("exhausted", "not rollout_samples", "dynamic_filtering")
+"""The loader has no more prompts (0.11: a rollout without samples is none); no plan counts the rollouts of a filter (`Depends`)."""
+_FIT = Shape(epochs=EPISODES, rollouts=ROLLOUTS, trains=("ppo_train", "train_step"), ends=ENDS)
 _PASSES = re.compile(r"range\((?:self\.|self\.args\.|args\.)(?:train\.)?max_epochs\)")
 _OF_BUFFER = ("append", "normalize", "clear", "setup_dynamic_batch")
 """Methods of the replay buffer that leave nothing out."""
@@ -35,7 +33,7 @@ def read_fit(fit: Function, source: Source, values: Mapping[str, object]) -> lis
         values: The settings of the launch, where they are known.
     """
     reader = _Reader(source, values)
-    reader.run(fit, _EPISODES)
+    reader.run(fit, _FIT)
     reader.samples(fit)
     return reader.unknown
 

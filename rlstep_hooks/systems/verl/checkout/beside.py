@@ -18,6 +18,7 @@ from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.verl.checkout.configuration import configuration
 from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
+from rlstep_hooks.systems.verl.checkout.recipe import read_recipe
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
@@ -51,7 +52,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         LaunchError: The trainer is not found, or has lines that may change the length or the sizes, and that are not known.
     """
     if command.program.name.startswith(_OWN_RECIPE):
-        return None
+        return _of_recipe(system, command, folder, given)
     program = _program(command, folder)
     if program is None:
         return None
@@ -87,6 +88,15 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         formulas = (*formulas[:at], end, *formulas[at:])
     changed = msgspec.structs.replace(system, let=let, formulas=formulas)
     return Beside(changed, *known, notes=(Note("assumes", _said(loop, workers, source, fit)),), settings=own)
+
+
+def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
+    read = read_recipe(command, folder, _values(given), _REMEDY)
+    if read is None:
+        return None
+    stop, group, source = read
+    text = f"the trainer of DAPO's recipe beside the launch was read ({source.shown}): the run ends at {stop}; {group}"
+    return Beside(system, notes=(Note("assumes", text),))
 
 
 def ends_early(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
