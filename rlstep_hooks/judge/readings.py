@@ -196,10 +196,16 @@ class RunningReadings:
 
     def add_microbatch(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Add the numbers of a micro-batch of the policy."""
-        self._add("probability", values.mean_abs_log_prob)
-        self._add("entropy", values.entropy)
-        self._add("reference_kl", values.reference_kl)
-        self._add("divergence", values.divergence)
+        # It is called at each micro-batch, and most observers measure few of these.
+        series = self._series
+        if values.mean_abs_log_prob is not None:
+            series["probability"].add(values.mean_abs_log_prob)
+        if values.entropy is not None:
+            series["entropy"].add(values.entropy)
+        if values.reference_kl is not None:
+            series["reference_kl"].add(values.reference_kl)
+        if values.divergence is not None:
+            series["divergence"].add(values.divergence)
         if values.scope == "sequence":
             self._of_sequences = True
         if values.tokens and event.samples:

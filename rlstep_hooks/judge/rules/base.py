@@ -100,11 +100,18 @@ class Rule:
     """Whether its warnings are certain; those of a rule with a tolerance are not."""
     optional: ClassVar[bool] = False
     """Whether a complete observation may hold nothing that this rule looks at."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Numbers of which a handler needs at least one, each as "microbatch_values.divergence": without any of them it does nothing, and
+    the judge does not call it. A handler that is not named here is always called."""
+    needed: ClassVar[dict[str, frozenset[str]]] = {}
+    """What `needs` says, by handler."""
     handled: ClassVar[tuple[str, ...]] = ()
     """The handlers that it has a method of its own for."""
 
     def __init_subclass__(cls) -> None:
         cls.handled = tuple(name for name in HANDLERS if getattr(cls, name) is not getattr(Rule, name))
+        pairs = [name.split(".") for name in cls.needs]
+        cls.needed = {handler: frozenset(name for of, name in pairs if of == handler) for handler, _ in pairs}
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -119,7 +126,7 @@ class Rule:
         """The latest rollout in which it compared something, counted from 1; 0 before the first."""
         self._reported: dict[tuple[str, str, str, str], _Reported] = {}
         self.fresh: list[Finding] = []
-        """Findings that the judge has not taken yet."""
+        """Findings that the judge has not taken yet: always the same list, which the judge empties."""
 
     @classmethod
     def planned(cls, *, expected: str, observed: str, why: str, fix: str, severity: Severity | None = None) -> Finding:
@@ -200,7 +207,7 @@ class Rule:
         """Count that it compared something in the latest of so many rollouts, a later one than it looked at before."""
         self.looked_at = rollouts
         self._looked += 1
-        self._looked_first += rollouts - self.progress.rollouts + self.progress.own_rollouts <= ALL_OF_FIRST
+        self._looked_first += rollouts - self.progress.rollouts_before <= ALL_OF_FIRST
 
     @property
     def sampled(self) -> bool:

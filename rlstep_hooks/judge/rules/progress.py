@@ -63,7 +63,7 @@ class Progress:
         """What the rules are shown: an event, or a difference from the plan."""
         self.place_shown = self.place
         """The place of the event that they are shown."""
-        self._before = 0
+        self.rollouts_before = 0
         """Rollouts before a resume."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}
         self.open_of_critic: dict[int, tuple[MicroBatch, Place]] = {}
@@ -90,7 +90,7 @@ class Progress:
     @property
     def own_rollouts(self) -> int:
         """Training rollouts since this run began, without those before a resume."""
-        return self.rollouts - self._before
+        return self.rollouts - self.rollouts_before
 
     @property
     def exported(self) -> bool:
@@ -150,7 +150,7 @@ class Progress:
     def begin(self, *, rollouts: int, epoch: int) -> None:
         """Begin at the rollout and the data epoch at which the run begins, which a resume decides."""
         self.rollouts, self.epoch, self.first_epoch = rollouts, epoch, epoch
-        self._before = rollouts
+        self.rollouts_before = rollouts
         self.place = rollouts, self.update, epoch
 
     def end_epoch(self, epoch: int) -> None:

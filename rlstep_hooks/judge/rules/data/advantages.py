@@ -132,6 +132,7 @@ class NoSignal(Rule):
     nothing_seen = "no rollout showed its advantages"
     optional = True
     produces = (of_rollout("RLS809", *STANDING_STILL),)
+    needs = ("microbatch_values.max_abs_advantage",)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -320,6 +321,7 @@ class RewardsMoved(Rule):
     nothing_seen = "nobody saw samples with their rewards both after generation and before their advantages"
     optional = True
     produces = (of_rollout("RLS505", "RLS508", "RLS516"),)
+    needs = ("rollout_values.rewards_moved",)
 
     def rollout(self, event: Rollout) -> None:
         """Look at the comparison."""

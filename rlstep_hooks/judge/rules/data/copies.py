@@ -60,6 +60,7 @@ class CopiedCompletions(Rule):
     nothing_seen = "no micro-batch showed how probable its completions are to the policy that sampled them"
     optional = True
     produces = (of_rollout("RLS505", *OTHER_FORWARD),)
+    needs = ("microbatch_values.copied", "rollout_values.copied")
 
     def rollout(self, event: Rollout) -> None:
         """Look at the copies that a controller counted."""

@@ -82,6 +82,7 @@ class AdvantagesNotDocumented(ValueRule):
     optional = True
     several = 1
     produces = (of_rollout("RLS508"),)
+    needs = ("rollout_values.advantages_off",)
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
@@ -159,6 +160,12 @@ class AdvantagesAltered(Rule):
     nothing_seen = "no micro-batch showed advantages that its rollout came with"
     optional = True
     produces = (of_rollout("RLS508", *LOSS),)
+    needs = (
+        "microbatch_values.advantages_intact",
+        "microbatch_values.targets_intact",
+        "critic_microbatch_values.targets_intact",
+        "critic_microbatch_values.values_intact",
+    )
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""
@@ -238,6 +245,7 @@ class MaskNotDocumented(Rule):
     nothing_seen = "no rollout showed a mask that is to be compared"
     optional = True
     produces = (of_rollout("RLS804", *OTHER_FORWARD, *LOSS),)
+    needs = ("rollout_values.masks_wrong",)
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""

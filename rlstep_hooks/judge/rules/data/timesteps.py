@@ -56,6 +56,7 @@ class TimestepsAltered(Rule):
     nothing_seen = "nobody saw timesteps both when they were made and in the buffer or the loss"
     optional = True
     produces = (here("RLS301", "RLS516", "RLS517", "RLS521", *LOSS),)
+    needs = ("rollout_values.timesteps_moved", "microbatch_values.timesteps_intact")
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of the complete buffer."""

@@ -65,6 +65,14 @@ class BackwardScale(ValueRule):
     topics = ("loss", "log_ratio")
     nothing_seen = "no loss was followed into its backward pass"
     optional = True
+    needs = (
+        "microbatch_values.backward_ratio",
+        "microbatch_values.gradient_gap",
+        "microbatch_values.head_gap",
+        "critic_microbatch_values.backward_ratio",
+        "critic_microbatch_values.gradient_gap",
+        "critic_microbatch_values.head_gap",
+    )
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the factor with 1, and the gradients of single tokens with those of the formula."""

@@ -165,6 +165,7 @@ class MaskAltered(Rule):
     topics = ("samples", "log_ratio")
     nothing_seen = "the observer does not see masks both with old log-probs and in training"
     produces = (here("RLS313", *LOSS),)
+    needs = ("microbatch_values.mask_intact", "critic_microbatch_values.mask_intact")
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
@@ -286,6 +287,7 @@ class GradientsNotCleared(Rule):
     topics = ("weights",)
     nothing_seen = "the observer does not see when gradients are cleared"
     produces = (here("RLS808", "RLS810"),)
+    needs = ("update_values.left_over",)
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the gradients before the first backward."""

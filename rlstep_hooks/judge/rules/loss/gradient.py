@@ -79,6 +79,7 @@ class GradientMissing(Rule):
     nothing_seen = "no update that is not clipped, with advantages other than 0, followed one that had a gradient"
     optional = True
     produces = (here("RLS408", "RLS810", *STANDING_STILL),)
+    needs = ("microbatch_values.max_abs_advantage",)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -191,6 +192,7 @@ class GradientAltered(ValueRule):
     optional = True
     several = 1
     produces = (here("RLS408", "RLS808", "RLS810", *STANDING_STILL),)
+    needs = ("update_values.gradient_off",)
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Compare the gradients of an update with those of its micro-batches."""

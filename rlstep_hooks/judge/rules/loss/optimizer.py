@@ -58,6 +58,7 @@ class StepNotDocumented(ValueRule):
     nothing_seen = "no step of the optimizer was replayed"
     optional = True
     several = 1
+    needs = ("update_values.optimizer_off",)
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the distance of a replayed step."""
@@ -206,6 +207,7 @@ class NormNotClipped(Rule):
     topics = ("weights",)
     nothing_seen = "no limit is configured, or the norm was not computed"
     optional = True
+    needs = ("update_values.gradient_norm",)
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Compare the norm with its limit."""

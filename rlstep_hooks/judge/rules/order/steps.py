@@ -290,6 +290,7 @@ class TrainedBeyondLimit(Rule):
     topics = ("order", "log_ratio", "updates")
     nothing_seen = "no limit of the divergence is configured, or the divergence is not seen"
     optional = True
+    needs = ("microbatch_values.divergence",)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the divergence of a trained mini-batch with the limit."""

@@ -116,6 +116,7 @@ class TokensAltered(Rule):
     nothing_seen = "nothing was trained"
     cannot_see = "the tokens of the micro-batches were not compared with those generated"
     produces = (of_rollout("RLS413", "RLS515", "RLS518"), here("RLS305", "RLS311", "RLS804", *OTHER_FORWARD, *LOSS))
+    needs = ("rollout_values.tokens_moved",)
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
@@ -195,6 +196,7 @@ class ReferenceLogProbsAltered(Rule):
     nothing_seen = "no loss got log-probs of a reference that came with its rollout"
     optional = True
     produces = (here(*LOSS),)
+    needs = ("microbatch_values.reference_intact", "rollout_values.reference_moved")
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""

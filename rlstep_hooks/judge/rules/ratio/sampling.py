@@ -59,6 +59,7 @@ class LossAsSampled(ValueRule):
     nothing_seen = "no micro-batch at lag 0 had the log-probs with which its tokens were drawn"
     optional = True
     produces = (here("RLS408"),)
+    needs = ("microbatch_values.sampling_gap",)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the mean distance with the tolerance."""

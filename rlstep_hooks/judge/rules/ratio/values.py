@@ -443,6 +443,7 @@ class LoggedRatio(Rule):
     severity = "warning"
     topics = ("log_ratio",)
     nothing_seen = "the framework logs no mean ratio"
+    needs = ("rollout_values.logged_ratio",)
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Compare the two means."""

@@ -53,6 +53,7 @@ class WeightsNotDocumented(ValueRule):
     optional = True
     several = 1
     produces = (here(*LOSS),)
+    needs = ("rollout_values.weights_off",)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

@@ -50,6 +50,7 @@ class ActedOtherwise(Rule):
     optional = True
     nothing_seen = "nobody saw the distributions that the policy acted with"
     produces = (here("RLS413"),)
+    needs = ("rollout_values.actions_off",)
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at what was seen of a rollout."""

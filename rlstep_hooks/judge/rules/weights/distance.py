@@ -148,6 +148,7 @@ class SamplerGap(ValueRule):
     topics = ("versions", "sampler", "sampler_weights")
     nothing_seen = "no rollout came with both the sampler's log-probs and the trainer's own of the same weights"
     optional = True
+    needs = ("microbatch_values.mean_abs_log_ratio",)
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)

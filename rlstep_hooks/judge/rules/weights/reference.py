@@ -66,6 +66,7 @@ class ReferenceMoved(Rule):
     topics = ("samples", "reference")
     nothing_seen = "there is no reference model of its own"
     produces = (here("RLS308", "RLS311"),)
+    needs = ("rollout_values.reference_changed", "update_values.reference_off")
 
     def rollout(self, event: Rollout) -> None:
         """Look at the comparison of checksums."""
@@ -162,6 +163,7 @@ class ReferenceNotThePolicy(ValueRule):
     nothing_seen = "no log-probs of a reference came with tokens that were trained before the first update"
     optional = True
     several = 1
+    needs = ("microbatch_values.reference_gap", "rollout_values.reference_gap")
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the distance in a loss."""

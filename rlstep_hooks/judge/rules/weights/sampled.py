@@ -69,6 +69,7 @@ class NotDrawnFromPolicy(Rule):
     nothing_seen = "no micro-batch showed the entropies of the distributions that its tokens should be drawn from"
     optional = True
     produces = (of_rollout("RLS403", "RLS519", *OTHER_FORWARD),)
+    needs = ("microbatch_values.surprise", "rollout_values.drawn_tokens")
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
