@@ -244,6 +244,20 @@ def test_a_reward_that_sorts_is_found_and_one_of_groups_is_not(rehearsal: Rehear
         assert f"{wrong.__name__} does not follow its batch" in doubts(rehearsal)[-1][1]
 
 
+def test_a_function_that_wants_whole_groups_is_asked_in_whole_groups(rehearsal: Rehearsal) -> None:
+    def reward(prompts: list[Any], completions: list[Any], answer: list[str], **kwargs: Any) -> list[float]:
+        texts = [each[0]["content"] for each in prompts]
+        if any(texts.count(each) != 2 for each in texts):
+            raise ValueError("half a group")
+        return [float(boxed(each[0]["content"]) == right) for each, right in zip(completions, answer, strict=True)]
+
+    in_trl_batch(reward, SAMPLES)
+    assert doubts(rehearsal) == []
+    assert "on a batch of one completion it raises ValueError: half a group" in told(rehearsal)
+    values = [pair for each in said(rehearsal) if each.topic == "asked" for pair in each.values["rewards"]]
+    assert {value for *_, value in values} == {0.0, 1.0}
+
+
 @every_framework
 def test_a_function_that_cannot_be_called_elsewhere_is_not_accused(rehearsal: Rehearsal, run: Any) -> None:
     here = os.getpid()

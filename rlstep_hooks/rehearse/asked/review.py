@@ -178,13 +178,19 @@ def _restarting(
 
 
 def _answered(subjects: Sequence[Subject], placed: Placed) -> list[float | None]:
-    """One call of the framework's own size: these texts in their rows, and its own completions behind them."""
-    call = subjects[placed[0][0]].call
-    size = len(call.completions)
+    """One call of the framework's own size: these texts in their rows, and its own completions behind them.
+
+    One text alone takes the place of its row's completion, so that the batch keeps its groups.
+    """
+    subject = subjects[placed[0][0]]
+    size = len(subject.call.completions)
+    if len(placed) == 1:
+        before, behind = [None] * subject.place, [None] * (size - subject.place - 1)
+        return [subject.call.ask(range(size), [*before, placed[0][1], *behind])[subject.place]]
     rest = range(len(placed), size)
     places = [subjects[row].place for row, _ in placed] + list(rest)
     texts: list[str | None] = [text for _, text in placed]
-    return call.ask(places, texts + [None] * len(rest))[: len(placed)]
+    return subject.call.ask(places, texts + [None] * len(rest))[: len(placed)]
 
 
 def _beside(
