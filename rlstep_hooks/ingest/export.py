@@ -46,7 +46,7 @@ class Sample(msgspec.Struct, kw_only=True, gc=False):
     reward: float | None = None
     """The reward that its advantage was computed from."""
     advantage: float | list[float | None] | None = None
-    """Of the sample, or token by token."""
+    """The advantage of the sample, or one for each token."""
     sampler_version: int | None = None
     """Updates that the weights had had which drew it (the oldest, where several drew it)."""
     policy_version: int | None = None

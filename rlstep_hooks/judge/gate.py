@@ -32,8 +32,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """A finding of some runs, told once."""
 
     key: str
-    """The same wherever and whenever the problem is found: the rule, and the known deviation or a digest of the texts without their
-    numbers."""
+    """A text that is the same wherever and whenever the problem is found: the rule, and the known deviation or a digest of the texts
+    without their numbers."""
     finding: Finding
     """As it was first found."""
     run: JudgedRun
@@ -50,7 +50,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     judged: int
     """How many of them passed or failed; the others were not evaluated."""
     problems: tuple[Problem, ...]
-    """Those that are new."""
+    """Problems that are not among the known ones."""
     known: tuple[str, ...]
     """Keys of those that were found and are known."""
     refused: tuple[str, ...]

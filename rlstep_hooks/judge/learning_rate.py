@@ -17,7 +17,7 @@ class RateSchedule(msgspec.Struct, frozen=True):
     """A learning-rate schedule, as a run configured it."""
 
     kind: str
-    """Its name in transformers, or "line" for one that goes straight from `base` to `least` times it."""
+    """The name of the schedule in transformers, or "line" for one that goes straight from `base` to `least` times it."""
     base: float
     """The rate that the schedule multiplies."""
     horizon: float

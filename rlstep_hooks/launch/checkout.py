@@ -36,7 +36,7 @@ class Source(msgspec.Struct, frozen=True):
 
     text: str
     shown: str
-    """Its path from the checkout's root, as messages name it."""
+    """The path of the file from the checkout's root, as messages name it."""
 
     def at(self, line: int) -> str:
         """A line as messages name it: "verl/trainer/ppo/ray_trainer.py:968"."""

@@ -23,7 +23,7 @@ class Setting(msgspec.Struct, frozen=True):
     """One setting of a launch."""
 
     name: str
-    """Its name in one spelling: dots between parts, underscores inside them."""
+    """The name of the setting in one spelling: dots between parts, underscores inside them."""
     value: Any
     """A string from a flag; a typed value from Hydra, YAML, TOML or Python."""
     place: Place = NOWHERE

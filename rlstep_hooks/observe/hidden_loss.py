@@ -39,7 +39,7 @@ class LossParts(NamedTuple):
     """A documented loss, evaluated."""
 
     loss: Tensor
-    """Its value, of shape (...)."""
+    """The value of the loss, of shape (...)."""
     edges: Tensor
     """(L, ..., *S), where a rounding decides on which side of a limit something is."""
     sizes: Tensor

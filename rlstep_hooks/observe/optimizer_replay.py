@@ -111,7 +111,7 @@ class OptimizerReplay:
         self._optimizer = optimizer
         self._kind: type = getattr(optimizer, "stands_for", type(optimizer))
         self._moments = _moments_of(self._kind)
-        """Their names in the optimizer's state."""
+        """Names of the moments in the optimizer's state."""
         self._begin_with = (0.0, float(_name(self._kind) == TENSORFLOW), *[0.0] * (len(self._moments) - 1))
         """What gradients and moments are where there are none."""
         self._probed = held

@@ -125,4 +125,4 @@ class Spending:
 
 
 SPENDING = Spending()
-"""Of this process: hooks of all audits take their time from the same run."""
+"""What this process spends: hooks of all audits take their time from the same run."""

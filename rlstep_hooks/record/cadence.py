@@ -14,7 +14,8 @@ READ_WHOLE = 8_000_000
 """Numbers of a model up to which all of it is read at each look that reads a whole model. Of a larger one all is read in the first
 cycle and in later ones; in those between, which follow one on another, each look reads one part of each tensor."""
 PARTS = 7
-"""Of each tensor; the next update reads the next part. The number is a prime, so that updates seldom come back to the same part."""
+"""Parts that each tensor is divided into; the next update reads the next part. The number is a prime, so that updates seldom come
+back to the same part."""
 PROBED_OF_FIRST = 16
 """Cycles at the beginning whose updates are all probed. Later those of two neighbours are: of one that is compared, and of the one
 before it, whose last update leaves the weights that the compared one begins with."""

@@ -16,7 +16,7 @@ class Attached(Event, frozen=True, kw_only=True, gc=False, tag="attached"):
     format: int = FORMAT_VERSION
     run: str
     process: str
-    """Its name in the run, such as "rank0" (a trainer) or "engine1"; its file has the same name."""
+    """The name of the process in the run, such as "rank0" (a trainer) or "engine1"; its file has the same name."""
     world_size: int = 1
     """Number of trainers in the run, if this process is one of them."""
     host: str = ""

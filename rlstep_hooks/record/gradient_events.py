@@ -26,7 +26,7 @@ class TensorParts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     used: tuple[int, ...] | None = None
     """The gradient at these positions that the optimizer was about to use; None where there was none."""
     used_dtype: str = ""
-    """Its dtype."""
+    """The dtype of the gradient that the optimizer was about to use."""
 
 
 class GradientParts(Event, frozen=True, kw_only=True, gc=False, tag="gradient_parts"):

@@ -26,6 +26,6 @@ class ReplicaSums(Event, frozen=True, kw_only=True, gc=False, tag="replica_sums"
     part: int | None = None
     """Which part of each large tensor they are of (`rlstep_hooks.record.cadence.PARTS`); None for all."""
     names: tuple[str, ...] = ()
-    """Their names, when training begins."""
+    """Names of the tensors, when training begins."""
     device: str = ""
     """The kind of device that they are on."""

@@ -37,7 +37,7 @@ class Built(_Line, frozen=True, tag="built"):
     """A trainer was built and got an audit."""
 
     kind: str
-    """Its class."""
+    """The class of the trainer."""
     number: str
     """Tells it from every other trainer of the suite."""
 

@@ -262,7 +262,7 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     gradient_tensor: str = ""
     """The name of the followed tensor with the largest distance."""
     gradient_tensor_factor: float | None = None
-    """Its own factor."""
+    """The factor of that tensor alone."""
     gradient_passes: int | None = None
     """Backward passes that reached each followed tensor since the window began."""
     frozen: int | None = None

@@ -30,7 +30,7 @@ _LATER = 64
 _LONGEST = 8192
 """Tokens of the longest text that is asked about, however long completions may be."""
 _SHARE = 0.5
-"""Of the budget that the questions to one function may take; half of it where only one answer was seen yet."""
+"""The share of the budget that the questions to one function may take; half of it where only one answer was seen yet."""
 _USUAL = 1024
 """Tokens of a completion where the launch's own limit is not known."""
 

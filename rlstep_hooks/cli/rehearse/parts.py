@@ -36,14 +36,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     said: list[Said]
     output: list[str]
-    """Its last lines."""
+    """The last lines that the launch printed."""
     report: Report | None = None
     seconds: float = 0.0
     timed_out: bool = False
     confined: bool = False
     """Whether the system held all of its processes to the places that they may write to."""
     scratch: tuple[str, ...] = ()
-    """These places, beside the temporary folder."""
+    """Places that its processes may write to, beside the temporary folder."""
 
     @property
     def last(self) -> str:

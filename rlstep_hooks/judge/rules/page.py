@@ -33,7 +33,7 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def blocks(self) -> list[str]:
-        """Its paragraphs and list items, each as one line; items begin with "- "."""
+        """Paragraphs and list items of the section, each as one line; items begin with "- "."""
         found: list[str] = []
         goes_on = False
         for line in self.text.splitlines():

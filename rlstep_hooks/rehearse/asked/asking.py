@@ -55,8 +55,8 @@ class Limits:
 
     each: float
     first: float
-    """Of the first question, which the function has answered before: a pool of processes that did not come along answers after its own
-    time limit, and not with what it would give."""
+    """How long the first question may take, which the function has answered before: a pool of processes that did not come along
+    answers after its own time limit, and not with what it would give."""
     until: float
     """The moment of `time.monotonic` after which nothing more is asked."""
 

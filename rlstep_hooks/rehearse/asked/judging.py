@@ -126,9 +126,9 @@ class Right:
 
     form: Form
     rewards: tuple[float, ...]
-    """Of each row's own answer."""
+    """The reward of each row's own answer."""
     wrong: tuple[float, ...]
-    """Of the other row's answer, in each row."""
+    """The reward of the other row's answer, in each row."""
 
     def slack(self, row: int) -> float:
         """What the reward of a right answer may differ by for other reasons, such as a small bonus for a length."""

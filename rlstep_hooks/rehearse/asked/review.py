@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EACH = 20.0
 """Seconds that an answer may take, or so many times the framework's own call where that is longer."""
 FIRST = 5.0
-"""The same for what it has answered before."""
+"""Seconds for an answer that the function has given before, or so many times the framework's own call where that is longer."""
 _FORKS = 5
 """Processes that may hang or end before no more is asked."""
 _ALONE = 4

@@ -54,7 +54,7 @@ class Row:
     """What a reward function may compare a completion with."""
 
     prompt: str = ""
-    """Its text; empty if it is not known."""
+    """The text of the prompt; empty if it is not known."""
     columns: tuple[tuple[str, Any], ...] = ()
     """Name and value of each column."""
 
@@ -77,7 +77,7 @@ class Witness:
     told: str
     """What it is, in words: "an empty completion"."""
     form: tuple[str, str, int] = ("", "", 0)
-    """Of texts that give an answer: the form, the name of the value, and which reading of it. A right and a wrong text that are alike
+    """For a text that gives an answer its form, the name of the value, and which reading of it. A right and a wrong text that are alike
     in these can be compared."""
 
 

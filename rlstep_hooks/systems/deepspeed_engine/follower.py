@@ -81,9 +81,9 @@ class EngineFollower:
         self._handles: list[Any] = []
         self._parts: SteppedParts | None = None
         self._model: WeightProbe | None = None
-        """Of the weights that forwards read."""
+        """The probe of the weights that forwards read."""
         self._left: Tensor | None = None
-        """These right after the latest update; None where they were not read there."""
+        """The weights that forwards read, right after the latest update; None where they were not read there."""
         self._norms: list[Tensor] = []
         self._whole = False
         self._stepping = False

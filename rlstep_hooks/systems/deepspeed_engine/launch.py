@@ -22,7 +22,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     """How DeepSpeed is configured."""
 
     stage: int
-    """Of ZeRO."""
+    """The stage of ZeRO."""
     offload: bool = False
     """Whether the optimizer is offloaded."""
 
@@ -55,7 +55,7 @@ def config_in(launch: Request) -> EngineConfig | None:
 
 
 def _of_engine(found: dict[str, Any]) -> EngineConfig | None:
-    """Of DeepSpeed's own configuration; without a stage it is 0 (deepspeed/runtime/zero/config.py 0.19.8)."""
+    """What DeepSpeed's own configuration asks for; without a stage it is 0 (deepspeed/runtime/zero/config.py 0.19.8)."""
     if not found:
         return None
     device = found.get("zero_optimization.offload_optimizer.device") or "none"

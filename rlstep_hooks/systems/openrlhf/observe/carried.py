@@ -149,7 +149,7 @@ class CarriedSamples:
             self._calls[id(references)] = group, references
 
     def answered(self, references: Any, answers: list[Any], rollout: int) -> None:
-        """These are the answers, one tensor for each part of the rollout."""
+        """Take the answers to a call, one tensor for each part of the rollout."""
         group, _ = self._calls.pop(id(references), ("", None))
         if group and is_compared(rollout):
             self._answers[group] = answers
@@ -201,7 +201,7 @@ class CarriedSamples:
                     self._computed[role].setdefault(checksums["tokens"], []).append(checksums)
 
     def handed(self, role: Role, experiences: list[Any], rollout: int) -> list[Carried]:
-        """These are sent to the trainers of a role: what was altered since their advantages were computed, and what is sent."""
+        """Compare what is sent to the trainers of a role: what was altered since their advantages were computed, and what is sent."""
         before = self._computed.pop(role, None)
         if before is None:
             return []

@@ -30,7 +30,7 @@ class ServedPrompts:
         labels = getattr(generator.prompts_dataloader.dataset, "labels", None)
         whole = known and rows is not None and isinstance(labels, list) and len(labels) == len(rows)
         self._pairs = {_key(pair) for pair in zip(rows, labels, strict=True)} if whole and rows and labels else None
-        """Its prompts with their labels; None where these are not compared."""
+        """The prompts of the data set with their labels; None where labels are not compared."""
         self._compared = 0
         self._altered: dict[str, int] = {}
         self._served: Counter[int] = Counter()
@@ -46,7 +46,7 @@ class ServedPrompts:
         self._compared, self._altered = 0, {}
 
     def dispatched(self, prompts: list[Any], labels: list[Any]) -> None:
-        """These go to the engines."""
+        """Compare prompts and labels that go to the engines."""
         if not self._within or self._held is None:
             return
         if self._pairs is not None:

@@ -48,7 +48,7 @@ class ActingWatch:
         self._likeliest = 0
         """Actions one after another that are the likeliest ones, in the rollouts before too."""
         self._log_probability = 0.0
-        """Of these."""
+        """The log-prob of those actions together."""
         self._noise: Tensor | None = None
         """The noise that the step before used; of the rollout before at its beginning."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LAYERS = [64, 64]
 GAINS = {"mlp_extractor": math.sqrt(2), "action_net": 0.01, "value_net": 1.0}
-"""Of the orthogonal weights of each part."""
+"""The gain of the orthogonal weights of each part."""
 OPTIMIZER = (
     "betas",
     "eps",
@@ -42,7 +42,7 @@ OPTIMIZER = (
 HALF = 0.5
 """A log_std at which the two documented deviations of gSDE differ."""
 TOLERANCE = 1e-4
-"""Of a product of two rows, relative to the squared gain: a QR decomposition in float32 leaves some 1e-6."""
+"""The largest error of a product of two rows, relative to the squared gain: a QR decomposition in float32 leaves some 1e-6."""
 
 Part = Literal["network", "weights", "optimizer"]
 
@@ -113,7 +113,7 @@ def _compare_distribution(policy: Any, settings: dict[str, Any], found: Comparis
 
 
 def _compare_optimizer(optimizer: Any, settings: dict[str, Any], found: Comparison) -> None:
-    """Its settings, where it is of the class that was asked for: a script may have put another in its place."""
+    """Compare the optimizer's settings, where it is of the class that was asked for: a script may have put another in its place."""
     kind = settings.get("optimizer_class", torch.optim.Adam)
     if type(optimizer) is not kind or not kind.__module__.startswith("torch."):
         return

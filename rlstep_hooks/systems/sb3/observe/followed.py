@@ -26,9 +26,9 @@ class Followed:
 
     kind: type
     rollouts: Any
-    """Its `collect_rollouts` as it was read."""
+    """The `collect_rollouts` of the class as it was read."""
     buffers: tuple[type, ...]
-    """Its buffers, which keep each number as it is. A subclass may change them on purpose."""
+    """Buffers of the class, which keep each number as it is. A subclass may change them on purpose."""
     tells_last: bool = True
     """Whether its rollout ends by showing callbacks the value after the last timestep."""
 

@@ -28,7 +28,7 @@ MOST_ENDED = 16
 """Episodes of a rollout whose last reward is computed again; of those that a time limit cut, and of the others."""
 HALF = 0.5
 ROUNDING = 1e-5
-"""Of a sum and a product in float32, relative to their terms."""
+"""The largest error of a sum and a product in float32, relative to their terms."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class TimestepsWatch:
                 self._ended.append(Ended(*place, float(rewards[environment]), last))
 
     def _with_other_last(self, model: Any) -> int:
-        """Of these episodes those whose last reward in the buffer is not its own, plus gamma times that value where it was cut.
+        """Count the episodes whose last reward in the buffer is not its own, plus gamma times the value of its last
+        observation where a time limit cut it.
 
         The policy is asked once more where it is Stable-Baselines3's own, which computes the same each time.
         """

@@ -69,7 +69,7 @@ class TrainingWatch:
         """Whether the learning-rate schedule was asked for it."""
         # Of the latest mini-batch.
         self._samples: tuple[Any, Any] | None = None
-        """Their places in the rollout, and what the buffer gave for them, without padding; None once it is trained."""
+        """Places of its samples in the rollout, and what the buffer gave for them, without padding; None once it is trained."""
         self._trained: tuple[Any, Any] | None = None
         """Places and samples of the mini-batch while it is trained; None where nobody knows which samples it has."""
         self._padding: Padding | None = None
@@ -293,7 +293,7 @@ class TrainingWatch:
             self._observer.add_columns({"divergence": self._divergence(self._trained[1])})
 
     def _divergence(self, samples: Any) -> Tensor:
-        """Of the mini-batch whose log-probs were computed last, ()."""
+        """The estimate of the KL divergence in the mini-batch whose log-probs were computed last, ()."""
         assert self._log_probs is not None  # asked by the caller
         log_ratio = self._log_probs - samples.old_log_prob
         return ((log_ratio.exp() - 1) - log_ratio).mean()

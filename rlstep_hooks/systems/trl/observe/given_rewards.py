@@ -27,9 +27,9 @@ class GivenRewards(msgspec.Struct):
     tokens: list[Any] | None = None
     """The tokens of the completions that the first function was asked about."""
     texts: list[Any] | None = None
-    """These completions, as it got them: texts or messages."""
+    """The completions as the first function got them: texts or messages."""
     prompts: list[Any] | None = None
-    """Their prompts, as it got them."""
+    """The prompts as the first function got them."""
 
     def moved(self, rewards: Tensor, first: int) -> Tensor | None:
         """How many rewards of this process, from row `first` on, are not what the functions gave; None where none was seen.

@@ -25,7 +25,7 @@ class Trained(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The samples of one slice of the buffer, which each pass trains again."""
 
     rows: Tensor | None
-    """Their identities, as TRL hands them on."""
+    """Identities of the samples, as TRL hands them on."""
     written: int
     """Writes to `rows` that torch had counted."""
     samples: tuple[SampleRows, ...] | None

@@ -164,8 +164,8 @@ class MicroBatchHooks:
                 self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"log_prob_dtype": dtype}))
 
     def _with_counted(self, terms: LossTerms, inputs: dict[str, Any]) -> LossTerms:
-        """These terms, with the tokens that the masks of the rollout count in the place of those that the loss was given; among several
-        processes with the rollout whose tokens those should be."""
+        """Give the terms, with the tokens that the masks of the rollout count in the place of those that the loss was given; among
+        several processes with the rollout whose tokens those should be."""
         trained = self._observation.identities.trained(inputs)
         given = terms.generation_tokens
         if given is None or trained.samples is None or len(trained.samples) != 1:

@@ -69,7 +69,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     counts_own: bool = False
     """Whether the tokens that count are told, for the divisor of the losses of all processes."""
     weighed: Comparison | None = None
-    """Its importance weights between trainer and engine, where they are compared."""
+    """The comparison of importance weights between trainer and engine, where they are compared."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
@@ -147,7 +147,7 @@ class RolloutColumns(Columns, frozen=True):
     """Columns of rollouts, of which the last may say what explains the gap to the engine."""
 
     causes: tuple[str, ...] = ()
-    """Their names; there is a column for each."""
+    """Names of the causes; there is a column for each."""
 
     @property
     def own(self) -> frozenset[str]:

@@ -264,7 +264,7 @@ class OptimizerSettings:
 
 
 def _misplaced(decay: WeightDecay, groups: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
-    """Of the parameters that stand in a group of another decay the first: name of the setting, right value, and value now."""
+    """Describe the first parameter that stands in a group of another decay: name of the setting, right value, and value now."""
     found = decay.misplaced([group["weight_decay"] for group in groups])
     if not found:
         return []

@@ -29,11 +29,11 @@ class _Asked(NamedTuple):
     """Tokens whose logits are wanted; N of them, in a micro-batch of sequences."""
 
     samples: tuple[Key, ...]
-    """Whose each is."""
+    """The sample that each token belongs to."""
     columns: tuple[int, ...]
-    """Its place in the completion."""
+    """The place of each token in its completion."""
     rows: tuple[int, ...]
-    """Its sequence in the micro-batch."""
+    """The sequence of each token in the micro-batch."""
     positions: tuple[int, ...]
     """The positions of the logits that predict it, in its sequence."""
     packed: tuple[int, ...]

@@ -65,7 +65,7 @@ class LossKind:
 
     whose: str
     function: str
-    """Its name in `verl.workers.utils.losses`."""
+    """The name of the function in `verl.workers.utils.losses`."""
     fields: tuple[str, ...]
     """What it takes of what the controller sent."""
     outputs: tuple[str, ...]

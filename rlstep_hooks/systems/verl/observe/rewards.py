@@ -33,7 +33,7 @@ class Sample(msgspec.Struct, frozen=True):
     """One sample, with what its group is compared by."""
 
     prompt: str
-    """Its group."""
+    """The prompt, which is the same for all samples of a group."""
     tokens: int
     """Checksum of its prompt's tokens."""
     reward: float

@@ -45,7 +45,7 @@ class _Prompt(msgspec.Struct):
     before: int = 0
     """Prompts that had been put into the queue by then."""
     number: int | None = None
-    """Its place among all that were put into the queue; None before it is in."""
+    """The place of the prompt among all that were put into the queue; None before it is in."""
 
 
 class StreamedQueue:

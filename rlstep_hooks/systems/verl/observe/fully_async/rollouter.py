@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _QUEUE = ("queue",)
 
 PROCESS = "rollouter0"
-"""Its name in the run."""
+"""The name of this process in the run."""
 
 _current: ContextVar[str] = ContextVar("prompt")
 """The prompt that a task generates for."""
