@@ -405,3 +405,30 @@ def test_a_recipe_of_another_kind_is_asked_for(tmp_path: Path, end: str, words: 
 def test_a_recipe_that_filters_its_groups_has_no_exact_length(tmp_path: Path) -> None:
     plan = of_recipe(tmp_path, COMMENTED_OUT, more="+algorithm.filter_groups.enable=True")
     assert rollouts(plan) is None
+
+
+PARTS = """
+defaults:
+  - actor@actor_rollout_ref.actor: own_actor
+  - _self_
+data: {train_batch_size: 100}
+actor_rollout_ref:
+  rollout: {n: 4, log_prob_micro_batch_size_per_gpu: 5, tensor_model_parallel_size: 2}
+  ref: {log_prob_micro_batch_size_per_gpu: 5}
+algorithm: {adv_estimator: grpo}
+trainer: {n_gpus_per_node: 2, total_epochs: 3, total_training_steps: null, with_hints: false}
+"""
+OWN_ACTOR = "{ppo_mini_batch_size: 50, ppo_micro_batch_size_per_gpu: 5, ppo_epochs: 1, hint_loss: 0}\n"
+SILENT = "python3 -m verl.trainer.main_ppo trainer.with_hints=True actor_rollout_ref.actor.hint_loss=1"
+
+
+@pytest.mark.parametrize(("more", "codes"), [("", []), ("trainer.no_hints=True", ["RLS110"])])
+def test_a_configuration_of_several_files_is_put_together(tmp_path: Path, more: str, codes: list[str]) -> None:
+    (tmp_path / "verl/trainer/config/actor").mkdir(parents=True)
+    (tmp_path / "verl/trainer/config/actor/own_actor.yaml").write_text(OWN_ACTOR)
+    (tmp_path / "verl/trainer/config/ppo_trainer.yaml").write_text(PARTS)
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), f"{SILENT} {more}", main=CONFIGURED)
+    assert [found.code for found in plan.findings if found.severity == "error"] == codes
+    assert plan.shown is not None
+    # 100 prompts with 4 samples in mini-batches of 50 prompts, 10 rollouts in each of 3 passes.
+    assert (plan.shown.rollouts, plan.shown.updates_per_rollout) == (30, 2)

@@ -6,6 +6,7 @@ import os.path
 import re
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.inheritance import read_config
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.yaml_file import parse_yaml
 
@@ -42,5 +43,11 @@ def configuration(checkout: Checkout, main: Source, program: str, given: Mapping
         settings = parse_yaml(source.text, source.shown)
     except LaunchError:
         return {}
-    # A list of defaults brings further files in, which are not read.
-    return {} if any(name.partition(".")[0] == "defaults" for name in settings) else settings
+    if not any(name.partition(".")[0] == "defaults" for name in settings):
+        return settings
+    # A list of defaults brings further files in; a part of them says nothing of the whole.
+    try:
+        whole = read_config(checkout.package / f"{path}.yaml")
+    except (LaunchError, OSError):
+        return {}
+    return {} if whole.missing else whole.settings
