@@ -95,7 +95,7 @@ OF_ANY_RELEASE = tuple(
     for name in (
         "bad_input", "contributions", "examples",
         "foreign_suite", "ingest", "launch_reader", "living_together", "optimizer_replay", "plan", "processes",
-        "pytest_plugin", "random_configs", "records", "rehearse", "run_command", "run_diff", "trackers", "why",
+        "pytest_plugin", "random_configs", "records", "rehearse", "reports", "run_command", "run_diff", "trackers", "why",
     )
 )  # fmt: skip
 """Records, reports, processes, commands and plans: our own code, whatever the release. The newest has these tests."""
