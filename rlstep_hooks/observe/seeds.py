@@ -9,23 +9,28 @@ A script that seeds them otherwise than configured is legal, and not told from o
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 SEEDS_OF_PEOPLE = 2**32
 """numpy takes no seed from here on, and frameworks give both the same one."""
 
 
-def seed_facts(seed: int | None) -> dict[str, Any]:
+def seed_facts(seed: int | None, generators: Collection[str] = ("torch", "numpy")) -> dict[str, Any]:
     """The fact `seeds` of a run: the configured seed, the generators that were looked at, and those that nobody has seeded.
 
     Args:
         seed: As configured; with None, or one that numpy does not take, nothing is looked at.
+        generators: Those that the framework seeds.
     """
     if seed is None or not 0 <= seed < SEEDS_OF_PEOPLE:
         return {}
-    seeded = {"torch": torch.initial_seed() < SEEDS_OF_PEOPLE} | _of_numpy()
+    found = {"torch": torch.initial_seed() < SEEDS_OF_PEOPLE} | _of_numpy()
+    seeded = {name: was for name, was in found.items() if name in generators}
     return {
         "seeds": {"seed": seed, "compared": list(seeded), "unseeded": [name for name, was in seeded.items() if not was]}
     }

@@ -232,6 +232,7 @@ SYSTEM = System(
         "replicas": yes("the bits of all weights and buffers that each rank holds whole", "not shards", often="whole"),
     },
     rules={
+        "RLS120": yes("the generators of torch and numpy, when training begins"),
         "RLS203": _STEPS,
         "RLS204": _STEPS,
         "RLS210": _STEPS,

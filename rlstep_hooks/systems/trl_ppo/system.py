@@ -390,6 +390,9 @@ SYSTEM: System = System(
         "replicas": no("what ranks hold is compared in the trainers of GRPO and RLOO alone"),
     },
     rules={
+        "RLS120": yes(
+            "the generator of torch, when training begins", "not that of numpy, which the trainer does not seed"
+        ),
         "RLS203": _STEPS,
         "RLS204": _STEPS,
         "RLS210": _STEPS,

@@ -12,7 +12,7 @@ from rlstep_hooks.observe.versions import versions_of
 
 def live_facts(trainer: Any) -> dict[str, Any]:
     """Facts of a GRPOTrainer or RLOOTrainer: those of any trainer, and TRL's own counters."""
-    return trainer_facts(trainer) | {
+    return seeded_trainer_facts(trainer) | {
         "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
         "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
         and any(slot is not None for slot in trainer._buffered_inputs),
@@ -21,8 +21,16 @@ def live_facts(trainer: Any) -> dict[str, Any]:
     }
 
 
+def seeded_trainer_facts(trainer: Any) -> dict[str, Any]:
+    """Facts of a trainer whose `__init__` calls that of transformers' Trainer.
+
+    transformers/trainer.py `Trainer.__init__` (4.51 to 5.23): set_seed, or enable_full_determinism, which calls it.
+    """
+    return trainer_facts(trainer) | seed_facts(trainer.args.seed)
+
+
 def trainer_facts(trainer: Any) -> dict[str, Any]:
-    """Precision, dropout, scheduler and seed."""
+    """Precision, dropout and scheduler."""
     scheduler = trainer.lr_scheduler
     horizon = scheduler_keyword(scheduler, "num_training_steps")
     facts: dict[str, Any] = {
@@ -32,8 +40,6 @@ def trainer_facts(trainer: Any) -> dict[str, Any]:
         "embedding_noise": embedding_noise(trainer),
         "lr_scheduler": str(getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)),
     }
-    # transformers/trainer.py `Trainer.__init__` (4.51 to 5.23): set_seed, or enable_full_determinism, which calls it.
-    facts |= seed_facts(trainer.args.seed)
     if horizon is not None:
         facts["lr_horizon"] = horizon
     warmup = scheduler_keyword(scheduler, "num_warmup_steps")

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from rlstep_hooks.judge.timeline import PhasePosition
 from rlstep_hooks.systems.trl.observe.adapter import Observer, Start, TrainerAdapter
-from rlstep_hooks.systems.trl.observe.facts import trainer_facts
+from rlstep_hooks.systems.trl.observe.facts import seeded_trainer_facts
 from rlstep_hooks.systems.trl_async.observe.trainer import AsyncObserver
 from rlstep_hooks.systems.trl_async.plan import SETTINGS, is_config, plan_trainer
 from rlstep_hooks.systems.trl_async.system import OBSERVED
@@ -39,7 +39,7 @@ class AsyncGrpoAdapter(TrainerAdapter):
         """The plan; a resumed run goes on with another update, on samples that nobody knows before."""
         updates = int(trainer.state.global_step)
         position = PhasePosition(rollouts=updates, updates=updates, version=updates, resumed=updates > 0)
-        facts = trainer_facts(trainer) | {"position": msgspec.structs.asdict(position)}
+        facts = seeded_trainer_facts(trainer) | {"position": msgspec.structs.asdict(position)}
         return Start(schedule=plan_trainer(trainer), position=position, updates=updates, facts=facts)
 
     def observer(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.judge.timeline import PhasePosition
+from rlstep_hooks.observe.seeds import seed_facts
 from rlstep_hooks.systems.trl.observe.adapter import Observer, Start, TrainerAdapter
 from rlstep_hooks.systems.trl.observe.facts import trainer_facts
 from rlstep_hooks.systems.trl_ppo.observe.trainer import PpoObserver
@@ -38,6 +39,8 @@ class PpoAdapter(TrainerAdapter):
         reading = read_trainer(trainer, release.trl)
         position = PhasePosition()
         facts = trainer_facts(trainer) | {
+            # trl/trainer/ppo_trainer.py `PPOTrainer.__init__` (0.16 to 0.24) does not call that of Trainer: it seeds torch alone.
+            **seed_facts(trainer.args.seed, ("torch",)),
             "position": msgspec.structs.asdict(position),
             "nominal_updates_per_rollout": reading.facts["nominal_updates_per_rollout"],
         }
