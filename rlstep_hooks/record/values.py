@@ -19,6 +19,7 @@ TOPICS = (
     "updates",
     "versions",
     "samples",
+    "mask",
     "log_ratio",
     "refresh",
     "loss",
@@ -290,6 +291,10 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     tokens_moved: int | None = None
     """Samples whose prompt or completion has other tokens than the policy's `generate` was asked for and gave; None where that was not
     seen."""
+    tokens_like: str = ""
+    """What is other in the first of them, where turns were joined."""
+    tokens_at: str = ""
+    """Where that is, with the texts."""
     rewards_moved: int | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
     timesteps_moved: int | None = None
@@ -302,6 +307,18 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What they are instead."""
     masks_wrong: int | None = None
     """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
+    masks_like: str = ""
+    """What is other in the first of them, where turns were joined."""
+    masks_at: str = ""
+    """Where that is, with the text."""
+    rows_joined: int | None = None
+    """Rows that were compared with the turns that `generate` gave for them; None where turns are not joined."""
+    turns: int | None = None
+    """Turns in them."""
+    tokens_sampled: int | None = None
+    """Tokens of their completions that the policy sampled."""
+    tokens_written: int | None = None
+    """Tokens of their completions that a tool, an environment or the chat template wrote."""
     advantages_off: float | None = None
     """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
     None if it was not compared."""

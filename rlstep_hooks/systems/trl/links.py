@@ -68,7 +68,7 @@ LINKS: dict[LinkName, Link] = {
         proved=_SPREAD,
     ),
     "completions on the way": yes(
-        "what generate was asked for and gave, and bit for bit from the rollout to the loss",
+        "what generate was asked for and gave, in several turns too (1.16, one process), and bit for bit from the rollout to the loss",
         "with an engine, only from the rollout on",
         often="carried",
         proved=_SPREAD,
@@ -88,8 +88,10 @@ LINKS: dict[LinkName, Link] = {
     ),
     "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_SPREAD),
     "mask": yes(
-        "through the first end; truncated completions as configured",
-        "not with tools, environments or other ends: several turns",
+        "through the first end; truncated completions as configured; with tools, environments and rollout_func against what generate "
+        "gave in each turn (1.16)",
+        "not several turns with an engine, among several processes, with continuous batching or before 1.16, nor other ends in one "
+        "turn",
         often="compared",
         proved=_SPREAD,
     ),

@@ -212,10 +212,14 @@ class MaskNotDocumented(Rule):
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact.
 
+        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`) each row is compared with what `generate` gave for
+        it, turn by turn: the tokens that were sampled are trained, and those that a tool, an environment or the chat template wrote
+        are not.
+
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts
         padding trains on it. Truncated completions that are trained although they were to be left out teach rewards of text that was
-        cut off.
+        cut off. The text of a tool that is trained teaches the policy to invent what tools say.
 
     Example:
         ERROR RLS518 Completion mask is not the documented one · data epoch 0,
@@ -229,10 +233,12 @@ class MaskNotDocumented(Rule):
                     token that the tokenizer does not have
 
     What to do:
-        Look for code that computes or shifts the mask, and for an end token that the tokenizer does not have.
+        Look for code that computes or shifts the mask, and for an end token that the tokenizer does not have. A `rollout_func` that
+        adds tokens to a completion gives an `env_mask` with 0 on them; without one TRL trains them all.
 
     Known limits:
-        - Generation settings with other ends (stop strings, `ignore_eos`) are not compared.
+        - In one turn, generation settings with other ends (stop strings, `ignore_eos`) are not compared.
+        - A `rollout_func` may leave sampled tokens untrained; that is not judged.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: `mask_truncated_completions`
@@ -241,7 +247,7 @@ class MaskNotDocumented(Rule):
 
     code = "RLS518"
     title = "Completion mask is not the documented one"
-    topics = ("samples",)
+    topics = ("samples", "mask")
     nothing_seen = "no rollout showed a mask that is to be compared"
     optional = True
     produces = (of_rollout("RLS804", *OTHER_FORWARD, *LOSS),)
@@ -250,14 +256,26 @@ class MaskNotDocumented(Rule):
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
         if event.purpose == "training":
-            self._compare(values.masks_wrong, event.samples)
+            self._compare(values.masks_wrong, event.samples, values)
 
     def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout that a controller made."""
         self._compare(event.masks_wrong, event.samples)
 
-    def _compare(self, wrong: int | None, samples: int) -> None:
-        if self.any_wrong(wrong):
+    def _compare(self, wrong: int | None, samples: int, values: RolloutValues | None = None) -> None:
+        if not self.any_wrong(wrong):
+            return
+        if values is not None and values.rows_joined is not None:
+            self.fail(
+                expected="masks that train the tokens which the policy sampled, and no others",
+                observed=f"others in {wrong} of {values.rows_joined} samples: {values.masks_like}",
+                why="the loss trains tokens that the policy did not give, or leaves out tokens that it gave; in "
+                f"{values.masks_at}",
+                fix="look for code that computes or shifts the mask of tools or of the environment; a rollout_func that adds tokens "
+                "to a completion gives an env_mask with 0 on them",
+                variant="several turns",
+            )
+        else:
             self.fail(
                 expected="masks that count each completion through its end, and truncated ones as configured",
                 observed=f"others in {wrong} of {samples} samples",

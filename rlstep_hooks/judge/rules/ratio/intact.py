@@ -79,8 +79,9 @@ class TokensAltered(Rule):
     What it checks:
         A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss. In TRL also one of its
         prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
-        asked for and gave. In OpenRLHF prompts are those of the data set, and samples have the tokens that the engine gave, up to the
-        trainer's buffer.
+        asked for and gave. In several turns (`tools`, `environment_factory`, `rollout_func` of TRL 1.16) the tokens of each turn are
+        those that `generate` gave, in order, and the prompt of each turn is what stands before it in the row. In OpenRLHF prompts are
+        those of the data set, and samples have the tokens that the engine gave, up to the trainer's buffer.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
@@ -98,10 +99,14 @@ class TokensAltered(Rule):
     What to do:
         Look for code between rollout and loss that tokenises again, truncates or reorders completions. In several turns,
         join the token ids that were sampled: decoding a turn and encoding the whole conversation gives other ids at the
-        seams, and the old log-probs of each turn then belong to other tokens.
+        seams, and the old log-probs of each turn then belong to other tokens. Where a chat template leaves out the thoughts of
+        earlier turns (Qwen 3), a turn did not see what stands before it in a row with all turns: train each turn as a row of its
+        own, or keep the thoughts in the prompts.
 
     Known limits:
-        - What an engine or an environment does to tokens before they are in the rollout is not seen.
+        - What an engine does to tokens before they are in the rollout is not seen.
+        - A `rollout_func` may cut a turn or leave samples out; tokens that it has from elsewhere than the policy's `generate` are not
+          compared.
 
     Sources:
         - https://github.com/THUDM/slime/issues/774: first updates whose KL is not 0
@@ -147,7 +152,19 @@ class TokensAltered(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison with what was generated."""
-        if event.purpose == "training" and self.any_wrong(values.tokens_moved):
+        if event.purpose != "training" or not self.any_wrong(values.tokens_moved):
+            return
+        if values.rows_joined is not None:
+            self.fail(
+                expected="rows with the tokens of each turn as they were sampled, behind the prompt that the turn was asked for",
+                observed=f"others in {values.tokens_moved} of {event.samples} samples: {values.tokens_like}",
+                why="the loss takes the probability of other tokens than the policy gave, or behind another prompt than it saw; first "
+                f"in {values.tokens_at}",
+                fix="join the token ids that were sampled and do not encode text again; where a chat template leaves out the thoughts "
+                "of earlier turns, train each turn as a row of its own",
+                variant="several turns",
+            )
+        else:
             self.fail(
                 expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
                 observed=f"other tokens in {values.tokens_moved} of {event.samples} samples",

@@ -279,6 +279,11 @@ class NumberCollector:
             )
         )
 
+    def add_turns(self, turns: tuple[Meaning, Tensor] | None) -> None:
+        """Keep the turns of a rollout and its rows, which are compared when they have arrived."""
+        if turns is not None:
+            self._fetched.add(*turns)
+
     def add_logged_ratio(self, index: int, logged: float, mean: Tensor) -> None:
         """Keep a logged mean ratio beside the measured one, a tensor of one float32."""
         known = {"logged_ratio": finite(logged)}

@@ -27,6 +27,7 @@ from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.settings import of_copies, of_training
+from rlstep_hooks.systems.trl.observe.turns import TurnsWatch
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
 from rlstep_hooks.systems.vllm_engine.served import served_engine
 
@@ -87,6 +88,8 @@ class RolloutHooks:
             processors=not own,
         )
         self._generated = GeneratedWatch(trainer, recorder)
+        self._turns = TurnsWatch(trainer, recorder, version=schedule.version, engine=adapter.samples_with_engine())
+        self._turns_guard = Guard(recorder, ("mask",))
         self._alone = schedule.world_size == 1
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
@@ -118,6 +121,7 @@ class RolloutHooks:
                 self._attach_engine(hooks)
         self._sampling.attach(hooks)
         self._generated.attach(hooks)  # around the hook of `SamplingWatch`, which counts the processors of others
+        self._turns.attach(hooks)
         self._replay.attach(hooks)
         self._rewards.attach(hooks)
         self._observation.reference.attach()
@@ -144,6 +148,7 @@ class RolloutHooks:
         trained = self._trained_rollouts if self._purpose() == "training" else None
         compared = trained is not None and is_compared(trained)
         self._generated.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
+        self._turns.begin(looks=compared)
         if self._corrects_for_engine() and compared:
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         if not self._quick:
@@ -334,6 +339,9 @@ class RolloutHooks:
                 counts_own=compared and not replayed and seen.adapter.sums_tokens(),
                 weighed=self._weighed(parts) if compared and not replayed else None,
             )
+            if compared and not replayed and len(parts) == 1:
+                with self._turns_guard:
+                    seen.numbers.add_turns(self._turns.take(index, parts[0]))
         if all(old is not None for old in olds) and purpose == "training":
             made_by = self._origin(olds, generation.calls, copied=replayed)
             if made_by is not None and not replayed:

@@ -1,0 +1,378 @@
+"""Where each token of a trained row comes from: the prompt, one of the turns that were sampled, or what stands between them.
+
+Requests are what a framework asked a generation for and what it got back. Those of one conversation are joined to a chain, which is
+compared with the row that is trained: integers, exactly. Token ids stand in plain lists; numbers that came as floats compare as ids.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Ids = list[int]
+
+SHOWN = 8
+"""Tokens of which a finding has the text."""
+THOUGHT_ENDS = "</think>"
+"""With what a thought ends in the templates that leave out those of earlier turns (Qwen 3, DeepSeek-R1, GLM)."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One sampled turn."""
+
+    asked: Ids
+    """The prompt of this turn, without padding."""
+    given: Ids
+    """What was sampled behind it, through its end."""
+
+    @property
+    def whole(self) -> Ids:
+        """Both."""
+        return self.asked + self.given
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A row as the loss gets it, without padding."""
+
+    prompt: Ids
+    completion: Ids
+    trained: Ids
+    """1 on each token of the completion that the loss counts, else 0."""
+
+    @property
+    def whole(self) -> Ids:
+        """Prompt and completion."""
+        return self.prompt + self.completion
+
+
+class RowRule(msgspec.Struct, frozen=True):
+    """What a framework documents of its rows."""
+
+    decode: Callable[[Ids], str]
+    """The text of token ids, special tokens included."""
+    longest: int
+    """Tokens that a completion can have."""
+    closers: frozenset[int]
+    """Last tokens of a row that is not truncated."""
+    masks_truncated: bool
+    """Whether nothing of a truncated row is trained."""
+    exact: bool
+    """Whether the framework itself joins the turns: then each sampled token is in the row and trained. A function of the user's may cut
+    turns, and leave some of them untrained."""
+
+
+class Joined(msgspec.Struct):
+    """What a comparison of the rows of one rollout found."""
+
+    rows: int = 0
+    """Rows of which the sampling was seen."""
+    turns: int = 0
+    """Sampled turns in them."""
+    sampled: int = 0
+    """Tokens of their completions that were sampled."""
+    written: int = 0
+    """Tokens of their completions that a tool, an environment or the chat template wrote."""
+    tokens_moved: int = 0
+    """Rows whose tokens, or whose turns' prompts, are others."""
+    masks_wrong: int = 0
+    """Rows that train other tokens than the sampled ones, as documented."""
+    tokens_like: str = ""
+    """What is other in the first of them, in words."""
+    tokens_at: str = ""
+    """Where, with the texts."""
+    masks_like: str = ""
+    """What is other in the first of them, in words."""
+    masks_at: str = ""
+    """Where, with the text."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What is other in a row."""
+
+    like: str
+    """In words that are the same for each row that has it."""
+    at: str
+    """Where, with the texts."""
+
+
+def chains_of(
+    calls: Sequence[Sequence[Request]], prompts: Sequence[Ids], decode: Callable[[Ids], str]
+) -> list[list[Request]]:
+    """The requests of each conversation, in order.
+
+    Args:
+        calls: The requests of each call of the generation. All of the first call begin conversations.
+        prompts: The prompts of the rows: a request for one of them begins a conversation.
+        decode: The text of token ids.
+    """
+    known = {tuple(prompt) for prompt in prompts}
+    chains: list[list[Request]] = []
+    latest: dict[int, int] = {}
+    for number, call in enumerate(calls):
+        taken: set[int] = set()
+        for request in call:
+            begins = number == 0 or tuple(request.asked) in known
+            place = None if begins else _continues(request.asked, chains, taken, latest, decode)
+            if place is None:
+                place = len(chains)
+                chains.append([])
+            chains[place].append(request)
+            taken.add(place)
+        latest |= dict.fromkeys(taken, number)
+    return chains
+
+
+def _continues(
+    asked: Ids, chains: list[list[Request]], taken: set[int], latest: dict[int, int], decode: Callable[[Ids], str]
+) -> int | None:
+    """Which conversation a prompt goes on with: one that stands in it whole; else one of which it has the latest text, with the most
+    tokens in common, that spoke last.
+
+    Args:
+        asked: The prompt.
+        chains: All conversations.
+        taken: Those that go on with another prompt of the same call.
+        latest: The call in which each spoke last.
+        decode: The text of token ids.
+    """
+    free = [place for place, chain in enumerate(chains) if place not in taken and len(asked) > len(chain[-1].asked)]
+    for place in free:
+        whole = chains[place][-1].whole
+        if asked[: len(whole)] == whole:
+            return place
+    common = {place: common_length(asked, chains[place][-1].whole) for place in free}
+    begun = [place for place in free if common[place] >= len(chains[place][0].asked)]
+    text = decode(asked) if begun else ""
+
+    def fits(place: int) -> tuple[bool, int, int, int]:
+        said = decode(chains[place][-1].given[:-1]).rpartition(THOUGHT_ENDS)[2].strip()
+        return said in text, common[place], latest[place], -place
+
+    return max(begun, key=fits, default=None)
+
+
+def common_length(one: Ids, other: Ids) -> int:
+    """How many tokens two lists begin with in common."""
+    most = min(len(one), len(other))
+    if one[:most] == other[:most]:
+        return most
+    return bisect_left(range(1, most + 1), True, key=lambda count: one[:count] != other[:count])
+
+
+def join(calls: Sequence[Sequence[Request]], rows: Sequence[Row], rule: RowRule) -> Joined:
+    """Compare the rows of one rollout with what was sampled for them."""
+    found = Joined()
+    chains = chains_of(calls, [row.prompt for row in rows], rule.decode)
+    of_rows = _in_order(chains, len(rows)) if rule.exact else _by_prompt(chains, rows)
+    for place, row in enumerate(rows):
+        chain = of_rows[place]
+        if chain is not None:
+            _compare(found, _Comparison(place, row, chain, chains, rule))
+    for chain in chains[len(rows) :] if rule.exact else ():
+        like = "a turn was sampled behind a prompt that goes on from no turn before it"
+        _note_tokens(found, Difference(like, _quoted(rule, chain[0].asked)))
+    return found
+
+
+def _in_order(chains: list[list[Request]], rows: int) -> list[list[Request] | None]:
+    return [chains[place] if place < len(chains) else None for place in range(rows)]
+
+
+def _by_prompt(chains: list[list[Request]], rows: Sequence[Row]) -> list[list[Request] | None]:
+    """For each row the conversation with its prompt that has the most tokens of it; None where there is none."""
+    free = dict(enumerate(chains))
+    found: list[list[Request] | None] = []
+    for row in rows:
+        whole = row.whole
+        fits = [place for place, chain in free.items() if chain[0].asked == row.prompt]
+        best = max(fits, key=lambda place: (common_length(free[place][-1].whole, whole), -place), default=None)
+        found.append(None if best is None else free.pop(best))
+    return found
+
+
+class _Comparison(msgspec.Struct, frozen=True):
+    """One row and the turns that were sampled for it."""
+
+    place: int
+    row: Row
+    chain: list[Request]
+    all_chains: list[list[Request]]
+    rule: RowRule
+
+
+def _compare(found: Joined, of: _Comparison) -> None:
+    row, rule = of.row, of.rule
+    found.rows += 1
+    found.turns += len(of.chain)
+    if rule.masks_truncated and not any(row.trained):
+        _compare_left_out(found, of)
+        return
+    problem, sampled = _walk(of)
+    found.sampled += sum(sampled)
+    found.written += len(sampled) - sum(sampled)
+    if problem:
+        _note_tokens(found, problem, of.place)
+        return
+    truncated = rule.masks_truncated and bool(row.completion) and row.completion[-1] not in rule.closers
+    expected = [0] * len(sampled) if truncated else sampled
+    difference = _mask_difference(of, expected)
+    if difference is not None:
+        _note_mask(found, difference, of.place)
+
+
+def _compare_left_out(found: Joined, of: _Comparison) -> None:
+    """A row of which nothing is trained where truncated rows are left out."""
+    completion = of.chain[-1].whole[len(of.row.prompt) :][: of.rule.longest]
+    if of.rule.exact and completion and completion[-1] in of.rule.closers:
+        _note_mask(found, Difference("nothing of a row is trained that ended by itself", "all of it"), of.place)
+
+
+def _note_tokens(found: Joined, problem: Difference, place: int | None = None) -> None:
+    found.tokens_moved += 1
+    if not found.tokens_like:
+        found.tokens_like, found.tokens_at = problem.like, _at(problem, place)
+
+
+def _note_mask(found: Joined, problem: Difference, place: int) -> None:
+    found.masks_wrong += 1
+    if not found.masks_like:
+        found.masks_like, found.masks_at = problem.like, _at(problem, place)
+
+
+def _at(problem: Difference, place: int | None) -> str:
+    return problem.at if place is None else f"sample {place}: {problem.at}"
+
+
+def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:
+    """What is other in a row than what was sampled for it, None where nothing is; and 1 on each sampled token of its completion."""
+    row, rule = of.row, of.rule
+    whole, before = row.whole, len(row.prompt)
+    sampled = [0] * len(whole)
+    for turn, request in enumerate(of.chain, 1):
+        start, given = len(request.asked), request.given
+        if whole[:start] != request.asked:
+            if rule.exact or any(row.trained[max(0, common_length(request.asked, whole) - before) :]):
+                return _other_prompt(of, turn), sampled[before:]
+            return None, sampled[before:]
+        same = common_length(given, whole[start:])
+        sampled[start : start + same] = [1] * same
+        if same == len(given):
+            continue
+        last, cut = turn == len(of.chain), start + same
+        if cut == len(whole) and last and (not rule.exact or len(row.completion) >= rule.longest):
+            continue
+        goes_on = len(whole) if last else len(of.chain[turn].asked)
+        if rule.exact or (
+            any(row.trained[cut - before : goes_on - before]) and _same_text(rule, given[same:], whole[cut:])
+        ):
+            return _other_turn(of, turn, same), sampled[before:]
+    end = len(of.chain[-1].whole)
+    if rule.exact and len(whole) > end:
+        return Difference("it has tokens behind its last turn", _quoted(rule, whole[end:])), sampled[before:]
+    return None, sampled[before:]
+
+
+def _other_prompt(of: _Comparison, turn: int) -> Difference:
+    """In words: a turn was asked for behind other tokens than those that stand before it in the row."""
+    row, rule, asked = of.row, of.rule, of.chain[turn - 1].asked
+    whole = row.whole
+    same = common_length(asked, whole)
+    texts = (
+        f"asked behind {_quoted(rule, asked[same:])}, in the row {_quoted(rule, whole[same:])}, from token {same} on"
+    )
+    if same < len(row.prompt) and turn == 1:
+        other = next((place for place, chain in enumerate(of.all_chains) if chain[0].asked == row.prompt), None)
+        kind = "another prompt" if other is None else f"the prompt of sample {other}"
+        return Difference(f"it has {kind}", texts)
+    stands, wanted = rule.decode(whole[same:]), rule.decode(asked[same:])
+    if _leaves_out_thoughts(rule.decode(whole[:same]), stands, wanted):
+        return Difference(
+            f"turn {turn} did not see the thoughts of earlier turns, which the chat template leaves out", texts
+        )
+    if _same_text(rule, asked[same:], whole[same:]):
+        return Difference(
+            f"turn {turn} saw the same text as other tokens: a turn before it was decoded and encoded again", texts
+        )
+    if same == len(whole):
+        return Difference(f"it ends before turn {turn}, which was left out", texts)
+    return Difference(f"turn {turn} was sampled behind other tokens than those before it in the row", texts)
+
+
+def _leaves_out_thoughts(before: str, stands: str, wanted: str) -> bool:
+    """Whether what was asked goes on where a thought of the row ends."""
+    _, found, after = stands.partition(THOUGHT_ENDS)
+    start = after.lstrip()[:4]
+    begun = "<think>" in before[-len("<think>") - 1 :] or stands.lstrip().startswith("<think>")
+    return bool(found and start) and (wanted.lstrip().startswith(start) or begun)
+
+
+def _other_turn(of: _Comparison, turn: int, same: int) -> Difference:
+    """In words: the row has other tokens where those of a turn should stand.
+
+    Args:
+        of: The row.
+        turn: The turn, from 1.
+        same: Tokens of the turn that are as they were sampled.
+    """
+    rule, request = of.rule, of.chain[turn - 1]
+    given, start = request.given, len(request.asked)
+    stands = of.row.whole[start:]
+    texts = f"sampled {_quoted(rule, given[same:])}, in the row {_quoted(rule, stands[same:])}, at token {same} of turn {turn}"
+    if not stands[same:]:
+        return Difference(f"turn {turn} was {'cut' if same else 'left out'}", texts)
+    for number, later in enumerate(of.chain[turn:], turn + 1):
+        if stands[: len(later.given)] == later.given:
+            return Difference(f"turn {number} stands in the place of turn {turn}", texts)
+    for place, chain in enumerate(of.all_chains):
+        if place != of.place and any(stands[: len(one.given)] == one.given for one in chain):
+            return Difference(f"turn {turn} is one of sample {place}", texts)
+    if turn < len(of.chain):
+        behind = of.chain[turn].asked[start + len(given) :]
+        if behind and stands[same : same + len(behind)] == behind:
+            return Difference(f"turn {turn} was {'cut' if same else 'left out'}", texts)
+    if _same_text(rule, given[same:], stands[same:]):
+        return Difference(f"turn {turn} was decoded and encoded again", texts)
+    return Difference(f"turn {turn} has other tokens", texts)
+
+
+def _same_text(rule: RowRule, one: Ids, other: Ids) -> bool:
+    """Whether one of two token lists begins with the text of the other, although their first tokens differ."""
+    texts = rule.decode(one), rule.decode(other[: 2 * len(one) + SHOWN])
+    short = min(len(text) for text in texts)
+    return short > 0 and texts[0][:short] == texts[1][:short]
+
+
+def _quoted(rule: RowRule, ids: Ids) -> str:
+    return repr(rule.decode(ids[:SHOWN])) if ids else "nothing"
+
+
+def _mask_difference(of: _Comparison, expected: Ids) -> Difference | None:
+    """In words: which tokens are trained that should not be, or are not that should be; None where all are as documented."""
+    row, rule, trained = of.row, of.rule, of.row.trained
+    extra = next(
+        (place for place, (is_on, want) in enumerate(zip(trained, expected, strict=True)) if is_on > want), None
+    )
+    missing = next(
+        (place for place, (is_on, want) in enumerate(zip(trained, expected, strict=True)) if is_on < want), None
+    )
+    if extra is None and (missing is None or not rule.exact):
+        return None
+    first = min(place for place in (extra, missing) if place is not None)
+    at = f"first {_quoted(rule, row.completion[first : first + SHOWN])} at token {first} of the completion"
+    if not any(expected):
+        return Difference("it is truncated and trained", at)
+    for shift, name in ((1, "late"), (-1, "early")):
+        moved = [0] * shift + expected[:-shift] if shift > 0 else expected[-shift:] + [0] * -shift
+        inner = slice(1, -1)
+        if extra is not None and missing is not None and moved[inner] == trained[inner]:
+            return Difference(f"its mask stands one token too {name}", at)
+    if extra is None:
+        return Difference("sampled tokens are not trained", at)
+    other = " and sampled ones are not" if missing is not None and rule.exact else ""
+    return Difference(f"tokens that a tool, an environment or the chat template wrote are trained{other}", at)

@@ -1,0 +1,193 @@
+"""What the policy's `generate` was asked for and gave in each of several turns, joined with the rows that are trained.
+
+With `tools` or an `environment_factory` GRPOTrainer calls `generate` for all samples, and again for those that called a tool, with
+prompt, completion and the tool's tokens as the new prompt (grpo_trainer.py 1.16.0, `_tool_call_loop`). A `rollout_func` calls whatever
+it likes, and gives prompts, completions and, in `env_mask`, which of their tokens are the model's. Nothing waits for the device: what
+is compared is fetched with the numbers of the rollout, and compared when it has arrived.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.token_origins import Request, Row, RowRule, join
+from rlstep_hooks.record.events import RolloutValues
+from rlstep_hooks.systems.trl.observe.generated import SEVERAL_TURNS
+from rlstep_hooks.systems.trl.releases import TrlRelease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.observe.hooks import Call, Hooks
+    from rlstep_hooks.observe.numbers import Values
+    from rlstep_hooks.session.recorder import Recorder
+
+_LARGEST = 1 << 24
+"""Token ids below it are exact in float32, in which numbers are fetched."""
+
+
+class TurnsWatch:
+    """Keeps the turns of one rollout from their generation until the rollout is complete.
+
+    Args:
+        trainer: The live trainer.
+        version: Its release of TRL.
+        engine: Whether an engine samples.
+    """
+
+    def __init__(self, trainer: Any, recorder: Recorder, *, version: str, engine: bool) -> None:
+        self._trainer = trainer
+        self._recorder = recorder
+        self._several = any(getattr(trainer, name, None) for name in SEVERAL_TURNS)
+        self._why_not = _why_not(trainer, version, engine=engine) if self._several else ""
+        self._looks = False
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Of each call the prompts, the mask of their tokens, and the prompts with completions."""
+
+    def attach(self, hooks: Hooks) -> None:
+        """Place the hook: `generate` of transformers takes `input_ids` and returns sequences that begin with them (5.23.0)."""
+        if not self._several:
+            return
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        if not self._why_not and not callable(getattr(model, "generate", None)):
+            self._why_not = "the model has no generate of transformers"
+        if self._why_not:
+            self._recorder.cannot("mask", self._why_not)
+            return
+        hooks.wrap(model, "generate", after=self._generates, topics=("mask",))
+
+    def begin(self, *, looks: bool) -> None:
+        """A rollout begins; its turns are kept if `looks`."""
+        self._looks, self._seen = looks and self._several and not self._why_not, []
+
+    def _generates(self, call: Call) -> None:
+        if not self._looks:
+            return
+        asked = call.kwargs.get("input_ids", call.argument("inputs", 0))
+        given = getattr(call.result, "sequences", call.result)
+        if not isinstance(asked, Tensor) or not isinstance(given, Tensor) or asked.dim() != 2 or given.dim() != 2:
+            return
+        mask = call.kwargs.get("attention_mask")
+        real = mask.clone() if isinstance(mask, Tensor) and mask.shape == asked.shape else torch.ones_like(asked)
+        # A generation may return several sequences for each prompt, one after the other.
+        copies = given.shape[0] // max(asked.shape[0], 1)
+        asked, real = (each.repeat_interleave(copies, 0) if copies > 1 else each.clone() for each in (asked, real))
+        if given.shape[0] == asked.shape[0]:
+            self._seen.append((asked, real, given.clone()))
+
+    def take(self, index: int, part: dict[str, Any]) -> tuple[JoinedTurns, Tensor] | None:
+        """What is to be compared of a rollout, and how; None where nothing is.
+
+        Args:
+            index: The rollout.
+            part: The rollout by TRL's names.
+        """
+        looks, seen, self._looks, self._seen = self._looks, self._seen, False, []
+        names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+        if not looks or not seen or not all(isinstance(part.get(name), Tensor) for name in names):
+            return None
+        tool_mask = part.get("tool_mask")
+        trained = part["completion_mask"] if tool_mask is None else part["completion_mask"] * tool_mask
+        blocks = [*(part[name] for name in names), trained, *(block for of_call in seen for block in of_call)]
+        if any(block.device != blocks[0].device for block in blocks):
+            return None
+        vector = torch.cat([block.reshape(-1).float() for block in blocks])
+        shapes = tuple((int(block.shape[0]), int(block.shape[1])) for block in blocks)
+        return JoinedTurns(index, shapes, self._rule(), frozenset(_ends(self._trainer))), vector
+
+    def _rule(self) -> RowRule:
+        trainer = self._trainer
+        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+
+        def decode(ids: list[int]) -> str:
+            return str(tokenizer.decode([int(one) for one in ids], skip_special_tokens=False))
+
+        return RowRule(
+            decode=decode,
+            longest=trainer.max_completion_length,
+            closers=frozenset((*_ends(trainer), tokenizer.pad_token_id)),
+            masks_truncated=bool(trainer.args.mask_truncated_completions),
+            exact=getattr(trainer, "rollout_func", None) is None,
+        )
+
+
+def _ends(trainer: Any) -> list[int]:
+    return list(trainer.eos_token_ids)
+
+
+def _why_not(trainer: Any, version: str, *, engine: bool) -> str:
+    """Why turns are not joined with rows; empty where they are."""
+    if not TrlRelease(version, "").since("1.16"):
+        return "several turns are joined in TRL 1.16 and later"
+    if trainer.accelerator.num_processes > 1:
+        return "turns are joined in runs of one process"
+    if engine:
+        return "with an engine, the tokens of several turns are not seen"
+    if getattr(trainer, "use_transformers_continuous_batching", False):
+        return "with continuous batching of transformers, the tokens of several turns are not seen"
+    vocabulary = len(getattr(trainer.processing_class, "tokenizer", trainer.processing_class))
+    return "" if vocabulary < _LARGEST else "token ids are too large"
+
+
+class JoinedTurns(msgspec.Struct, frozen=True):
+    """What the numbers of one rollout mean: its rows, and the turns that were sampled for them."""
+
+    index: int
+    shapes: tuple[tuple[int, int], ...]
+    """Of prompts, their mask, completions, their mask, what is trained of them; then of each call prompts, mask, sequences."""
+    rule: RowRule
+    ends: frozenset[int]
+    """Tokens that end a turn."""
+
+    @property
+    def of(self) -> Values:
+        """They are fields of a rollout."""
+        return RolloutValues
+
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
+        """Compare."""
+        blocks = list(_blocks(numbers, self.shapes))
+        rows = [self._row(*of_row) for of_row in zip(*blocks[:5], strict=True)]
+        calls = [
+            [self._request(*of_request) for of_request in zip(*blocks[place : place + 3], strict=True)]
+            for place in range(5, len(blocks), 3)
+        ]
+        found = join(calls, rows, self.rule)
+        if not found.rows and not found.tokens_moved:
+            return {}
+        fields: dict[str, Any] = {
+            "turns": found.turns,
+            "tokens_moved": found.tokens_moved,
+            "masks_wrong": found.masks_wrong,
+            "tokens_sampled": found.sampled,
+            "tokens_written": found.written,
+            "rows_joined": found.rows,
+        }
+        names = ("tokens_like", "tokens_at", "masks_like", "masks_at")
+        return {self.index: fields | {name: like for name in names if (like := getattr(found, name))}}
+
+    def _row(self, prompt: list[int], real: list[int], ids: list[int], mask: list[int], trained: list[int]) -> Row:
+        length = sum(map(bool, mask))
+        return Row(_kept(prompt, real), ids[:length], [int(bool(one)) for one in trained[:length]])
+
+    def _request(self, asked: list[int], real: list[int], sequence: list[int]) -> Request:
+        given = sequence[len(asked) :]
+        end = next((place for place, one in enumerate(given) if one in self.ends), len(given))
+        return Request(_kept(asked, real), given[: end + 1])
+
+
+def _kept(ids: list[int], real: list[int]) -> list[int]:
+    return [one for one, is_real in zip(ids, real, strict=True) if is_real]
+
+
+def _blocks(numbers: list[float], shapes: tuple[tuple[int, int], ...]) -> Iterator[list[list[int]]]:
+    """The rows of each tensor."""
+    whole = [int(number) for number in numbers]
+    start = 0
+    for rows, wide in shapes:
+        yield [whole[start + row * wide : start + (row + 1) * wide] for row in range(rows)]
+        start += rows * wide

@@ -1,0 +1,142 @@
+"""Rows and sampled turns, joined: small cases by hand. A token is a letter, and its id is the letter's code."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, chains_of, common_length, join
+
+
+def ids(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def decode(of: list[int]) -> str:
+    return "".join(chr(one) for one in of).lower()  # "A" is another token for the text of "a"
+
+
+def rule(*, exact: bool = True, longest: int = 99, masks_truncated: bool = False) -> RowRule:
+    return RowRule(
+        decode=decode, longest=longest, closers=frozenset(ids(".")), masks_truncated=masks_truncated, exact=exact
+    )
+
+
+def request(asked: str, given: str) -> Request:
+    return Request(ids(asked), ids(given))
+
+
+def row(prompt: str, completion: str, trained: str) -> Row:
+    return Row(ids(prompt), ids(completion), [int(one) for one in trained])
+
+
+TWO_TURNS = [[request("p:", "abc.")], [request("p:abc.[t]", "de.")]]
+
+
+def joined(completion: str, trained: str, **settings: bool | int) -> Joined:
+    return join(TWO_TURNS, [row("p:", completion, trained)], rule(**settings))  # type: ignore[arg-type]
+
+
+def test_each_token_of_a_row_has_an_origin() -> None:
+    found = joined("abc.[t]de.", "1111000111")
+    assert (found.rows, found.turns, found.sampled, found.written) == (1, 2, 7, 3)
+    assert (found.tokens_moved, found.masks_wrong) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("completion", "trained", "like"),
+    [
+        ("aBc.[t]de.", "1111000111", "turn 1 was decoded and encoded again"),
+        ("abc.[t]dE.", "1111000111", "turn 2 was decoded and encoded again"),
+        ("abc.[t]", "1111000", "turn 2 was left out"),
+        ("abc.[t]d", "11110001", "turn 2 was cut"),
+        ("[t]de.", "000111", "turn 1 was left out"),
+        ("ab[t]de.", "11000111", "turn 1 was cut"),
+        ("de.[t]abc.", "1110001111", "turn 2 stands in the place of turn 1"),
+        ("abx.[t]de.", "1111000111", "turn 1 has other tokens"),
+        ("abc.[u]de.", "1111000111", "turn 2 was sampled behind other tokens than those before it in the row"),
+        (
+            "abc.[T]de.",
+            "1111000111",
+            "turn 2 saw the same text as other tokens: a turn before it was decoded and encoded again",
+        ),
+        ("abc.[t]de.xy", "111100011111", "it has tokens behind its last turn"),
+    ],
+)
+def test_other_tokens_are_named(completion: str, trained: str, like: str) -> None:
+    found = joined(completion, trained)
+    assert (found.tokens_moved, found.masks_wrong, found.tokens_like) == (1, 0, like)
+
+
+@pytest.mark.parametrize(
+    ("trained", "like"),
+    [
+        ("1111111111", "tokens that a tool, an environment or the chat template wrote are trained"),
+        ("1111100011", "its mask stands one token too late"),
+        ("1110001111", "its mask stands one token too early"),
+        ("0000000111", "sampled tokens are not trained"),
+        ("1111000110", "sampled tokens are not trained"),
+        (
+            "0000111000",
+            "tokens that a tool, an environment or the chat template wrote are trained and sampled ones are not",
+        ),
+    ],
+)
+def test_other_masks_are_named(trained: str, like: str) -> None:
+    found = joined("abc.[t]de.", trained)
+    assert (found.tokens_moved, found.masks_wrong, found.masks_like) == (0, 1, like)
+
+
+def test_the_last_turn_may_be_cut_at_the_longest_completion_and_nowhere_else() -> None:
+    assert joined("abc.[t]d", "11110001", longest=8).tokens_moved == 0
+    assert joined("abc.[t]d", "11110001", longest=9).tokens_moved == 1
+
+
+def test_truncated_rows_are_left_out_where_they_are_to_be() -> None:
+    settings = {"longest": 8, "masks_truncated": True}
+    assert joined("abc.[t]d", "00000000", **settings).masks_wrong == 0
+    found = joined("abc.[t]d", "11110001", **settings)
+    assert found.masks_like == "it is truncated and trained"
+    found = joined("abc.[t]de.", "0000000000", longest=99, masks_truncated=True)
+    assert found.masks_like == "nothing of a row is trained that ended by itself"
+
+
+def test_a_function_of_rollouts_may_cut_a_turn_and_leave_it_untrained() -> None:
+    assert joined("ab[t]", "11000", exact=False) == Joined(rows=1, turns=2, sampled=2, written=3)
+    assert joined("abc.[t]de.", "0000000111", exact=False).masks_wrong == 0
+    assert joined("abc.[t]de.", "1111111111", exact=False).masks_wrong == 1
+
+
+def test_of_several_samples_of_one_prompt_each_goes_on_with_its_own_turn() -> None:
+    calls = [
+        [request("p:", "a."), request("p:", "b."), request("p:", "c.")],
+        [request("p:a.[t]", "x."), request("p:c.[t]", "y.")],
+    ]
+    chains = chains_of(calls, [ids("p:")] * 3, decode)
+    assert [[decode(turn.given) for turn in chain] for chain in chains] == [["a.", "x."], ["b."], ["c.", "y."]]
+
+
+def test_a_turn_without_its_thoughts_goes_on_with_its_own_conversation() -> None:
+    calls = [
+        [request("p:", "<think>q</think>a."), request("p:", "<think>r</think>b.")],
+        [request("p:b.[t]", "y."), request("p:a.[t]", "x.")],
+    ]
+    chains = chains_of(calls, [ids("p:")] * 2, decode)
+    assert [decode(chain[1].given) for chain in chains] == ["x.", "y."]
+    rows = [row("p:", "<think>q</think>a.[t]x.", "1" * 18 + "00011")] * 2
+    found = join(calls, rows[:1], rule(exact=False))
+    assert found.tokens_like == "turn 2 did not see the thoughts of earlier turns, which the chat template leaves out"
+
+
+def test_rows_that_are_exchanged_are_named() -> None:
+    calls = [[request("p:", "abc."), request("q:", "xyz.")]]
+    found = join(calls, [row("p:", "xyz.", "1111"), row("q:", "abc.", "1111")], rule())
+    assert (found.tokens_moved, found.tokens_like) == (2, "turn 1 is one of sample 1")
+    found = join(calls, [row("q:", "abc.", "1111"), row("p:", "xyz.", "1111")], rule())
+    assert (found.tokens_moved, found.tokens_like) == (2, "it has the prompt of sample 1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"), [("", "a", 0), ("abc", "abd", 2), ("abc", "ab", 2), ("xa", "ya", 0)]
+)
+def test_common_length(one: str, other: str, common: int) -> None:
+    assert common_length(ids(one), ids(other)) == common

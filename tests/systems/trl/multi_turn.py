@@ -1,0 +1,370 @@
+"""Real training in several turns: a tiny model that says what a script has for it, a tokenizer with tools in its template, tools, an
+environment and functions of rollouts. The trainer's code is TRL's own: only the test's model gives chosen tokens for sampled ones.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+from rlstep_hooks import StepAuditCallback
+from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rlstep_hooks.judge.report import Report
+
+SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "<|header|>", "<|end_header|>", "<|eot|>", "<|python|>")
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+MERGES = (
+    "th",
+    "the",
+    "an",
+    "in",
+    "is",
+    "er",
+    "so",
+    "me",
+    "to",
+    "ol",
+    "us",
+    "se",
+    "as",
+    "ss",
+    "st",
+    "su",
+    "um",
+    "12",
+    "34",
+)
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\n' }}"
+    "{% if message.role == 'tool' %}{{ '<tool_response>\n' + message.content + '\n</tool_response>' }}"
+    "{% else %}{{ message.content }}{% endif %}"
+    '{% if message.tool_calls %}{% for call in message.tool_calls %}{{ \'<tool_call>\n{"name": "\' + call.function.name + '
+    "'\", \"arguments\": ' }}{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{% endif %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""As Qwen 2.5 has it: nothing of earlier turns changes."""
+THINKING = CHATML.replace(
+    "{% else %}{{ message.content }}",
+    "{% elif message.role == 'assistant' and loop.index0 < (messages | map(attribute='role') | list | join(' ')).split(' ') | "
+    "length - 1 and 'user' in (messages[loop.index0 + 1:] | map(attribute='role') | list) %}"
+    "{{ message.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ message.content }}",
+)
+"""As Qwen 3 has it: thoughts before the latest message of the user are left out."""
+HEADERS = (
+    "{% for message in messages %}{{ '<|header|>' + ('ipython' if message.role == 'tool' else message.role) + '<|end_header|>\n\n' }}"
+    '{% if message.tool_calls %}{% for call in message.tool_calls %}{{ \'<|python|>{"name": "\' + call.function.name + '
+    "'\", \"arguments\": ' }}{{ call.function.arguments | tojson }}{{ '}' }}{% endfor %}{% else %}{{ message.content }}{% endif %}"
+    "{{ '<|eot|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|header|>assistant<|end_header|>\n\n' }}{% endif %}"
+)
+"""As Llama 3 has it: headers, an end that is no line, and results of tools from `ipython`."""
+
+
+def _parsed(*, start: str, call: tuple[str, str], end: str) -> dict[str, Any]:
+    """How transformers parses a response."""
+    return {
+        "defaults": {"role": "assistant"},
+        "start_anchor": start,
+        "fields": {
+            "tool_calls": {
+                "open": call[0],
+                "close_pattern": call[1],
+                "repeats": True,
+                "content": "json",
+                "transform": {"type": "function", "function": "{content}"},
+            },
+            "content": {"close_pattern": end, "content": "text"},
+        },
+    }
+
+
+_OF_CHATML = _parsed(start="<|im_start|>assistant\n", call=("<tool_call>", r"</tool_call>\s*"), end=r"<\|im_end\|>\s*")
+_OF_HEADERS = _parsed(
+    start="<|header|>assistant<|end_header|>\n\n", call=("<|python|>", r"(?=<\|eot\|>)"), end=r"<\|eot\|>\s*"
+)
+KINDS = {
+    "Qwen 2.5": (CHATML, "<|im_end|>", _OF_CHATML),
+    "Qwen 3": (THINKING, "<|im_end|>", _OF_CHATML),
+    "Llama 3": (HEADERS, "<|eot|>", _OF_HEADERS),
+}
+"""By kind: template, end of a turn, and how a response is parsed."""
+
+
+def chat_tokenizer(kind: str = "Qwen 2.5") -> Any:
+    """Characters, a few merges, and the special tokens of all kinds: the same text can be written in several tokens."""
+    characters = [chr(code) for code in range(32, 127)] + ["\n"]
+    vocabulary = {token: place for place, token in enumerate([*SPECIAL, *MARKS, *characters, *MERGES])}
+    merges = [(merge[:-1], merge[-1]) for merge in MERGES]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKS])
+    template, end, parsed = KINDS[kind]
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token=end,
+        padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],
+        chat_template=template,
+        clean_up_tokenization_spaces=False,
+    )
+    made.response_template = parsed
+    return made
+
+
+class ScriptedModel(Qwen2ForCausalLM):  # type: ignore[misc]
+    """Says what its script has for a prompt's text and the place of the sample among those that are asked together."""
+
+    script: Any = None
+    tokenizer: Any = None
+
+    def generate(self, input_ids: Any = None, **settings: Any) -> Any:
+        """Generate as transformers does, with the script's tokens in the place of the drawn ones."""
+        super().generate(input_ids, **settings)
+        given = [
+            self.script(self.tokenizer.decode(row[row != self.tokenizer.pad_token_id]), place)
+            for place, row in enumerate(input_ids)
+        ]
+        longest = (
+            settings["generation_config"].max_new_tokens if "generation_config" in settings else max(map(len, given))
+        )
+        wide = min(max(map(len, given)), longest)
+        padded = [(ids + [self.tokenizer.pad_token_id] * wide)[:wide] for ids in given]
+        return torch.cat([input_ids, torch.tensor(padded)], 1)
+
+
+def scripted_model(tokenizer: Any, script: Callable[[str, int], list[int]]) -> ScriptedModel:
+    """A random model of one layer with a script."""
+    torch.manual_seed(0)
+    architecture = tiny_architecture(tokenizer, hidden_size=16, tie_word_embeddings=True)
+    architecture.max_position_embeddings = 2048
+    model = ScriptedModel(architecture)
+    model.script, model.tokenizer = script, tokenizer
+    return model
+
+
+def call_text(kind: str, name: str, **arguments: Any) -> str:
+    """A call of a tool, as a model of this kind writes it, with its end."""
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<|python|>{call}<|eot|>" if kind == "Llama 3" else f"<tool_call>\n{call}\n</tool_call><|im_end|>"
+
+
+def answer_text(kind: str, text: str) -> str:
+    """An answer with its end."""
+    return text + KINDS[kind][1]
+
+
+def spelled(tokenizer: Any, text: str) -> list[int]:
+    """The text in tokens without merges, as a policy may sample it and no encoding gives it."""
+    pieces = []
+    while text:
+        mark = next((mark for mark in (*SPECIAL, *MARKS) if text.startswith(mark)), text[0])
+        pieces.append(mark)
+        text = text[len(mark) :]
+    return list(tokenizer.convert_tokens_to_ids(pieces))
+
+
+def conversations(count: int) -> Any:
+    """Prompts of one message."""
+    return Dataset.from_dict(
+        {"prompt": [[{"role": "user", "content": f"the sum of {i} and {3 * i}"}] for i in range(count)]}
+    )
+
+
+def text_reward(completions: Sequence[Any], **others: Any) -> list[float]:
+    """A checksum of what was said."""
+    return [float(zlib.crc32(str(completion).encode()) % 7) for completion in completions]
+
+
+def multiply(a: int, b: int) -> str:
+    """Multiplies two numbers.
+
+    Args:
+        a: One.
+        b: The other.
+
+    Returns:
+        Their product.
+    """
+    return str(a * b)
+
+
+async def multiply_later(a: int, b: int) -> str:
+    """Multiplies two numbers.
+
+    Args:
+        a: One.
+        b: The other.
+
+    Returns:
+        Their product.
+    """
+    return str(a * b)
+
+
+class Room:
+    """An environment with one tool."""
+
+    def reset(self, **row: Any) -> str:
+        """Begin."""
+        self.steps = 0
+        return " in the room"
+
+    def look(self, place: str) -> str:
+        """Looks at a place.
+
+        Args:
+            place: Where.
+
+        Returns:
+            What is there.
+        """
+        self.steps += 1
+        return f"a stone at {place}, step {self.steps}"
+
+
+def talkative(
+    kind: str, tokenizer: Any, *, calls: int = 1, tool: str = "multiply", some: bool = False
+) -> Callable[[str, int], list[int]]:
+    """A script that calls a tool so many times and then answers, in tokens that no encoding gives; with `some`, each second sample
+    answers at once."""
+    result = "ipython" if kind == "Llama 3" else "<tool_response>"
+    count = iter(range(10**9))
+
+    def script(text: str, place: int) -> list[int]:
+        done = text.count(result)
+        if done < calls and not (some and done == 0 and place % 2):
+            arguments = {"place": f"the {place}"} if tool == "look" else {"a": 12 + place + done, "b": 34}
+            return spelled(tokenizer, call_text(kind, tool, **arguments))
+        return spelled(tokenizer, answer_text(kind, f"the answer is {next(count)}"))
+
+    return script
+
+
+def multi_turn_trainer(
+    folder: Path,
+    *,
+    kind: str = "Qwen 2.5",
+    script: Callable[..., Callable[[str, int], list[int]]] | None = None,
+    rows: int = 8,
+    callbacks: Sequence[Any] = (),
+    tools: Any = None,
+    environment_factory: Any = None,
+    rollout_func: Any = None,
+    script_settings: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """A trainer in several turns, ready to train."""
+    import trl
+
+    tokenizer = chat_tokenizer(kind)
+    model = scripted_model(tokenizer, (script or talkative)(kind, tokenizer, **(script_settings or {})))
+    sizes = {"max_completion_length": 400, "num_generations": 4, "per_device_train_batch_size": 4, "max_steps": 3}
+    return trl.GRPOTrainer(
+        model=model,
+        reward_funcs=text_reward,
+        args=tiny_config(folder, **(sizes | settings)),
+        train_dataset=conversations(rows),
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+        tools=tools,
+        environment_factory=environment_factory,
+        rollout_func=rollout_func,
+    )
+
+
+def multi_turn_run(folder: Path, *, fault: Callable[[Any], None] | None = None, **settings: Any) -> Report:
+    """The report of a run in several turns."""
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    trainer = multi_turn_trainer(folder, callbacks=[audit], **settings)
+    if fault is not None:
+        fault(trainer)
+    trainer.train()
+    return audit.report
+
+
+def conversation_rollout(
+    *, turns: int = 2, masked: bool = True, again: bool = False, whole_template: bool = False
+) -> Callable[[list[Any], Any], dict[str, Any]]:
+    """A function of rollouts: the policy speaks, the environment answers, so many times.
+
+    Args:
+        turns: Turns of the policy.
+        masked: Whether its env_mask leaves out what the environment says.
+        again: Whether each turn is decoded and encoded again.
+        whole_template: Whether each turn's prompt is the whole conversation in the chat template.
+    """
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        tokenizer, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
+        found: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "logprobs": None}
+        for place, prompt in enumerate(prompts):
+            messages = list(prompt)
+            begun = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            ids, mask = [], []
+            for turn in range(turns):
+                asked = begun + ids
+                if whole_template:
+                    asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+                given = model.generate(torch.tensor([asked]), generation_config=trainer.generation_config)[
+                    0, len(asked) :
+                ].tolist()
+                text = tokenizer.decode(given)
+                given = tokenizer.encode(text) if again else given
+                ids, mask = ids + given, mask + [1] * len(given)
+                messages.append({"role": "assistant", "content": text.removesuffix(tokenizer.eos_token)})
+                if turn < turns - 1:
+                    messages.append({"role": "user", "content": f"and then {place}"})
+                    added = tokenizer.encode(f"\n<|im_start|>user\nand then {place}<|im_end|>\n<|im_start|>assistant\n")
+                    ids, mask = ids + added, mask + [0] * len(added)
+            found["prompt_ids"].append(begun)
+            found["completion_ids"].append(ids)
+            found["env_mask"].append(mask if masked else [1] * len(mask))
+        if not masked:
+            del found["env_mask"]
+        return found
+
+    return rollout
+
+
+def thoughtful(kind: str, tokenizer: Any) -> Callable[[str, int], list[int]]:
+    """A script that thinks before it answers, each time otherwise."""
+    count = iter(range(10**9))
+
+    def script(text: str, place: int) -> list[int]:
+        number = next(count)
+        return spelled(tokenizer, answer_text(kind, f"<think>\nis it {number}\n</think>\n\nthe {number} is so"))
+
+    return script
+
+
+def speaking(kind: str, tokenizer: Any) -> Callable[[str, int], list[int]]:
+    """A script that says something else each time, in tokens that no encoding gives."""
+    count = iter(range(10**9))
+
+    def script(text: str, place: int) -> list[int]:
+        return spelled(tokenizer, answer_text(kind, f"the {next(count)} is the answer"))
+
+    return script
+
+
+def encodable(kind: str, tokenizer: Any) -> Callable[[str, int], list[int]]:
+    """A script whose answers are in the very tokens that an encoding gives."""
+    count = iter(range(10**9))
+
+    def script(text: str, place: int) -> list[int]:
+        return list(tokenizer.encode(answer_text(kind, f"the sum is so {next(count)}")))
+
+    return script
