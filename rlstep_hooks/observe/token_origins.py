@@ -1,11 +1,12 @@
 """Where each token of a trained row comes from: the prompt, one of the turns that were sampled, or what stands between them.
 
 Requests are what a framework asked a generation for and what it got back. Those of one conversation are joined to a chain, which is
-compared with the row that is trained: integers, exactly. Token ids stand in plain lists; numbers that came as floats compare as ids.
+compared with the row that is trained: integers, exactly. Token ids stand in plain lists.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 Ids = list[int]
 
+FEWEST = 4
+"""Tokens with known log-probs from which on a shift of them is named."""
+CLOSE = 0.02
+"""Nats up to which two computations of one log-prob are taken for the same: a shift is named where all tokens are this close."""
+_SHIFTS = ((1, "before"), (-1, "after"))
 SHOWN = 8
 """Tokens of which a finding has the text."""
 THOUGHT_ENDS = "</think>"
@@ -30,6 +36,8 @@ class Request(msgspec.Struct, frozen=True):
     """The prompt of this turn, without padding."""
     given: Ids
     """What was sampled behind it, through its end."""
+    log_probs: list[float] | None = None
+    """Of what was sampled, as it was drawn, nan where not known; None where they were not taken."""
 
     @property
     def whole(self) -> Ids:
@@ -44,6 +52,10 @@ class Row(msgspec.Struct, frozen=True):
     completion: Ids
     trained: Ids
     """1 on each token of the completion that the loss counts, else 0."""
+    log_probs: list[float] | None = None
+    """The log-probs of the sampling that the loss gets for the completion; None where it gets none."""
+    handed: list[float] | None = None
+    """Those that the trainer was handed, in float32; None where that was not seen."""
 
     @property
     def whole(self) -> Ids:
@@ -90,6 +102,12 @@ class Joined(msgspec.Struct):
     """What is other in the first of them, in words."""
     masks_at: str = ""
     """Where, with the text."""
+    log_probs_compared: int = 0
+    """Rows of which log-probs of the sampling were compared."""
+    log_probs_moved: int = 0
+    """Rows whose log-probs of the sampling stand at other tokens."""
+    log_probs_like: str = ""
+    """What is other in the first of them, in words."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -219,11 +237,62 @@ def _compare(found: Joined, of: _Comparison) -> None:
     if problem:
         _note_tokens(found, problem, of.place)
         return
+    _compare_log_probs(found, of, sampled)
     truncated = rule.masks_truncated and bool(row.completion) and row.completion[-1] not in rule.closers
     expected = [0] * len(sampled) if truncated else sampled
     difference = _mask_difference(of, expected)
     if difference is not None:
         _note_mask(found, difference, of.place)
+
+
+def _compare_log_probs(found: Joined, of: _Comparison, sampled: Ids) -> None:
+    """Whether the log-probs of the sampling stand at their tokens: as they were handed over, and as the tokens were drawn."""
+    row = of.row
+    if row.log_probs is None:
+        return
+    drawn = _drawn(of)
+    places = [place for place, one in enumerate(sampled) if one and drawn.get(place) is not None]
+    found.log_probs_compared += row.handed is not None or bool(places)
+    like = ""
+    if row.handed is not None and not _equal(row.handed, row.log_probs):
+        like = "other ones than the rollout function gave"
+        for shift, name in _SHIFTS:
+            if _equal(_shifted(row.handed, shift)[1:-1], row.log_probs[1:-1]):
+                like = f"those of the token {name} it"
+    elif len(places) >= FEWEST and not _near(row.log_probs, drawn, places, 0):
+        like = next(
+            (f"those of the token {name} it" for shift, name in _SHIFTS if _near(row.log_probs, drawn, places, shift)),
+            "",
+        )
+    if like:
+        found.log_probs_moved += 1
+        found.log_probs_like = found.log_probs_like or like
+
+
+def _drawn(of: _Comparison) -> dict[int, float]:
+    """Place in the completion -> the log-prob with which a token was drawn, where it is known."""
+    before, found = len(of.row.prompt), {}
+    for request in of.chain:
+        start = len(request.asked) - before
+        for place, one in enumerate(request.log_probs or ()):
+            if not math.isnan(one):
+                found[start + place] = one
+    return found
+
+
+def _equal(one: list[float], other: list[float]) -> bool:
+    """Whether they are the same numbers; nan is like nan."""
+    return len(one) == len(other) and all(a == b or (a != a and b != b) for a, b in zip(one, other, strict=True))
+
+
+def _shifted(numbers: list[float], shift: int) -> list[float]:
+    return [0.0, *numbers[:-1]] if shift > 0 else [*numbers[1:], 0.0]
+
+
+def _near(numbers: list[float], drawn: dict[int, float], places: list[int], shift: int) -> bool:
+    """Whether the log-probs are those with which tokens were drawn, each so many places from its own."""
+    pairs = [(numbers[place], drawn[place - shift]) for place in places if place - shift in drawn]
+    return len(pairs) >= FEWEST - 1 and all(abs(a - b) <= CLOSE for a, b in pairs)
 
 
 def _compare_left_out(found: Joined, of: _Comparison) -> None:

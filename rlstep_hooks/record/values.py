@@ -311,6 +311,11 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is other in the first of them, where turns were joined."""
     masks_at: str = ""
     """Where that is, with the text."""
+    sampling_moved: int | None = None
+    """Rows whose log-probs of the sampling stand at other tokens than they were handed over for, or drawn with; None where that was not
+    compared."""
+    sampling_like: str = ""
+    """What the first of them has instead."""
     rows_joined: int | None = None
     """Rows that were compared with the turns that `generate` gave for them; None where turns are not joined."""
     turns: int | None = None

@@ -131,8 +131,10 @@ class ScriptedModel(Qwen2ForCausalLM):  # type: ignore[misc]
     tokenizer: Any = None
 
     def generate(self, input_ids: Any = None, **settings: Any) -> Any:
-        """Generate as transformers does, with the script's tokens in the place of the drawn ones."""
-        super().generate(input_ids, **settings)
+        """Generate as transformers does, with the script's tokens in the place of the drawn ones; without a script, just so."""
+        drawn = super().generate(input_ids, **settings)
+        if self.script is None:
+            return drawn
         given = [
             self.script(self.tokenizer.decode(row[row != self.tokenizer.pad_token_id]), place)
             for place, row in enumerate(input_ids)
@@ -145,7 +147,7 @@ class ScriptedModel(Qwen2ForCausalLM):  # type: ignore[misc]
         return torch.cat([input_ids, torch.tensor(padded)], 1)
 
 
-def scripted_model(tokenizer: Any, script: Callable[[str, int], list[int]]) -> ScriptedModel:
+def scripted_model(tokenizer: Any, script: Callable[[str, int], list[int]] | None) -> ScriptedModel:
     """A random model of one layer with a script."""
     torch.manual_seed(0)
     architecture = tiny_architecture(tokenizer, hidden_size=16, tie_word_embeddings=True)
@@ -257,7 +259,7 @@ def multi_turn_trainer(
     folder: Path,
     *,
     kind: str = "Qwen 2.5",
-    script: Callable[..., Callable[[str, int], list[int]]] | None = None,
+    script: Callable[..., Callable[[str, int], list[int]] | None] | None = None,
     rows: int = 8,
     callbacks: Sequence[Any] = (),
     tools: Any = None,
@@ -295,8 +297,22 @@ def multi_turn_run(folder: Path, *, fault: Callable[[Any], None] | None = None, 
     return audit.report
 
 
+def log_probs_of(model: Any, asked: list[int], given: list[int]) -> list[float]:
+    """Those of the tokens of a turn, at temperature 1."""
+    with torch.no_grad():
+        logits = model(torch.tensor([asked + given])).logits[0, len(asked) - 1 : -1]
+    return list(
+        torch.log_softmax(logits.float(), -1).gather(-1, torch.tensor(given).unsqueeze(-1)).squeeze(-1).tolist()
+    )
+
+
 def conversation_rollout(
-    *, turns: int = 2, masked: bool = True, again: bool = False, whole_template: bool = False
+    *,
+    turns: int = 2,
+    masked: bool = True,
+    again: bool = False,
+    whole_template: bool = False,
+    log_probs: Callable[[list[float]], list[float]] | None = None,
 ) -> Callable[[list[Any], Any], dict[str, Any]]:
     """A function of rollouts: the policy speaks, the environment answers, so many times.
 
@@ -305,15 +321,16 @@ def conversation_rollout(
         masked: Whether its env_mask leaves out what the environment says.
         again: Whether each turn is decoded and encoded again.
         whole_template: Whether each turn's prompt is the whole conversation in the chat template.
+        log_probs: Makes those of a turn that are handed over of the right ones; None for handing over none.
     """
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         tokenizer, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
-        found: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "logprobs": None}
+        found: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "logprobs": log_probs and []}
         for place, prompt in enumerate(prompts):
             messages = list(prompt)
             begun = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            ids, mask = [], []
+            ids, mask, values = [], [], []
             for turn in range(turns):
                 asked = begun + ids
                 if whole_template:
@@ -321,6 +338,8 @@ def conversation_rollout(
                 given = model.generate(torch.tensor([asked]), generation_config=trainer.generation_config)[
                     0, len(asked) :
                 ].tolist()
+                if log_probs:
+                    values += log_probs(log_probs_of(model, asked, given))
                 text = tokenizer.decode(given)
                 given = tokenizer.encode(text) if again else given
                 ids, mask = ids + given, mask + [1] * len(given)
@@ -329,14 +348,21 @@ def conversation_rollout(
                     messages.append({"role": "user", "content": f"and then {place}"})
                     added = tokenizer.encode(f"\n<|im_start|>user\nand then {place}<|im_end|>\n<|im_start|>assistant\n")
                     ids, mask = ids + added, mask + [0] * len(added)
+                    values += [0.0] * len(added)
             found["prompt_ids"].append(begun)
             found["completion_ids"].append(ids)
+            if log_probs:
+                found["logprobs"].append(values)
             found["env_mask"].append(mask if masked else [1] * len(mask))
         if not masked:
             del found["env_mask"]
         return found
 
     return rollout
+
+
+def silent(kind: str, tokenizer: Any) -> None:
+    """No script: the policy says what it draws."""
 
 
 def thoughtful(kind: str, tokenizer: Any) -> Callable[[str, int], list[int]]:

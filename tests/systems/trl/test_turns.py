@@ -20,6 +20,7 @@ from tests.systems.trl.multi_turn import (
     multi_turn_run,
     multiply,
     multiply_later,
+    silent,
     speaking,
     thoughtful,
 )
@@ -56,6 +57,11 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "template each turn, that it repeats": {
         "rollout_func": conversation_rollout(whole_template=True),
         "script": encodable,
+    },
+    "log-probs of a function of rollouts": {
+        "rollout_func": conversation_rollout(log_probs=list),
+        "script": silent,
+        "max_completion_length": 12,
     },
     "two groups, padded": {"tools": [multiply], "per_device_train_batch_size": 8, "pad_to_multiple_of": 16},
 }
@@ -254,6 +260,15 @@ OF_FUNCTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
         "RLS306",
         "turn 1 was decoded and encoded again",
     ),
+    "log-probs one token late": (
+        {
+            "rollout_func": conversation_rollout(log_probs=lambda right: [0.0, *right[:-1]]),
+            "script": silent,
+            "max_completion_length": 12,
+        },
+        "RLS305",
+        "those of the token before it",
+    ),
     "no env_mask": (
         {"rollout_func": conversation_rollout(masked=False), "script": speaking},
         "RLS518",
@@ -282,3 +297,18 @@ def test_a_mistake_of_a_function_of_rollouts_is_named(name: str, tmp_path: Path)
     assert said in found[0].observed
     assert found[0].where.rollout == 0
     assert "4 of 4 samples" in found[0].observed
+
+
+def log_probs_rolled(trainer: Any, result: Any) -> Any:
+    """What `_generate` gives of log-probs is one token early."""
+    parts = list(result)
+    parts[4] = [[*one[1:], 0.0] for one in parts[4]]
+    return tuple(parts)
+
+
+def test_log_probs_that_trl_hands_on_are_those_of_the_function(tmp_path: Path) -> None:
+    settings = {"rollout_func": conversation_rollout(log_probs=list), "script": silent, "max_completion_length": 12}
+    report = multi_turn_run(tmp_path, fault=from_second("_generate", log_probs_rolled), **settings)
+    [found] = [finding for finding in report.findings if finding.severity != "info"]
+    assert (found.code, found.where.rollout) == ("RLS305", 1)
+    assert found.observed == "others in 4 of 4 samples: those of the token after it"

@@ -28,7 +28,9 @@ class OldLogProbsAltered(Rule):
 
     What it checks:
         A checksum of each sample's old log-probs, taken when they were computed, equals the checksum at each use: bit
-        for bit, sample by sample. In OpenRLHF the engine's log-probs too, up to the trainer's buffer.
+        for bit, sample by sample. In OpenRLHF the engine's log-probs too, up to the trainer's buffer. In TRL (1.16) those that a
+        `rollout_func` hands over: the rollout has them bit for bit, and where the policy's `generate` drew the tokens they are not
+        those of the token before or after.
 
     Why it matters:
         Values that were overwritten, or that moved to another sample, give a ratio between unrelated numbers.
@@ -64,6 +66,17 @@ class OldLogProbsAltered(Rule):
         """Look at what was carried through a controlled run."""
         carried(self, event, "old log-probs")
         carried(self, event, "engine log-probs")
+
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
+        """Look at the log-probs of the sampling that a rollout came with."""
+        if event.purpose == "training" and self.any_wrong(values.sampling_moved):
+            self.fail(
+                expected="the log-probs of the sampling, each at the token that it was drawn with",
+                observed=f"others in {values.sampling_moved} of {event.samples} samples: {values.sampling_like}",
+                why="the correction between sampler and trainer then compares probabilities of different tokens",
+                fix="give one log-prob for each token of a completion, in the same order, also for tokens of tools or an environment",
+                variant="of the sampling",
+            )
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""

@@ -148,7 +148,7 @@ class RolloutHooks:
         trained = self._trained_rollouts if self._purpose() == "training" else None
         compared = trained is not None and is_compared(trained)
         self._generated.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
-        self._turns.begin(looks=compared)
+        self._turns.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
         if self._corrects_for_engine() and compared:
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         if not self._quick:

@@ -8,15 +8,18 @@ is compared is fetched with the numbers of the rollout, and compared when it has
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.token_origins import Request, Row, RowRule, join
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.trl.observe.generated import SEVERAL_TURNS
+from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
 from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
@@ -45,8 +48,15 @@ class TurnsWatch:
         self._several = any(getattr(trainer, name, None) for name in SEVERAL_TURNS)
         self._why_not = _why_not(trainer, version, engine=engine) if self._several else ""
         self._looks = False
-        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
-        """Of each call the prompts, the mask of their tokens, and the prompts with completions."""
+        self._seen: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        """Of each call the prompts, the mask of their tokens, the prompts with completions, and the log-probs with which these were
+        drawn, nan where they are not known."""
+        self._draws: SampledLogProbs | None = None
+        """Takes the log-probs of the tokens of one call, where a rollout function hands over its own."""
+        self._takes_draws = False
+        self._handed: list[list[float]] | None = None
+        """The log-probs that a rollout function handed over."""
+        self._guard = Guard(recorder, ("mask",))
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hook: `generate` of transformers takes `input_ids` and returns sequences that begin with them (5.23.0)."""
@@ -59,10 +69,39 @@ class TurnsWatch:
             self._recorder.cannot("mask", self._why_not)
             return
         hooks.wrap(model, "generate", after=self._generates, topics=("mask",))
+        if getattr(self._trainer, "rollout_func", None) is None:
+            return
+        hooks.wrap(self._trainer, "rollout_func", after=self._hands_over, topics=("mask",))
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if hasattr(inner, "_get_logits_processor"):  # as in `GeneratedWatch`
+            self._draws = SampledLogProbs(self._trainer)
+            hooks.wrap(model, "generate", before=self._begins_to_draw, topics=("mask",))
+            hooks.wrap(inner, "_get_logits_processor", after=self._has_processors, topics=("mask",))
 
-    def begin(self, *, looks: bool) -> None:
-        """A rollout begins; its turns are kept if `looks`."""
+    def begin(self, *, looks: bool, log_probs: bool) -> None:
+        """A rollout begins; its turns are kept if `looks`, and the log-probs with which they are drawn too if `log_probs`."""
+        self._takes_draws, self._handed = log_probs, None
         self._looks, self._seen = looks and self._several and not self._why_not, []
+
+    def _hands_over(self, call: Call) -> None:
+        if self._looks and isinstance(call.result, dict) and isinstance(call.result.get("logprobs"), list):
+            self._handed = [[math.nan if one is None else float(one) for one in row] for row in call.result["logprobs"]]
+
+    def _begins_to_draw(self, call: Call) -> None:
+        if self._draws is not None:
+            self._draws.begin(looks=self._looks and self._takes_draws)
+
+    def _has_processors(self, call: Call) -> None:
+        if self._looks and self._draws is not None:
+            self._draws.see(call.result, self._guard)
+
+    def _drawn(self, given: Tensor) -> Tensor:
+        """(N, L): the log-probs with which completions were drawn, nan where they are not known."""
+        with self._guard:
+            found = None if self._draws is None else self._draws.take(given)
+            if found is not None:
+                return found.float()
+        return torch.full(given.shape, torch.nan, device=given.device)
 
     def _generates(self, call: Call) -> None:
         if not self._looks:
@@ -77,7 +116,7 @@ class TurnsWatch:
         copies = given.shape[0] // max(asked.shape[0], 1)
         asked, real = (each.repeat_interleave(copies, 0) if copies > 1 else each.clone() for each in (asked, real))
         if given.shape[0] == asked.shape[0]:
-            self._seen.append((asked, real, given.clone()))
+            self._seen.append((asked, real, given.clone(), self._drawn(given[:, asked.shape[1] :])))
 
     def take(self, index: int, part: dict[str, Any]) -> tuple[JoinedTurns, Tensor] | None:
         """What is to be compared of a rollout, and how; None where nothing is.
@@ -87,17 +126,24 @@ class TurnsWatch:
             part: The rollout by TRL's names.
         """
         looks, seen, self._looks, self._seen = self._looks, self._seen, False, []
+        handed, self._handed = self._handed, None
         names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
         if not looks or not seen or not all(isinstance(part.get(name), Tensor) for name in names):
             return None
         tool_mask = part.get("tool_mask")
         trained = part["completion_mask"] if tool_mask is None else part["completion_mask"] * tool_mask
-        blocks = [*(part[name] for name in names), trained, *(block for of_call in seen for block in of_call)]
+        sampling = part.get("sampling_per_token_logps")
+        own = torch.full(trained.shape, torch.nan, device=trained.device) if sampling is None else sampling
+        blocks = [*(part[name] for name in names), trained, own, *(block for of_call in seen for block in of_call)]
         if any(block.device != blocks[0].device for block in blocks):
             return None
         vector = torch.cat([block.reshape(-1).float() for block in blocks])
         shapes = tuple((int(block.shape[0]), int(block.shape[1])) for block in blocks)
-        return JoinedTurns(index, shapes, self._rule(), frozenset(_ends(self._trainer))), vector
+        float32 = None if handed is None else [torch.tensor(row, dtype=torch.float32).tolist() for row in handed]
+        meaning = JoinedTurns(
+            index, shapes, self._rule(), frozenset(_ends(self._trainer)), compares=sampling is not None, handed=float32
+        )
+        return meaning, vector
 
     def _rule(self) -> RowRule:
         trainer = self._trainer
@@ -138,10 +184,15 @@ class JoinedTurns(msgspec.Struct, frozen=True):
 
     index: int
     shapes: tuple[tuple[int, int], ...]
-    """Of prompts, their mask, completions, their mask, what is trained of them; then of each call prompts, mask, sequences."""
+    """Of prompts, their mask, completions, their mask, what is trained of them, their log-probs; then of each call prompts, mask,
+    sequences, log-probs."""
     rule: RowRule
     ends: frozenset[int]
     """Tokens that end a turn."""
+    compares: bool = False
+    """Whether the loss gets log-probs of the sampling."""
+    handed: list[list[float]] | None = None
+    """Those that a rollout function handed over."""
 
     @property
     def of(self) -> Values:
@@ -151,10 +202,10 @@ class JoinedTurns(msgspec.Struct, frozen=True):
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """Compare."""
         blocks = list(_blocks(numbers, self.shapes))
-        rows = [self._row(*of_row) for of_row in zip(*blocks[:5], strict=True)]
+        rows = [self._row(place, *of_row) for place, of_row in enumerate(zip(*blocks[:6], strict=True))]
         calls = [
-            [self._request(*of_request) for of_request in zip(*blocks[place : place + 3], strict=True)]
-            for place in range(5, len(blocks), 3)
+            [self._request(*of_request) for of_request in zip(*blocks[place : place + 4], strict=True)]
+            for place in range(6, len(blocks), 4)
         ]
         found = join(calls, rows, self.rule)
         if not found.rows and not found.tokens_moved:
@@ -167,27 +218,39 @@ class JoinedTurns(msgspec.Struct, frozen=True):
             "tokens_written": found.written,
             "rows_joined": found.rows,
         }
+        if found.log_probs_compared:
+            fields |= {"sampling_moved": found.log_probs_moved, "sampling_like": found.log_probs_like}
         names = ("tokens_like", "tokens_at", "masks_like", "masks_at")
         return {self.index: fields | {name: like for name in names if (like := getattr(found, name))}}
 
-    def _row(self, prompt: list[int], real: list[int], ids: list[int], mask: list[int], trained: list[int]) -> Row:
+    def _row(self, place: int, *blocks: list[float]) -> Row:
+        prompt, real, ids, mask, trained, own = blocks
         length = sum(map(bool, mask))
-        return Row(_kept(prompt, real), ids[:length], [int(bool(one)) for one in trained[:length]])
+        return Row(
+            prompt=_kept(prompt, real),
+            completion=_whole(ids[:length]),
+            trained=[int(bool(one)) for one in trained[:length]],
+            log_probs=own[:length] if self.compares else None,
+            handed=None if self.handed is None else self.handed[place],
+        )
 
-    def _request(self, asked: list[int], real: list[int], sequence: list[int]) -> Request:
+    def _request(self, asked: list[float], real: list[float], sequence: list[float], log_probs: list[float]) -> Request:
         given = sequence[len(asked) :]
         end = next((place for place, one in enumerate(given) if one in self.ends), len(given))
-        return Request(_kept(asked, real), given[: end + 1])
+        return Request(_kept(asked, real), _whole(given[: end + 1]), log_probs[: end + 1])
 
 
-def _kept(ids: list[int], real: list[int]) -> list[int]:
-    return [one for one, is_real in zip(ids, real, strict=True) if is_real]
+def _kept(ids: list[float], real: list[float]) -> list[int]:
+    return [int(one) for one, is_real in zip(ids, real, strict=True) if is_real]
 
 
-def _blocks(numbers: list[float], shapes: tuple[tuple[int, int], ...]) -> Iterator[list[list[int]]]:
+def _whole(ids: list[float]) -> list[int]:
+    return [int(one) for one in ids]
+
+
+def _blocks(numbers: list[float], shapes: tuple[tuple[int, int], ...]) -> Iterator[list[list[float]]]:
     """The rows of each tensor."""
-    whole = [int(number) for number in numbers]
     start = 0
     for rows, wide in shapes:
-        yield [whole[start + row * wide : start + (row + 1) * wide] for row in range(rows)]
+        yield [numbers[start + row * wide : start + (row + 1) * wide] for row in range(rows)]
         start += rows * wide
