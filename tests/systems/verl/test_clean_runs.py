@@ -89,6 +89,7 @@ def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(a
     assert again.live.verdict == again.report.verdict == "PASS", "a warning"
 
 
+@pytest.mark.xdist_group("verl/test_clean_runs critic")
 def test_critic_with_other_mini_batches_that_trains_first(assets: Assets, tmp_path: Path) -> None:
     """Attached by name alone, as releases before 0.9 need it."""
     overrides = (
