@@ -16,7 +16,6 @@ import logging
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -31,6 +30,7 @@ from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.bench.hook_meter import Stopwatch, watched
 from tests.bench.trl_overhead import LARGER
+from tests.systems.torchrun import torchrun
 from tests.systems.trl_ranks.train_many import (
     allow_sharding_on_the_cpu,
     gather_outside_of_the_graph,
@@ -109,9 +109,10 @@ def shares(cycles: list[tuple[float, float]]) -> dict[str, list[tuple[float, flo
 def measure(deployment: str, updates: int) -> None:
     """Train in a deployment, and print what hooks take."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(RANKS), "--standalone", "-m"]
         subprocess.run(
-            [*command, __spec__.name, "--rank-of", deployment, "--folder", scratch, "--updates", str(updates)],
+            torchrun(
+                RANKS, "-m", __spec__.name, "--rank-of", deployment, "--folder", scratch, "--updates", str(updates)
+            ),
             env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
             stdout=subprocess.DEVNULL,
             timeout=PATIENCE,

@@ -15,6 +15,7 @@ from tests.reports import report_of
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
 from tests.systems.openrlhf.launch import CPU_FOLDER, ENVIRONMENT, ROOT
 from tests.systems.openrlhf.train_ranks import ROLLOUT
+from tests.systems.torchrun import torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,10 +42,9 @@ def reports(folder: Path, cases: Sequence[Case], extensions: Path) -> dict[str, 
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (CPU_FOLDER, ROOT)))
     # DeepSpeed looks for the `ninja` of its environment.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(RANKS), "--standalone"]
     with (folder / "output.txt").open("wb") as output:
         subprocess.run(
-            [*command, str(SCRIPT), str(folder)],
+            torchrun(RANKS, str(SCRIPT), str(folder)),
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,

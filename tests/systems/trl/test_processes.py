@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from packaging.version import Version
 
 from tests.reports import claimed, report_of, unproved
 from tests.systems.tensorboard import points, split
+from tests.systems.torchrun import torchrun
 from tests.systems.trl.conftest import RELEASE
 
 SCRIPT = Path(__file__).with_name("train_two_ranks.py")
@@ -29,10 +29,13 @@ def run(folder: Path, case: str) -> dict[int, dict[str, Any]]:
     Neither the exit status nor a slow exit counts: torch aborts or hangs now and then when the interpreter of a rank exits,
     after all is done.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", str(SCRIPT)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(
-        [*command, str(folder), case], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        torchrun(2, str(SCRIPT), str(folder), case),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     deadline = time.monotonic() + LIMIT
     while process.poll() is None and time.monotonic() < deadline and len(list(folder.glob("rank*.json"))) < 2:

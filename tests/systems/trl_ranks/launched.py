@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests.systems.torchrun import torchrun
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 900
@@ -17,12 +18,11 @@ LIMIT = 900
 def launch(script: Path, folder: Path, *arguments: str, processes: int = 2) -> list[Any]:
     """Run the script with the folder and these arguments; what each rank wrote to `rank*.json` in the folder, in their order."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu",
     }  # fmt: skip
     done = subprocess.run(
-        [*command, str(script), str(folder), *arguments],
+        torchrun(processes, str(script), str(folder), *arguments),
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

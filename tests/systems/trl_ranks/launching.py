@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.systems.torchrun import torchrun
 from tests.systems.trl_ranks.cases import Case, Deployment, Outcome
 
 if TYPE_CHECKING:
@@ -65,10 +65,9 @@ def outcomes(
 
 
 def _started(folder: Path, deployment: Deployment, ranks: int, output: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--standalone"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(
-        [*command, str(SCRIPT), str(folder), deployment],
+        torchrun(ranks, str(SCRIPT), str(folder), deployment),
         env=environment,
         stdout=output,  # type: ignore[call-overload]  # an open file
         stderr=subprocess.STDOUT,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.reports import unproved
+from tests.systems.torchrun import torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -111,10 +111,9 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def launch(folder: Path, deployment: str, *cases: str, processes: int = 2) -> dict[str, Any]:
     """Train these cases; what rank 0 tells of each."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [*command, str(SCRIPT), str(folder), deployment, *cases],
+        torchrun(processes, str(SCRIPT), str(folder), deployment, *cases),
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import pytest
 
 from rlstep_hooks.systems.verl.rehearse.cpu import ENVIRONMENT
 from tests.reports import unproved
+from tests.systems.torchrun import torchrun
 from tests.systems.verl.launch import CPU_FOLDER
 
 if TYPE_CHECKING:
@@ -111,11 +111,10 @@ FOUND: dict[str, tuple[str, int | None, int, str]] = {
 def told(tmp_path_factory: pytest.TempPathFactory, assets: Assets) -> dict[str, Any]:
     """What rank 0 tells of all cases."""
     folder = tmp_path_factory.mktemp("engines")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", str(SCRIPT)]
     paths = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(CPU_FOLDER)))}
     usual = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
-        [*command, str(folder), str(assets.model), *HEALTHY, *SHARED, *FOUND],
+        torchrun(2, str(SCRIPT), str(folder), str(assets.model), *HEALTHY, *SHARED, *FOUND),
         env=os.environ | ENVIRONMENT | usual | paths,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
