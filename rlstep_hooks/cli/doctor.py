@@ -100,7 +100,7 @@ def show(name: str | None = None) -> int:
 
 
 def _print_packages(console: Terminal, diagnoses: list[Diagnosis]) -> None:
-    """In one line the packages that are here, those of the systems aside, and in one those that are not."""
+    """Print in one line the packages that are here, those of the systems aside, and in one those that are not."""
     own = {diagnosis.system.package for diagnosis in diagnoses if diagnosis.system.package not in BESIDE}
     here = {package: release_here(package) or _other_build(package) for package in BESIDE if package not in own}
     console.print(" · ".join(f"{package} {release}" for package, release in here.items() if release), highlight=False)

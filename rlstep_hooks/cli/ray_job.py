@@ -31,7 +31,7 @@ class Submission(msgspec.Struct, frozen=True):
     """The runtime environment of a `ray job submit`."""
 
     given: dict[str, Any] | None
-    """None if it cannot be read here."""
+    """What the runtime environment says; None if it cannot be read here."""
     where: str = ""
     """Where it is given, such as "--runtime-env-json"; empty if it is not given."""
 

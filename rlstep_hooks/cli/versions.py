@@ -70,7 +70,7 @@ def plans_by_release(words: list[str], options: Options) -> dict[str, Plan]:
 
 
 def differences_of(plans: dict[str, Plan]) -> dict[str, list[QuantityDifference]]:
-    """For each release whose plan is not that of the accepted release before: what differs."""
+    """What differs in each release whose plan is not that of the accepted release before it."""
     found: dict[str, list[QuantityDifference]] = {}
     before: Plan | None = None
     for release, plan in plans.items():

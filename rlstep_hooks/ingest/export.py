@@ -25,18 +25,19 @@ class Sample(msgspec.Struct, kw_only=True, gc=False):
     """One completion of one prompt: a line, or a row, of the interchange schema. Other fields are passed over."""
 
     rollout: int
-    """Number of its rollout. Samples of a rollout stand together, and numbers rise: by 1, or by n where every n-th is written."""
+    """The number of the rollout that the sample is of. Samples of a rollout stand together, and numbers rise: by 1, or by n where
+    every n-th is written."""
     group: int | str | None = None
     """Name of its prompt in the rollout: the samples whose rewards are compared with each other."""
     sample: int | str | None = None
-    """Its own name, of which the rollout has no other."""
+    """The name of the sample, which no other sample of the rollout has."""
     prompt: str | None = None
     completion: str | None = None
     prompt_ids: list[int] | None = None
     completion_ids: list[int] | None = None
     """Token ids, in the order in which the five lists below have their numbers."""
     mask: list[bool | int] | None = None
-    """Not 0 where the loss counts the token; all count without it."""
+    """A number for each token, 0 where the loss does not count it; without this list the loss counts all tokens."""
     engine_log_probs: list[float | None] | None = None
     """Log-probs, in nats, that the engine gave when it drew the tokens."""
     trainer_log_probs: list[float | None] | None = None
@@ -66,7 +67,7 @@ class Header(msgspec.Struct, kw_only=True):
     rollouts: int | None = None
     """Rollouts of the whole run."""
     estimator: str | None = None
-    """One of `advantages.NAMED`."""
+    """The name of the estimator that made the advantages, one of `advantages.NAMED`."""
     epsilon: float | None = None
     """What the estimator adds to a standard deviation; None if that is not known."""
     max_age: int | None = None

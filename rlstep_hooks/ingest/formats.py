@@ -22,9 +22,9 @@ class Format:
     """What one kind of writer writes."""
 
     title: str
-    """In words, for lists and messages."""
+    """The name of the format in words, for lists and messages."""
     recognises: Callable[[Path], bool]
-    """Whether a file is of it; it may raise ExportError."""
+    """Says whether a file has this format; the call may raise ExportError."""
     opened: Callable[[Sequence[Path], Asked], Export]
     """Opens the files of a run, in order; it may raise ExportError."""
     number: Callable[[Path], int | None]

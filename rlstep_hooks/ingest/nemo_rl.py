@@ -52,7 +52,7 @@ def recognises(path: Path) -> bool:
 
 
 def number(path: Path) -> int | None:
-    """The step of a file, by its name; None for that of a validation."""
+    """The step that a file was written at, by the file's name; None for a file of a validation."""
     name = _NAME.fullmatch(path.stem)
     return int(name[1]) if name is not None else None
 

@@ -43,7 +43,7 @@ def recognises(path: Path) -> bool:
 
 
 def number(path: Path) -> int | None:
-    """The step of a file, by its folder."""
+    """The step that a file was written at, by the name of the folder."""
     step = _STEP.fullmatch(path.parent.name)
     return int(step[1]) if step is not None else None
 

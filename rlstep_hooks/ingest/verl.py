@@ -42,7 +42,7 @@ def recognises(path: Path) -> bool:
 
 
 def number(path: Path) -> int | None:
-    """The step of a file, by its name."""
+    """The step that a file was written at, by the file's name."""
     return int(path.stem) if path.stem.isdecimal() else None
 
 

@@ -23,11 +23,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     finding: Finding
     at: int
-    """Events judged when it was found."""
+    """How many events had been judged when the finding was made."""
     variant: str = ""
     """Which of its rule's findings it is."""
     produces: tuple[Effects, ...] = ()
-    """What its cause brings about."""
+    """What the cause of the finding brings about."""
     exact: bool = True
     """Whether it is certain though it is a warning: a rule that compares values with a tolerance warns where it doubts."""
 

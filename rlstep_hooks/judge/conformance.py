@@ -352,7 +352,7 @@ class NothingPlanned:
         return Counter()
 
     def position_before(self, rollout: Rollout) -> Position | None:
-        """None: there is no plan to have a position in."""
+        """Answer None: there is no plan that a run could have a position in."""
         return None
 
     def observe(self, event: OrderedEvent) -> Differences:

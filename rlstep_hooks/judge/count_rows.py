@@ -25,7 +25,7 @@ class CountRow(msgspec.Struct, frozen=True):
 
     name: str
     planned: int | None
-    """None if the plan does not know it."""
+    """The count that the plan gives; None if the plan does not know it."""
     observed: int
     most: bool = False
     """Whether the plan knows only the largest number."""

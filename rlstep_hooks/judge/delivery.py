@@ -30,7 +30,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     wrong: tuple[str, ...]
     """Proved tensors of the engine that hold another value than the policy has."""
     kept: int
-    """Wrong tensors that hold what they held before."""
+    """How many of the wrong tensors still hold what they held before the sync."""
     sent_wrong: int
     """Wrong tensors that were already handed over with other values than the policy has."""
     dtype: str
@@ -123,7 +123,7 @@ def _forget(waiting: OrderedDict[int, Any]) -> None:
 
 
 def _common(one: Probe, other: Probe) -> tuple[Probe, Probe]:
-    """Both with the elements that both have: an engine that counts its syncs anew reads fewer of a tensor, or more."""
+    """Reduce two probes to the elements that both have: an engine that counts its syncs anew reads fewer of a tensor, or more."""
     bits = min(len(one.bits), len(other.bits))
     if len(one.bits) == len(other.bits):
         return one, other
@@ -159,7 +159,7 @@ def _rounded(bits: tuple[int, ...], dtype: str) -> tuple[int, ...]:
 
 
 def _to_bfloat16(bits: int) -> int:
-    """To nearest, ties to even, as torch rounds."""
+    """Round to the nearest bfloat16, ties to even, as torch rounds."""
     if bits & 0x7F800000 == 0x7F800000:  # infinite, or not a number
         return bits & 0xFFFF0000
     return (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000

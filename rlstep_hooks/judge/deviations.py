@@ -34,9 +34,9 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     since: str
-    """First release that has it."""
+    """The first release that deviates."""
     fixed_in: str | None = None
-    """First release without it; None if all later ones have it."""
+    """The first release that no longer deviates; None if all later ones do."""
     document: str
     """What the documents or the configuration say."""
     code: str
@@ -47,20 +47,20 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity = "error"
     """How severe the findings are that it explains; less where the framework does so in every healthy run and little is lost."""
     codes: frozenset[str]
-    """Codes of the rules whose findings it can explain."""
+    """Codes of the rules whose findings the deviation can explain."""
     when: str = ""
     """The runs that have it: an expression (`rlstep_hooks.planning.formula`) of settings and fields of their Schedule; empty for
     all runs."""
     applies: Callable[[Evidence], bool] = lambda evidence: True
-    """Whether it explains this finding in such a run."""
+    """Says whether the deviation explains this finding in such a run."""
 
     def concerns(self, version: str) -> bool:
-        """Whether a release has it."""
+        """Whether a release deviates in this way."""
         release = Version(version)
         return Version(self.since) <= release and (self.fixed_in is None or release < Version(self.fixed_in))
 
     def explains(self, evidence: Evidence) -> bool:
-        """Whether it explains a finding."""
+        """Whether the deviation explains a finding."""
         if evidence.finding.code not in self.codes:
             return False
         there = not self.when or bool(evaluate(self.when, OfSchedule(evidence.progress.schedule)))

@@ -33,11 +33,12 @@ class Effects(msgspec.Struct, frozen=True):
     """Findings that a cause can bring about, and how far away from it."""
 
     codes: tuple[str, ...]
-    """The rules whose findings they are; with the variant behind a space where only findings of that variant are."""
+    """Codes of the rules that find these effects; a variant stands behind a space where only its findings are meant."""
     first: int | None = 0
     """The earliest rollout, counted from each rollout of the cause; None if the cause was there from the beginning of the run."""
     last: int | None = 0
-    """The latest one, counted alike; None if the cause works on to the end of the run."""
+    """The latest rollout of an effect, counted from each rollout of the cause too; None if the cause works on to the end of the
+    run."""
     within: bool = False
     """Whether the cause lies before everything that is done with its rollout, wherever in it the cause is seen."""
 

@@ -23,7 +23,7 @@ class JudgedRun(msgspec.Struct, frozen=True):
     """One training call."""
 
     name: str
-    """The test that made it, or the name of its record."""
+    """The test that made the training call, or the name of the record."""
     by_test: bool
     report: Report
 
@@ -35,11 +35,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """A text that is the same wherever and whenever the problem is found: the rule, and the known deviation or a digest of the texts
     without their numbers."""
     finding: Finding
-    """As it was first found."""
+    """The finding as it was first made."""
     run: JudgedRun
-    """Where it was first found."""
+    """The training call in which the problem was first found."""
     runs: int
-    """How many runs have it."""
+    """How many training calls have the problem."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +48,11 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     """How many runs there were."""
     judged: int
-    """How many of them passed or failed; the others were not evaluated."""
+    """How many training calls passed or failed; the others were not evaluated."""
     problems: tuple[Problem, ...]
     """Problems that are not among the known ones."""
     known: tuple[str, ...]
-    """Keys of those that were found and are known."""
+    """Keys of problems that were found and had been known before."""
     refused: tuple[str, ...]
     """Why some trainers were not audited."""
     unseen: tuple[str, ...]

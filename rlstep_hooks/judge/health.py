@@ -63,7 +63,7 @@ class HealthLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def times(self) -> float:
-        """How many times the bound it is, or how many times below it."""
+        """How many times as large as its bound the number is, or how many times smaller."""
         above = self.value / self.bound
         return max(above, 1 / above if above > 0 else math.inf)
 

@@ -21,13 +21,13 @@ class RateSchedule(msgspec.Struct, frozen=True):
     base: float
     """The rate that the schedule multiplies."""
     horizon: float
-    """Ticks that it was built for."""
+    """The number of ticks that the schedule was built for."""
     warmup: int = 0
     """Ticks of the warm-up."""
     least: float = 0.0
     """The smallest factor, for "cosine_with_min_lr"; the last one, for "line"."""
     first: float = 0.0
-    """Where the first tick is, for "line"."""
+    """For "line": the place of the first tick."""
 
     def rate(self, tick: int) -> float:
         """The rate of an update at this position of the scheduler."""

@@ -26,7 +26,7 @@ class Link(msgspec.Struct, frozen=True):
 
     name: str
     codes: tuple[str, ...]
-    """Codes of its rules, or beginnings of codes; a rule belongs to the longest one that fits."""
+    """Codes of the rules that look at the link, or beginnings of codes; a rule belongs to the longest one that fits."""
     matters: bool = True
     """Whether a run in which it was not observed is less than a full PASS."""
 
@@ -68,7 +68,7 @@ class LinkOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     share: str = ""
     """How much of a link in part was compared: "8 of 16 rollouts", "3 of 4 rules"."""
     reason: str = ""
-    """Why it, or the rest of it, was not observed."""
+    """Why the link, or a part of it, was not observed."""
 
 
 def link_of(code: str) -> Link:

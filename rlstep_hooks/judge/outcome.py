@@ -21,13 +21,14 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     missed: int = 0
     """Number of comparisons that the rule could not make in this run, beside those it made."""
     share: str = ""
-    """In how many rollouts it compared something, if the observer compares only some of them: "8 of 16 rollouts"."""
+    """In how many rollouts the rule compared something, where the observer compares only some rollouts: "8 of 16 rollouts"."""
     of_plan: bool = False
-    """Whether the plan shows what it finds, so that it says nothing of what the run did."""
+    """Whether the rule finds what the plan shows, so that its outcome says nothing of what the run did."""
     note: str = ""
-    """What limits its checks to less than its title says."""
+    """What limits the rule's checks to less than its title says."""
     unproved: str = ""
-    """Where the run was made, if this project never proved there what the rule compares: "FSDP2", "ZeRO-3, LoRA"."""
+    """The deployment that the run was made in, if this project never proved there what the rule compares: "FSDP2", "ZeRO-3,
+    LoRA"."""
     reason: str = ""
     """Why the rule was not evaluated, or why it could not make some of its comparisons."""
     idle: bool = False

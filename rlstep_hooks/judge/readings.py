@@ -32,7 +32,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """A quantity over a run."""
 
     count: int
-    """How often it was measured."""
+    """How often the quantity was measured."""
     first: float
     """Mean of the first `ENDS` numbers."""
     last: float

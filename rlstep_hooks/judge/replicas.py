@@ -39,9 +39,9 @@ class Replicas:
         self._started = started
         self._facts = {} if started is None else started.facts
         self._first: dict[tuple[Replica, str], list[ReplicaSums]] = {}
-        """By kind and role, what the ranks held when training began."""
+        """What the ranks held when training began, by kind and role."""
         self._left: dict[tuple[Replica, str], list[ReplicaSums]] = {}
-        """What they held at the latest look."""
+        """What the ranks held at the latest look, by kind and role."""
         self._found: dict[tuple[Replica, str], Finding] = {}
         self.compared = 0
         """Looks that were compared."""
@@ -146,7 +146,7 @@ class Replicas:
 
 
 def _moved(looks: Sequence[ReplicaSums], left: Sequence[ReplicaSums]) -> list[int]:
-    """Ranks that hold others than they held at the look before."""
+    """Ranks whose tensors changed since the look before."""
     return [rank for rank, (now, then) in enumerate(zip(looks, left, strict=False)) if now.sums != then.sums]
 
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
 
 FALLS = 0.5
-"""The share of its largest value that is left of an entropy that is said to fall."""
+"""What is left of an entropy that is said to fall, as a share of its largest value."""
 GROWS = 10.0
-"""How many times its beginning a KL is that is said to explode."""
+"""How many times its first value a KL divergence has that is said to explode."""
 
 
 def none(report: Report) -> str:
-    """Nothing that was measured shows it."""
+    """Answer that nothing that was measured shows the symptom."""
     return ""
 
 

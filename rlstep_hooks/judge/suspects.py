@@ -38,13 +38,13 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     """One explanation that is left."""
 
     words: str
-    """What it is, with the numbers that speak for it."""
+    """The explanation in words, with the numbers that speak for it."""
     change: str
     """What to change, by the framework's own names."""
     weight: int
     """`SHOWN`, `POSSIBLE` or `UNKNOWN`."""
     design: bool = False
-    """Whether the configuration alone makes it so: no fault, and nothing that numbers could refute."""
+    """Whether the configuration alone brings the symptom about: no fault, and nothing that numbers could refute."""
 
 
 def left_of(report: Report, settings: RunSettings, suspects: Iterable[Suspect], *, sure: bool) -> tuple[Left, ...]:

@@ -33,7 +33,7 @@ class Cause(msgspec.Struct, frozen=True):
 
     words: str
     codes: tuple[str, ...]
-    """The rules that find it."""
+    """Codes of the rules that find the fault."""
     design: bool = False
     """Whether the plan itself may make it so: every micro-batch has lag 0."""
 
@@ -273,7 +273,7 @@ class SymptomAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sign: str
     """What of the numbers shows it; empty where nothing does."""
     conclusion: str
-    """One sentence."""
+    """What follows from the answers, in one sentence."""
     causes: tuple[CauseAnswer, ...]
     """Possible faults, what was found first."""
     right: tuple[str, ...]
@@ -281,7 +281,7 @@ class SymptomAnswer(msgspec.Struct, frozen=True, kw_only=True):
     right_in_part: dict[str, str]
     """Links that are right where they were checked, with the share that was."""
     left: tuple[Left, ...]
-    """What else explains it, the likeliest first."""
+    """Other explanations of the symptom, the likeliest first."""
 
     @property
     def counted(self) -> str:

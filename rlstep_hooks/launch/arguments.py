@@ -143,7 +143,7 @@ class _OverrideParser:
             self._at += 1
 
     def value(self, *, end: str) -> Any:
-        """One value, up to but not including a comma or one of the characters `end`."""
+        """Read one value, up to but not including a comma or one of the characters `end`."""
         self._depth += 1
         if self._depth > 50:
             raise self._fail("nested too deeply")

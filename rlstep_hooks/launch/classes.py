@@ -35,13 +35,13 @@ class Class(msgspec.Struct, frozen=True):
     """The file of the checkout that defines it; empty where it comes from outside, or its file is not here."""
     line: int = 0
     methods: frozenset[str] = frozenset()
-    """What it and its bases within the checkout define."""
+    """Names of the methods that the class and its bases within the checkout define."""
     assigned: frozenset[str] = frozenset()
-    """The attributes that their methods assign, by their last names."""
+    """The attributes that methods of the class and its bases assign, by their last names."""
 
     @property
     def is_here(self) -> bool:
-        """Whether the checkout defines it."""
+        """Whether the checkout defines the class."""
         return bool(self.path)
 
 

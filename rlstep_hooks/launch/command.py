@@ -50,7 +50,7 @@ class Processes(msgspec.Struct, frozen=True):
     """The number; None if the launcher decides from the machine."""
     place: Place
     launcher: str
-    """For example "accelerate launch"."""
+    """The launcher as the command calls it, for example "accelerate launch"."""
     unknown: UnknownText | None = None
     """The variable that the number depends on, if it is not known."""
     config: str = ""
@@ -405,7 +405,7 @@ def _accelerate_processes(given: dict[str, Token], place: Place) -> Processes:
 
 
 _TOGETHER = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--tpu", "--use_megatron_lm")
-"""With one of these accelerate does not look at `distributed_type` of its configuration (1.15.0 commands/launch.py)."""
+"""Flags with any of which accelerate does not look at `distributed_type` of its configuration (1.15.0 commands/launch.py)."""
 
 
 def _torchrun_processes(given: dict[str, Token], place: Place) -> Processes | None:

@@ -32,11 +32,11 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     before: str
     """Empty where the line or word is new."""
     after: str
-    """For words: what stands for this word, one word or two; empty if it goes."""
+    """What stands in the place of the line or word: for a word one word or two, empty if the word goes."""
 
     @property
     def place(self) -> str:
-        """Where it is, in words."""
+        """Where the line or word stands, in words."""
         return f"word {self.line} of the command" if self.source == NOWHERE.source else f"{self.source}:{self.line}"
 
 

@@ -29,9 +29,9 @@ class Embedded(msgspec.Struct, frozen=True):
     """Shell text in another file."""
 
     text: str
-    """Empty lines come first, so that its lines are those of the file."""
+    """The shell text, behind as many empty lines as give its lines the numbers that they have in the file."""
     variables: dict[str, str] = {}
-    """What the file sets for it."""
+    """Environment variables that the file sets for the text."""
 
 
 def shell_in(path: Path) -> list[Embedded]:

@@ -38,7 +38,7 @@ def contents(path: Path) -> bytes:
 
 @contextmanager
 def edited(texts: Mapping[str, str]) -> Iterator[None]:
-    """Within this, launches are read as if some files held other texts; nothing is written."""
+    """Read launches within this context as if some files held other texts; nothing is written."""
     token = _edited.set({os.path.abspath(path): text for path, text in texts.items()})
     try:
         yield
@@ -54,7 +54,7 @@ def is_allowed(path: Path) -> bool:
 
 @contextmanager
 def confined(root: Path) -> Iterator[None]:
-    """Within this, only files below a folder are read: for launches that somebody else names."""
+    """Read within this context only files below a folder: for launches that somebody else names."""
     token = _root.set(Path(os.path.realpath(root)))
     try:
         yield

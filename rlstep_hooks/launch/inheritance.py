@@ -31,10 +31,10 @@ class Parent(msgspec.Struct, frozen=True):
     """A parent that is not here."""
 
     name: str
-    """As it is written."""
+    """The name of the parent as it is written."""
     place: Place
     unknown: UnknownText | None = None
-    """What its name depends on, if only the run knows that."""
+    """What the name of the parent depends on, if only the run knows that."""
     what: str = "the configuration file"
     """What cannot be known then."""
 
@@ -104,7 +104,7 @@ class _Entry(msgspec.Struct, frozen=True):
     """One entry of Hydra's list."""
 
     group: str
-    """With its path, "" for a configuration of no group."""
+    """The group with its path, "" for a configuration of no group."""
     names: tuple[str, ...]
     """The files that are chosen; none for null."""
     package: str | None

@@ -39,7 +39,7 @@ class Condition(msgspec.Struct, frozen=True):
 
     text: str
     holds: bool
-    """Whether it is known to hold in the launch; otherwise it may."""
+    """Whether the condition is known to hold in the launch; otherwise it may or may not hold."""
 
 
 class LoopReader:
@@ -85,7 +85,7 @@ class LoopReader:
         self._rollout(inner[0].body, shape)
 
     def _rollout(self, body: Sequence[ast.stmt], shape: Shape) -> None:
-        """One rollout: it is trained once, whatever comes, and nothing leaves it out."""
+        """Read the body of the loop as one rollout, which is trained once, whatever comes, and which nothing leaves out."""
         self._exits(body, "a rollout", shape.ends)
         nested = sum(calls(loop, shape.trains) for loop in self._loops(body))
         trained = [

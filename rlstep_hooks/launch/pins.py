@@ -28,7 +28,7 @@ _CONDA = ("*environment*.yml", "*environment*.yaml", "conda*.yml", "conda*.yaml"
 _SHELL = ("Dockerfile*", "*.dockerfile", "Makefile", "*install*.sh", "*setup*.sh", "*build*.sh", "*env*.sh")
 _PROSE = ("README*.md", "INSTALL*.md", "install*.md")
 _INNER = ("requirements", "docker", ".devcontainer", "envs", "environments")
-"""Folders beside these files that hold more of them."""
+"""Folders beside such files that hold more of them."""
 _LARGEST = 4 << 20
 _MOST_FILES = 40
 

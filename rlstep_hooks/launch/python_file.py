@@ -449,7 +449,7 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_main(node: ast.AST) -> bool:
-    """Whether it is `if __name__ == "__main__":`."""
+    """Whether a statement is `if __name__ == "__main__":`."""
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 

@@ -27,7 +27,7 @@ _NO_NEW_PRIVILEGES = 38
 _WRITES = 0b1_1111_1111_0010 | 1 << 13
 """Writing, removing, and making files of each kind; moving between folders. Reading and executing are not in it."""
 _TRUNCATE = 1 << 14
-"""From version 3."""
+"""The right to shorten a file, which Landlock knows from its version 3 on."""
 
 _CACHES = (
     *(

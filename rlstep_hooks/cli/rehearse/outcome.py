@@ -31,7 +31,7 @@ NOT_REHEARSED = (
 _OF_SHORTNESS = frozenset({"RLS114", "RLS506", "RLS512"})
 """Warnings about the length or the sizes that only the small run has; the real plan has its own."""
 _OF_RANDOMNESS = frozenset({"RLS505"})
-"""Warnings that any random model causes: its line is the reward signal."""
+"""Warnings that any random model causes; the table's line on the reward signal says what they would."""
 _OF_RATE = frozenset({"RLS601", "RLS603", "RLS604", "RLS605"})
 """Rules about the learning rate over the whole run; where a script built the schedule, the real updates are looked at instead."""
 
@@ -48,7 +48,8 @@ _OF_THIS_MACHINE = (
 
 
 _OF_CONFINEMENT = ("PermissionError: [Errno 13]", "Permission denied", "OSError: [Errno 18]")
-"""In the last line of a script that was kept from writing: EACCES, and EXDEV where a file was to be moved out of its place."""
+"""What stands in the last line of a script that was kept from writing: EACCES, and EXDEV where a file was to be moved out of its
+place."""
 
 _OF_ANOTHER_RELEASE = re.compile(
     r"TypeError: \w*(Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword argument"
@@ -56,7 +57,7 @@ _OF_ANOTHER_RELEASE = re.compile(
 """In the last line of a script that was written for another release: whatever the rows are."""
 
 _OF_A_BUSY_MACHINE = ("node timed out during startup", "Timed out waiting for file")
-"""In the last line of a script whose Ray did not start in its own time limits (ray/_private/node.py, 2.60)."""
+"""What stands in the last line of a script whose Ray did not start in its own time limits (ray/_private/node.py, 2.60)."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

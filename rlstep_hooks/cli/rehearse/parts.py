@@ -82,7 +82,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """Both runs."""
+    """Both runs of a rehearsal: the whole one, and the one that goes on from its checkpoint."""
 
     first: Part
     resumed: Part | None = None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.events import Carried, CarriedPart
 
 TOKENS = "tokens"
-"""By which a part is recognised."""
+"""The name of the checksum by which a part of a rollout is recognised."""
 
 
 def arrived(came: Carried, handed: Iterable[Carried], rollout: int | None) -> Carried:

@@ -193,7 +193,7 @@ class TrainerStream:
         self._of_parts: dict[int, tuple[int, RolloutValues]] = {}
         """Rollouts of which the numbers of some parts came: of how many, and these together."""
         self._refreshed = 0
-        """Samples of its parts that were refreshed."""
+        """How many samples of the current rollout's parts have got their old log-probs."""
         self._processes = 1
 
     def feed(self, event: AnyEvent) -> list[AnyEvent]:

@@ -46,7 +46,7 @@ class JoinedTrainers:
         self._missed = {_GRADIENTS: 0, _HELD: 0}
         """Updates and looks of which not all trainers have a record."""
         self._why: dict[str, dict[int, str]] = {_GRADIENTS: {}, _HELD: {}}
-        """By trainer, why it records nothing of them."""
+        """For gradients and for what ranks hold: by trainer, why it records nothing of them."""
 
     def take(self, rank: int, event: AnyEvent) -> list[Finding]:
         """Take one event of a trainer.

@@ -38,19 +38,19 @@ class Difference(NamedTuple):
     variant: str
     severity: Severity
     rank: int | None
-    """The rank at fault, if it is one."""
+    """The rank at fault, where a single one is."""
     why: str
     fix: str
     tensors: tuple[str, ...]
-    """Names of those that have it."""
+    """Names of the tensors whose gradient differs."""
     of: int
     """Tensors that were compared."""
     off: float
     """The largest distance, in units of what rounding explains."""
     explained_by: str = ""
-    """The rule whose finding explains it, where it has one."""
+    """The code of the rule whose finding explains the difference, where one does."""
     unknown: bool = False
-    """Whether no known mistake gives it."""
+    """Whether no known mistake gives the observed gradient."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Before(NamedTuple):
     sums: tuple[float, ...]
     """The sum of each rank's parts."""
     used: dict[int, float]
-    """By rank that holds the element, what its optimizer used."""
+    """What the optimizer of each rank used that holds the element, by rank."""
     size: float
 
 
@@ -42,21 +42,21 @@ class Mistake(NamedTuple):
     """A formula that would give another gradient than the documented one."""
 
     observed: str
-    """What it is, in words that stand for what was observed."""
+    """What happens with the mistake, in words that a finding shows as the observed value."""
     value: Callable[[Seen], float | None]
-    """What it gives; None where it cannot be known."""
+    """Computes the gradient that the mistake gives; None where it cannot be known."""
     rank: int | None = None
-    """The rank at fault, if it is one."""
+    """The rank at fault, where a single one is."""
     variant: str = ""
     """Equal for mistakes that are one fault."""
     grows: float = 1.0
-    """How much larger its roundings are than those of the mean."""
+    """How many times larger the roundings of the mistaken gradient are than those of the mean."""
     why: str = ""
     fix: str = ""
     earlier: bool = False
-    """Whether it takes something from the update before, whose roundings it then has too."""
+    """Whether the mistake takes something from the update before, so that the roundings of that update count too."""
     proportional: bool = False
-    """Whether it is the mean but for a factor, which is not seen where another factor is not known."""
+    """Whether the mistake gives the mean times a factor, which cannot be told where another factor is not known."""
 
 
 _SYNC = "look for a no_sync, or a switch of gradient synchronisation, that is left on"

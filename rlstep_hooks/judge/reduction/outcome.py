@@ -47,9 +47,9 @@ class Reductions:
         self._facts = {} if started is None else started.facts
         self._updates = 0
         self._earlier: dict[str, tuple[int, Earlier]] = {}
-        """By role: the latest update, and its elements."""
+        """The latest update of each role, with the elements that were followed in it."""
         self._found: dict[tuple[str, Role, str], Finding] = {}
-        """By rule, role and kind of mistake."""
+        """The first finding of each rule, role and kind of mistake."""
         self.compared = 0
         """Elements whose reduction was compared, on each rank that holds them."""
         self.clipped = 0
@@ -167,7 +167,7 @@ _CLIP = "one factor for the gradients of all ranks, by the norm over all of them
 
 
 def _tensors(difference: Difference) -> str:
-    """In which tensors it was seen, as the end of a sentence."""
+    """The tensors in which the difference was seen, as the end of a sentence."""
     if not difference.tensors:
         return ""
     if len(difference.tensors) == difference.of:

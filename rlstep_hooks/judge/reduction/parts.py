@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 ROUNDING = {"float64": 2.0**-24, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Largest relative error of one rounding (half a unit in the last place). float64 is recorded as float32."""
 SMALLEST = {"float16": 2.0**-24}
-"""The smallest number above 0 where it is large enough to matter; elsewhere `TINY`."""
+"""The smallest number above 0 of each dtype in which it is large enough to matter; `TINY` stands for it elsewhere."""
 TINY = 2.0**-126
 ROUNDED_TWICE = 2
-"""Roundings besides those of the sum: its division, and its conversion to what the optimizer uses."""
+"""Roundings of a reduced gradient besides those of the sum: the division of the sum, and its conversion to what the optimizer
+uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +29,21 @@ class Element:
     parts: tuple[tuple[float, ...], ...]
     """What each backward pass gave, for each rank."""
     reduced: Mapping[int, float]
-    """By rank that holds the element: what it has after the reduction."""
+    """What each rank that holds the element has after the reduction, by rank."""
     used: Mapping[int, float]
-    """By rank that holds the element: what its optimizer uses."""
+    """What the optimizer of each rank uses that holds the element, by rank."""
     without: tuple[int, ...]
     """Ranks that hold the element and have no gradient."""
     sums: tuple[float, ...]
     """The sum of each rank's parts."""
     mean: float
-    """What is documented: the mean of these over the ranks."""
+    """The documented gradient: the mean over the ranks of what each rank computed."""
     size: float
     """The mean over the ranks of the sizes of all parts."""
     rounding: float
     """The relative error of one rounding of the coarsest dtype on the way."""
     smallest: float
-    """Below this its dtype has no numbers."""
+    """The smallest number above 0 that the dtype of the gradient has."""
 
     @property
     def roundings(self) -> int:
@@ -56,7 +57,7 @@ class Element:
 
     @property
     def finite(self) -> bool:
-        """Whether all its numbers are finite."""
+        """Whether all numbers of the element are finite."""
         return all(map(math.isfinite, (self.mean, self.size, *self.reduced.values(), *self.used.values())))
 
 
@@ -66,7 +67,7 @@ class Tensor(NamedTuple):
     name: str
     elements: tuple[Element, ...]
     used_rounding: float
-    """As `Element.rounding`, of what the optimizer uses."""
+    """What `Element.rounding` is, for the dtype of what the optimizer uses."""
 
 
 class Joined(NamedTuple):

@@ -45,16 +45,16 @@ KINDS = 16
 class _Reported(msgspec.Struct):
     finding: Finding
     found_at: int
-    """Events judged when it was found."""
+    """How many events had been judged when the finding was made."""
     occurrences: int = 0
     variant: str = ""
     produces: tuple[Effects, ...] = ()
-    """What its cause brings about."""
+    """What the cause of the finding brings about."""
     rollouts: list[int] = []
-    """The rollouts in which it was seen, each once."""
+    """The rollouts in which the fault was seen, each once."""
 
     latest: int | None = None
-    """The latest rollout in which it was seen."""
+    """The latest rollout in which the fault was seen."""
 
     def count(self, where: Where) -> None:
         """Count one occurrence."""
@@ -332,7 +332,7 @@ class Rule:
         """Weights went to the rollout engine."""
 
     def delivered(self, delivery: Delivery) -> None:
-        """Both sides of a weight sync are known."""
+        """Look at a weight sync of which both sides are known."""
 
     def adapter_used(self, event: AdapterUsed) -> None:
         """An engine that was given an adapter has run requests."""

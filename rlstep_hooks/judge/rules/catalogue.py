@@ -55,7 +55,7 @@ HUNDREDS: dict[str, tuple[str, str]] = {
     "8": ("loss", "loss, gradient and optimizer"),
     "9": ("observation", "observation itself"),
 }
-"""For the first digit of a code: the module or package of its rules, and what they are about."""
+"""What the first digit of a code stands for: the module or package of the rules, and what they are about."""
 
 RULES: tuple[type[Rule], ...] = (
     ConfigRewritten,

@@ -29,7 +29,7 @@ class Section(msgspec.Struct, frozen=True):
     heading: str
     """Empty for what stands above the first heading."""
     text: str
-    """As it was written, without its indentation."""
+    """The text as it was written, without its indentation."""
 
     @property
     def blocks(self) -> list[str]:

@@ -51,7 +51,7 @@ PLAN_RULES: tuple[type[Rule], ...] = (
 
 REFUSED = Refused.code
 REPORTS: dict[str, str] = {rule.code: rule.report for rule in PLAN_RULES}
-"""For each code that a plan can find: a report of what it costs."""
+"""A public report of what the fault costs, for each code that a plan can find."""
 
 
 def refused(refusal: PlanError, framework: str, *, fork: bool = False) -> Finding:

@@ -62,7 +62,7 @@ class Progress:
         self.shown: object = started
         """What the rules are shown: an event, or a difference from the plan."""
         self.place_shown = self.place
-        """The place of the event that they are shown."""
+        """The place of the event that rules are shown."""
         self.rollouts_before = 0
         """Rollouts before a resume."""
         self.open_microbatches: dict[int, tuple[MicroBatch, Place]] = {}

@@ -400,7 +400,7 @@ class PhaseCursor:
         )
 
     def after_unplanned_epoch_end(self, event: EpochEnd) -> PhasePosition | None:
-        """None: a pass of the loader ends between rollouts, so the timeline continues."""
+        """Answer None: a pass of the loader ends between rollouts, so the timeline continues."""
         return None
 
 

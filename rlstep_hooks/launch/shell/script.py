@@ -120,4 +120,5 @@ _STATEMENTS: dict[str, Follow] = {
     "postfix_expression": assignments.follow_arithmetic,
     "binary_expression": assignments.follow_arithmetic,
 }
-"""By the names of tree-sitter's grammar. What is not here starts nothing and changes nothing."""
+"""What follows each kind of statement, by the names of tree-sitter's grammar. What is not here starts nothing and changes
+nothing."""

@@ -196,7 +196,7 @@ class NoSignal(Rule):
         )
 
     def _masked(self) -> None:
-        """There are advantages: report that the loss trained none of their tokens."""
+        """Report that the loss trained no token although there are advantages."""
         learned = self._learned
         if learned["yes"] or learned[""] or self.schedule.world_size > 1:
             return

@@ -30,7 +30,7 @@ class _Window(msgspec.Struct):
 
     update: tuple[UpdateValues, Update, Place] | None = None
     alive: bool = False
-    """Whether an update before it had a gradient."""
+    """Whether an earlier update had a gradient."""
     microbatches: int = 0
     signal: bool = False
     """Whether some micro-batch had an advantage other than 0, and nothing that ends its gradient."""

@@ -55,13 +55,13 @@ def _visible_change(progress: Progress) -> float:
 
 
 MANY_TOKENS = 64
-"""With fewer tokens the change must be larger in proportion: each may round to the log-prob that it had. A step clipped to 1e-6
-left both tokens of a micro-batch where they were."""
+"""Tokens of a micro-batch from which on the smallest change counts. With fewer tokens the change must be larger in proportion:
+the log-prob of each may round to what it was. A step clipped to 1e-6 left both tokens of a micro-batch where they were."""
 FAR_MORE = 100
 """Times that change, which moves some token in reduced precision too, whatever the model."""
 FEWEST_TOKENS = 8
-"""With fewer tokens a ratio of exactly 1 proves nothing: a change that moves each log-prob with a probability of a half leaves this
-many where they were once in 256 times."""
+"""The fewest tokens with which a ratio of exactly 1 proves something: a change that moves each log-prob with a probability of a
+half leaves this many where they were once in 256 times."""
 
 
 class RatioAtLagZero(ValueRule):

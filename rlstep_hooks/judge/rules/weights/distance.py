@@ -54,7 +54,7 @@ class _Cause(msgspec.Struct, frozen=True):
     why: str
     fix: str
     shows: str = ""
-    """What was computed to find it."""
+    """What was computed to find the cause."""
     variant: str = ""
 
 

@@ -129,10 +129,10 @@ class NothingLearned(Rule):
         self._signal = RolloutsWithSignal()
         """Rollouts with signal since the latest gradient."""
         self._dead: dict[int, tuple[Update, Place]] = {}
-        """For each rollout since the latest gradient: its first update without one."""
+        """The first update without a gradient of each rollout since the latest gradient."""
         self._teaching: dict[int, bool] = {}
-        """For each rollout whose micro-batches were measured: whether some gradient can neither be left out by the loss nor cancelled
-        by another."""
+        """Whether a rollout must give some gradient, which the loss cannot leave out and no other gradient cancel; of rollouts
+        whose micro-batches were measured."""
         self._taught: bool | None = None
         """Whether some micro-batch of the run may have taught something; None where none was measured."""
         self._latest_alive = -1
