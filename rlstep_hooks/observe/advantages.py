@@ -48,7 +48,7 @@ class Rewards:
     functions: Tensor | None = None
     """(..., B, F), what each reward function gave, NaN where it gave nothing; only `each_function` needs them."""
     weights: Tensor | None = None
-    """(..., F), of these functions."""
+    """(..., F), the weight of each reward function."""
     values: Tensor | None = None
     """(B, T), the critic's."""
     last_values: Tensor | None = None
@@ -68,7 +68,7 @@ class Rewards:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Numbers, and how far from them rounding may bring those of the framework."""
+    """Documented numbers, and how far rounding may bring the framework's from them."""
 
     values: Tensor
     error: Tensor
@@ -238,7 +238,8 @@ def lambda_returns(estimator: Estimator, given: Rewards) -> Estimate:
 
 
 def normalised(values: Tensor, mask: Tensor) -> Estimate:
-    """(B, T), less their mean and over their unbiased standard deviation, both of the tokens that count."""
+    """Subtract the mean of the counted tokens from (B, T) values, and divide by the unbiased standard deviation of these
+    tokens."""
     values = values.double()
     error = _EPSILON * values.abs()
     return _whitened(Estimate(values, error), (mask != 0).double(), full=True, unbiased=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST_FACTOR = 64
-"""Up to this whole number factors are tried."""
+"""The largest whole number that is tried as the factor of a loss."""
 
 
 def of_other_size(documented: float, *, ranks: int, microbatches: int) -> Iterator[tuple[str, float]]:

@@ -39,7 +39,7 @@ SMALL = 4096
 
 
 def part_of(values: Tensor, part: int) -> Tensor:
-    """One of `PARTS` parts of a tensor, flat: neighbouring numbers. A small tensor is each of its parts."""
+    """Cut one of `PARTS` parts of neighbouring numbers out of a flat tensor; a small tensor is given whole for each part."""
     if values.numel() <= SMALL:
         return values
     flat = values.contiguous().reshape(-1)

@@ -71,7 +71,7 @@ class DeferredValues(Generic[Key]):
         return arrived
 
     def tensors(self) -> list[tuple[Key, Tensor]]:
-        """As `ready`, but as vectors on the CPU, for values that are needed in further computations."""
+        """Take what `ready` takes, but as vectors on the CPU, for values that are needed in further computations."""
         return [
             pair
             for keys, sizes, values in self._arrived(wait=False)

@@ -32,7 +32,7 @@ FEWEST_TURNS, MOST_TURNS = 8, 32
 """A tensor's turn comes once in this many syncs: the first for models with few tensors, the second for those with many."""
 
 WHOLE_SYNCS = 2
-"""The first syncs, which read all tensors: a fault that is there from the start is found at once."""
+"""How many syncs at the start of a run read all tensors: a fault that is there from the start is found at once."""
 
 CHOSEN = 16_384
 """Tensors whose elements are remembered; more than any model has but those with thousands of experts."""
@@ -65,7 +65,7 @@ class Turn:
         self._now = number & self._last
 
     def takes(self, name: str) -> bool:
-        """Whether it is the turn of a tensor of this name."""
+        """Whether this sync reads the tensor of this name."""
         return _turn(name) & self._last == self._now
 
 

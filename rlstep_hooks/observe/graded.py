@@ -28,13 +28,13 @@ class GradedByHooks:
     def __init__(self, named: Iterable[tuple[str, Any, int]]) -> None:
         self._matrices = [tensor for name, tensor, dimensions in named if _is_of_a_layer(name, dimensions)]
         self._reached: set[int] = set()
-        """Places of those that got a gradient since `begin`."""
+        """Places of the matrices that got a gradient since `begin`."""
         self._handles: list[Any] = []
         self._graded: set[int] = set()
-        """Places of those that got one in the first update that was looked at."""
+        """Places of the matrices that got a gradient in the first update that was looked at."""
 
     def begin(self) -> None:
-        """The first backward pass of an update comes next."""
+        """Forget what got a gradient: the first backward pass of an update comes next."""
         self.remove()
         self._reached = set()
         self._handles = [

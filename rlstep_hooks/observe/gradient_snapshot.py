@@ -37,7 +37,7 @@ class GradientSnapshot:
         self._made = [(name, p, _part(p).clone()) for name, p in turn if p.grad is not None]
 
     def before_step(self, update: int) -> None:
-        """The optimizer is about to use them."""
+        """Take the gradients as the optimizer is about to use them."""
         made, self._made = self._made, []
         if made:
             used = tuple(part.new_zeros(part.shape) if p.grad is None else _part(p).clone() for _, p, part in made)

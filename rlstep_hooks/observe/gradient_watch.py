@@ -102,8 +102,8 @@ class GradientSource(msgspec.Struct, frozen=True):
     update: int
     names: tuple[str, ...]
     passes: int | None
-    """Backward passes that reached each of them; where a tensor gets its gradient in parts, the fewest. None where they were not
-    counted."""
+    """How many backward passes reached each followed tensor; where a tensor gets its gradient in parts, the fewest. None where
+    they were not counted."""
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The vector's numbers, as fields of `UpdateValues`."""
@@ -134,7 +134,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
     """What the optimizer used for each tensor."""
 
     def compare(self) -> Tensor:
-        """As `GradientSource` says, float32."""
+        """Give the vector that `GradientSource` describes, float32."""
         count = max(part.numel() for part in self.used)
         passes = [len(parts) for parts in self.arrived]
         # All tensors as rows of one width, so that few operations compare them; 0 where a tensor or a pass is missing.

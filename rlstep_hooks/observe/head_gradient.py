@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 TOKENS = 16
 """Tokens that are followed: 16 rows of a vocabulary of 150 000 are 10 MB."""
 _GOLDEN = 0.618
-"""By what share of a completion the followed places move from one call to the next."""
+"""The share of a completion by which the followed places move from one call to the next."""
 
 
 class HeadGradient(msgspec.Struct):
     """Followed tokens of one micro-batch."""
 
     row: Tensor
-    """(K,), their samples."""
+    """(K,), the sample of each followed token."""
     column: Tensor
-    """(K,), their places in the completion."""
+    """(K,), the place of each followed token in its completion."""
     derivative: Tensor
     """(K, H), of each log-prob at the output of the layers."""
     size: Tensor

@@ -58,7 +58,7 @@ class HeldLosses(Generic[Held]):
         return is_compared_whole(self._rollout)
 
     def next_rollout(self) -> None:
-        """Another rollout is trained."""
+        """Note that another rollout is trained from now on."""
         self._rollout += 1
         self._tokens = 0
 

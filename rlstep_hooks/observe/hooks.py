@@ -94,7 +94,7 @@ class Hooks:
 
     def __init__(self, recorder: GapRecorder, patches: Patches | None = None) -> None:
         self.recorder = recorder
-        """As it was given."""
+        """The recorder that hooks give their events to."""
         self._patches = Patches() if patches is None else patches
         self._handles: list[Any] = []
         self.active = True

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROUNDINGS = 16
-"""Roundings in a log ratio, its sum over T tokens, and the exponential; for each unit of their size."""
+"""How many roundings a log ratio, its sum over T tokens, and the exponential take together, for each unit of their size."""
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Correction(msgspec.Struct, frozen=True):
     beyond: Literal["cut off", "0"] = "cut off"
     """What a weight outside of its bounds becomes."""
     normalized: bool = False
-    """Whether their mean over the samples is made 1."""
+    """Whether the weights are divided by their mean over the samples."""
     largest_log: float = math.inf
     """Logarithms of weights are cut off here, on both sides."""
 
@@ -48,7 +48,8 @@ class Comparison:
     cut: Tensor
     """Fraction of the tokens whose documented weight is outside of its bounds, ()."""
     like: Callable[[], str]
-    """What gives these weights, if they are not the documented ones and one was found. It waits for the device."""
+    """Names the calculation that gives these weights, where they are not the documented ones and one was found; the call waits
+    for the device."""
 
 
 def compare(correction: Correction, weights: Tensor, own: Tensor, engine: Tensor, mask: Tensor) -> Comparison:

@@ -68,11 +68,11 @@ class LossBatch:
     samples: float | None = None
     """Samples of the update that the loss is divided by; None for those of the micro-batch that have a token that counts."""
     epsilons: Mapping[str, float] = field(default_factory=dict)
-    """By the name of a term, the distance of 1 to the next number in the dtype in which it is computed. Without them roundings are
-    given in multiples of it."""
+    """The distance of 1 to the next number in the dtype in which a term is computed, by the name of the term. Without them
+    roundings are given in multiples of it."""
 
     def with_tensors(self, **tensors: Tensor | None) -> LossBatch:
-        """This batch with other tensors; None takes one away."""
+        """Copy the batch with other tensors; None takes one away."""
         changed = {name: tensor for name, tensor in {**self.tensors, **tensors}.items() if tensor is not None}
         return replace(self, tensors=changed)
 
@@ -88,7 +88,7 @@ class Term:
     sizes: Tensor | None = None
     """(B, T), sizes of the numbers that each token's part is the sum or difference of; None for those of the parts themselves."""
     epsilon: str = "policy"
-    """The name of its rounding among the `epsilons` of a batch."""
+    """The name under which `LossBatch.epsilons` has the rounding of the term."""
     scale: float | None = None
     """Divisor of seq-mean-token-sum-norm; None for the width of the mask."""
     mask: Tensor | None = None
@@ -242,7 +242,7 @@ def _sum(parts: Sequence[Tensor]) -> Tensor:
 
 
 def aggregated(parts: Tensor, term: Term, batch: LossBatch) -> Tensor:
-    """Parts (B, T), aggregated as those of a term are."""
+    """Aggregate parts (B, T) in the way in which a term aggregates its own."""
     mask, tokens, samples = batch.mask, batch.tokens, batch.samples
     if term.mask is not None:
         mask, tokens, samples = term.mask, None, None

@@ -92,7 +92,7 @@ class Meaning(Protocol):
 
     @property
     def of(self) -> Values:
-        """The values whose fields they are."""
+        """The class of values whose fields the numbers are."""
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """The fields, by the index of the rollout, micro-batch or update."""
@@ -177,7 +177,7 @@ class Numbers:
             self._held.setdefault(index, (role, {}))[1].update(columns)
 
     def see_later(self, index: int, columns: dict[str, Tensor]) -> None:
-        """Add numbers that its backward brought, if it has others."""
+        """Add numbers that the backward of a micro-batch brought, where the micro-batch has numbers already."""
         if index in self._held:
             self._held[index][1].update(columns)
 

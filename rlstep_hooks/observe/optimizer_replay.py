@@ -46,7 +46,7 @@ class Constants(msgspec.Struct, frozen=True, gc=False):
 
     rate: float
     shrinks: float
-    """By what the weights are multiplied first (the decay of AdamW)."""
+    """The factor by which the weights are multiplied first (the decay of AdamW)."""
     adds: float
     """How much of the weights is added to the gradient (the decay of SGD and Adam)."""
     sign: float
@@ -116,9 +116,10 @@ class OptimizerReplay:
         """What gradients and moments are where there are none."""
         self._probed = held
         self._parameters = [whole for _, whole in owned if id(whole) in groups]
-        """The tensors of the optimizer that they are of."""
+        """The tensors of the optimizer that the probed weights belong to."""
         self._places_of_groups = [groups[id(whole)] for whole in self._parameters]
-        """Not the groups themselves: `load_state_dict` puts others in their places, and schedulers then write to those."""
+        """The places of the tensors' groups, and not the groups themselves: `load_state_dict` puts others in their places, and
+        schedulers then write to those."""
         self._places = torch.arange(len(held)).repeat_interleave(torch.tensor([count for _, count, _ in held]).long())
         """(P,): the tensor of each probed weight."""
         self.uncovered = self._why_uncovered()
@@ -381,7 +382,7 @@ class _Factors:
         self._device = device
 
     def each(self, name: str) -> Any:
-        """One constant: a number where all are the same, else (N, K) float64."""
+        """Give one constant of all steps: a number where all are the same, else (N, K) float64."""
         rows = [[getattr(of, name) for of in row] for row in self._constants]
         first = rows[0][0]
         same = all(row.count(first) == len(row) for row in rows)

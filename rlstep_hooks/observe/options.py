@@ -16,7 +16,8 @@ COMPARE = "RLSTEP_COMPARE"
 """The environment variable that says how much is recomputed: "all", or the share of the time that hooks may take, such as "10 %"."""
 
 SHARE = 0.01
-"""Where nothing is asked: half of what the audit may cost, because hooks leave caches cold, which costs about as much as they take."""
+"""The share of a run's time that hooks may take where the user asked for none: half of what the audit may cost, because hooks
+leave caches cold, which costs about as much as they take."""
 
 
 class LeftOut:

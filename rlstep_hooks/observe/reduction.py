@@ -36,7 +36,7 @@ AT_LEAST = 4
 MOST_NUMBERS = 1024
 """Local numbers of one window above which fewer tensors are read."""
 OVERLAP = 4
-"""One of so many tensors is read in the next window too: only there it shows that a gradient is that of the update before."""
+"""One tensor in this many is read in the next window too: only there it shows that a gradient is that of the update before."""
 MOST_PASSES = 512
 """Backward passes of one window that are read; a tensor that gets more is left out."""
 MOST_HELD = 32
@@ -88,7 +88,7 @@ class ReductionWatch:
     # Within an update
 
     def begin_window(self) -> None:
-        """The first backward pass of an update comes next: read its gradients and those of the passes after it."""
+        """Read gradients from the next backward pass on, which is the first of an update."""
         self.remove()
         self._followed = [_Followed(of, self._guard) for of in self._chosen()]
 
@@ -208,7 +208,7 @@ class _Slot:
     what: str
     size: int
     tensor: int = 0
-    """The place of its tensor among those that were read."""
+    """The place of the tensor among those that were read."""
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ class _Window:
     """What was read of one update."""
 
     event: GradientParts
-    """Without numbers."""
+    """The event of the update, without its numbers."""
     read: list[_Followed]
     seeds: list[Tensor]
     norm: Tensor | None
@@ -225,7 +225,7 @@ class _Window:
     numbers: dict[tuple[str, int], list[list[float]]] = field(default_factory=dict)
 
     def pieces(self) -> Iterator[tuple[_Slot, Tensor]]:
-        """All numbers on their devices, each with what it is."""
+        """Give all numbers on their devices, each with the slot that says what it is."""
         for seed in self.seeds:
             yield _Slot("seed", 1), seed
         if self.norm is not None:
@@ -305,14 +305,14 @@ class _Followed:
         self.owned: tuple[int, ...] = ()
         """Positions that this rank's optimizer holds."""
         self.left_out = False
-        """Whether nothing can be said of it in this window."""
+        """Whether nothing can be said of the tensor in this window."""
         self._places = places
         self._guard = guard
         self._at: Tensor | None = None
         self._taken: set[int] = set()
         """Identities of the optimizer's tensors that were read for the step."""
         self._clipped: set[int] = set()
-        """Identities of those that were read before a clip."""
+        """Identities of the gradients that were read before a clip."""
         self._remove: Callable[[], None] | None = None
         with guard:
             self._remove = places.watch_local(self._arrives)

@@ -42,9 +42,9 @@ class Replicated:
 
     kind: Replica
     named: Sequence[tuple[str, Any]]
-    """In an order that is the same on all ranks."""
+    """The tensors with their names, in an order that is the same on all ranks."""
     often: bool = True
-    """Whether they are looked at around updates too, and not only when training begins."""
+    """Whether the tensors are looked at around updates too, and not only when training begins."""
 
 
 class ReplicaWatch:

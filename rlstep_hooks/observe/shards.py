@@ -121,11 +121,11 @@ class ZeroPart(LocalShard):
 
     @property
     def grad(self) -> Tensor | None:
-        """None: gradients are in buffers of DeepSpeed's own."""
+        """Answer None: gradients are in buffers of DeepSpeed's own."""
         return None
 
     def detach(self) -> Tensor:
-        """This rank's part of what the next forward reads, flat."""
+        """Give this rank's part of what the next forward reads, flat."""
         parameter = self._parameter
         with torch.no_grad():
             if parameter.ds_status.name == "AVAILABLE":

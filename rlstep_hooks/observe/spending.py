@@ -20,7 +20,7 @@ from rlstep_hooks.record import cadence
 COSTLY = range(2, cadence.ALL_OF_FIRST)
 """Cycles whose recomputation is timed: not the first two, in which much is done once."""
 PLAIN = range(cadence.PROBED_OF_FIRST, cadence.PROBED_OF_FIRST + 8)
-"""Cycles that are timed without it."""
+"""Cycles that are timed without anything being recomputed in them."""
 
 
 def one_of(costly: float, plain: float, cycle: float, share: float) -> int:
@@ -88,7 +88,7 @@ class Spending:
         self._depth += 1
 
     def leave(self) -> None:
-        """It has looked."""
+        """Note that the hook which entered last has looked."""
         if not self._depth or threading.get_ident() != self._thread:
             return
         self._depth -= 1

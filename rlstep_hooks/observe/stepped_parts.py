@@ -51,7 +51,7 @@ class SteppedParts:
             of.numbers.grad = None
 
     def before_step(self, optimizer: Any) -> None:
-        """One of the steps comes next: of the tensors that `param_groups` has now."""
+        """Take the numbers of the tensors that `param_groups` has now: one of the steps comes next, and steps these."""
         self.grad_scale = getattr(optimizer, "grad_scale", None)
         for group in optimizer.param_groups:
             for tensor in group["params"]:

@@ -62,11 +62,11 @@ class StepFollower:
     def __init__(self, recorder: GapRecorder, role: Role = "policy") -> None:
         self.role = role
         self.probe: WeightProbe | None = None
-        """None where no weight can be probed."""
+        """The probe of the role's weights; None where no weight can be probed."""
         self.in_parts = False
         """Whether several steps make one update, so that `before_part` sees what the optimizer uses."""
         self.gradient_scale: float | None = 1.0
-        """By what the gradients of the optimizer are divided besides the clip; None where a gradient scaler decides it."""
+        """What the gradients of the optimizer are divided by besides the clip; None where a gradient scaler decides it."""
         self.part_of_update: Callable[[int], int | None] = lambda update: None
         """The part of each tensor of a large model that is read around an update (`part_read`)."""
         self._recorder = recorder
@@ -189,7 +189,7 @@ class StepFollower:
     # Within an update
 
     def begin_window(self, *, probed: bool = True, followed: bool = False) -> None:
-        """The first backward pass of an update comes next.
+        """Begin to follow an update, whose first backward pass comes next.
 
         Args:
             probed: Whether gradients that are there already are left over.
@@ -221,7 +221,7 @@ class StepFollower:
                 self._reduction.reduced()
 
     def clip_factor(self) -> Tensor | None:
-        """As `ReductionWatch.clip_factor`, once the optimizer is about to step."""
+        """Give what `ReductionWatch.clip_factor` gives, once the optimizer is about to step."""
         with self._reduction_guard:
             return None if self._reduction is None else self._reduction.clip_factor()
         return None
@@ -232,7 +232,7 @@ class StepFollower:
             self._reduction.see_seed(seed)
 
     def see_frozen(self, tensors: int) -> None:
-        """So many tensors that were trained at first require no gradient at the update that is being made."""
+        """Note how many tensors that were trained at first require no gradient at the update that is being made."""
         self._known["frozen"] = tensors
 
     def see_no_clip(self) -> None:
@@ -265,7 +265,8 @@ class StepFollower:
                 self._replicas.look(update, "before", self._bits, part=self.part_read(update - 1))
 
     def before_part(self, optimizer: Any) -> None:
-        """One of several steps that make one update comes next, of the tensors in `param_groups`, whose gradients are there."""
+        """Look before one of several steps that make one update: it steps the tensors in `param_groups`, whose gradients are
+        there."""
         with self._reduction_guard:
             if self._reduction is not None:
                 self._reduction.before_step(optimizer)

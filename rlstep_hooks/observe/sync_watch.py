@@ -55,7 +55,7 @@ class SyncWatch:
 
     @property
     def number(self) -> int:
-        """The latest sync; -1 before the first."""
+        """The number of the latest sync; -1 before the first."""
         return self._sent.number
 
     def begin(self) -> None:

@@ -26,7 +26,7 @@ _SHIFTS = ((1, "before"), (-1, "after"))
 SHOWN = 8
 """Tokens of which a finding has the text."""
 THOUGHT_ENDS = "</think>"
-"""With what a thought ends in the templates that leave out those of earlier turns (Qwen 3, DeepSeek-R1, GLM)."""
+"""The text that a thought ends with in templates which leave out the thoughts of earlier turns (Qwen 3, DeepSeek-R1, GLM)."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -35,13 +35,13 @@ class Request(msgspec.Struct, frozen=True):
     asked: Ids
     """The prompt of this turn, without padding."""
     given: Ids
-    """What was sampled behind it, through its end."""
+    """The tokens that were sampled behind the prompt, through the end of the turn."""
     log_probs: list[float] | None = None
-    """Of what was sampled, as it was drawn, nan where not known; None where they were not taken."""
+    """Log-probs with which the tokens were drawn, nan where one is not known; None where they were not taken."""
 
     @property
     def whole(self) -> Ids:
-        """Both."""
+        """The prompt and what was sampled behind it."""
         return self.asked + self.given
 
 
@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True):
     log_probs: list[float] | None = None
     """The log-probs of the sampling that the loss gets for the completion; None where it gets none."""
     handed: list[float] | None = None
-    """Those that the trainer was handed, in float32; None where that was not seen."""
+    """The log-probs of the sampling that the trainer was handed, in float32; None where that was not seen."""
 
     @property
     def whole(self) -> Ids:
@@ -85,38 +85,38 @@ class Joined(msgspec.Struct):
     rows: int = 0
     """Rows of which the sampling was seen."""
     turns: int = 0
-    """Sampled turns in them."""
+    """How many sampled turns the compared rows have."""
     sampled: int = 0
-    """Tokens of their completions that were sampled."""
+    """How many tokens of the compared completions were sampled."""
     written: int = 0
-    """Tokens of their completions that a tool, an environment or the chat template wrote."""
+    """How many tokens of the compared completions a tool, an environment or the chat template wrote."""
     tokens_moved: int = 0
-    """Rows whose tokens, or whose turns' prompts, are others."""
+    """How many rows have other tokens than their turns, or turns that were asked for behind other tokens."""
     masks_wrong: int = 0
     """Rows that train other tokens than the sampled ones, as documented."""
     tokens_like: str = ""
-    """What is other in the first of them, in words."""
+    """What is wrong with the tokens of the first such row, in words."""
     tokens_at: str = ""
-    """Where, with the texts."""
+    """The place of that difference in the row, with the texts."""
     masks_like: str = ""
-    """What is other in the first of them, in words."""
+    """What is wrong with the mask of the first such row, in words."""
     masks_at: str = ""
-    """Where, with the text."""
+    """The place of that difference in the row, with the text."""
     log_probs_compared: int = 0
     """Rows of which log-probs of the sampling were compared."""
     log_probs_moved: int = 0
     """Rows whose log-probs of the sampling stand at other tokens."""
     log_probs_like: str = ""
-    """What is other in the first of them, in words."""
+    """What is wrong with the log-probs of the first such row, in words."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """What is other in a row."""
+    """What differs between a row and its turns."""
 
     like: str
-    """In words that are the same for each row that has it."""
+    """The kind of difference, in words that are the same for each row that has it."""
     at: str
-    """Where, with the texts."""
+    """The place of the difference in the row, with the texts."""
 
 
 def chains_of(
@@ -281,7 +281,7 @@ def _drawn(of: _Comparison) -> dict[int, float]:
 
 
 def _equal(one: list[float], other: list[float]) -> bool:
-    """Whether they are the same numbers; nan is like nan."""
+    """Whether two lists hold the same numbers; nan counts as equal to nan."""
     return len(one) == len(other) and all(a == b or (a != a and b != b) for a, b in zip(one, other, strict=True))
 
 
@@ -348,7 +348,7 @@ def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:
 
 
 def _other_prompt(of: _Comparison, turn: int) -> Difference:
-    """In words: a turn was asked for behind other tokens than those that stand before it in the row."""
+    """Say that a turn was asked for behind other tokens than those that stand before it in the row."""
     row, rule, asked = of.row, of.rule, of.chain[turn - 1].asked
     whole = row.whole
     same = common_length(asked, whole)
@@ -382,7 +382,7 @@ def _leaves_out_thoughts(before: str, stands: str, wanted: str) -> bool:
 
 
 def _other_turn(of: _Comparison, turn: int, same: int) -> Difference:
-    """In words: the row has other tokens where those of a turn should stand.
+    """Say that the row has other tokens where those of a turn should stand.
 
     Args:
         of: The row.
@@ -422,7 +422,7 @@ def _quoted(rule: RowRule, ids: Ids) -> str:
 
 
 def _mask_difference(of: _Comparison, expected: Ids) -> Difference | None:
-    """In words: which tokens are trained that should not be, or are not that should be; None where all are as documented."""
+    """Say which tokens are trained that should not be, or are not trained that should be; None where all are as documented."""
     row, rule, trained = of.row, of.rule, of.row.trained
     extra = next(
         (place for place, (is_on, want) in enumerate(zip(trained, expected, strict=True)) if is_on > want), None

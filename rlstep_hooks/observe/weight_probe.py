@@ -99,7 +99,7 @@ class WeightProbe:
             self._left_over = torch.cat(self._gradients()).count_nonzero()
 
     def found_left_over(self, count: Tensor) -> None:
-        """Somebody else has counted them, for a window whose beginning is not seen."""
+        """Take the count of left-over gradients from somebody else, for a window whose beginning is not seen."""
         self._left_over = count
 
     def before_step(self) -> None:
@@ -153,7 +153,7 @@ class _Reading(msgspec.Struct, frozen=True, gc=False):
     update: int
     learning_rate: float | Tensor
     earlier: Tensor
-    """The weights after the update before; those before this one where they were not read there."""
+    """The weights right after the update before; where they were not read there, the weights right before this update."""
     before: Tensor
     """The weights, followed by their gradients."""
     after: Tensor

@@ -29,7 +29,7 @@ class WeightSums:
         self._left: Tensor | None = None
         """The sums right after an update; None where they were not taken."""
         self._part: int | None = None
-        """The part of each tensor that they are of; None for all."""
+        """The part of each tensor that the sums are taken over; None for whole tensors."""
         self._held: list[tuple[int, Tensor]] = []
 
     def after_step(self, sums_of: SumsOfMoment | None = None, *, part: int | None = None) -> None:

@@ -22,11 +22,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     plan: Plan | None = None
-    """None if it holds no launch that is known, or cannot be planned."""
+    """The plan of the file's launch; None if the file holds no known launch, or one that cannot be planned."""
     reason: str = ""
-    """Why it cannot be planned; empty where it is, or where it is no launch."""
+    """Why the file cannot be planned; empty where it is planned, or holds no launch."""
     place: Place | None = None
-    """Where it cannot be read."""
+    """The place in the file that cannot be read."""
     findings: tuple[Placed, ...] = ()
     before: Plan | None = None
     """The plan of the file as it was; None if it had none, or nothing is compared."""

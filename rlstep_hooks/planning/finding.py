@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""In the order in which findings are reported."""
+"""All severities, in the order in which findings are reported."""
 
 Verdict = Literal["PASS", "FAIL", "NOT_EVALUATED"]
 
@@ -57,9 +57,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fix: str
     occurrences: int = 1
     rollouts: tuple[int, ...] = ()
-    """The first `LISTED_ROLLOUTS` rollouts in which it was seen, each once, in the order in which it was seen."""
+    """The first `LISTED_ROLLOUTS` rollouts in which the fault was seen, each once, in the order in which they came."""
     compared: int = 0
-    """Rollouts in which its rule compared something, if these are not all: the fault may be in the others too."""
+    """How many rollouts the rule compared something in, if these are not all: the fault may be in the others too."""
     deviation: str = ""
     """Name of the framework's known deviation that explains it."""
     planned: bool = False
@@ -83,7 +83,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def repeated(self) -> str:
-        """How often it was seen and where: "5 times, in rollouts 2 to 4 and 7"; empty if it was seen once."""
+        """How often the fault was seen and where: "5 times, in rollouts 2 to 4 and 7"; empty if it was seen once."""
         if self.occurrences == 1:
             return ""
         if not self.rollouts:

@@ -28,4 +28,4 @@ def ratio_one_updates(pattern: Pattern, source: OldLogProbSource) -> tuple[int, 
 
 
 FUNCTIONS = {"lags_of_updates": lags_of_updates, "lags_in": lags_in, "ratio_one_updates": ratio_one_updates}
-"""For declarations."""
+"""The functions of this module that expressions of declarations may call, by name."""

@@ -35,9 +35,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Where the launch was read: "the launch command" or a file's name."""
     schedule: Schedule | None
-    """None if the framework would refuse the launch."""
+    """The schedule of the launch; None if the framework would refuse it."""
     meant: Schedule | None = None
-    """For a refused launch: the schedule of its sizes, if they can be computed without the condition that fails."""
+    """The schedule that the sizes of a refused launch give, if they can be computed without the condition that fails."""
     formulas: tuple[Formula, ...] = ()
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()

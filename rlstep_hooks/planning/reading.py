@@ -22,7 +22,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     """The note; in a declaration with {expressions}."""
     when: str = ""
-    """In a declaration: the condition for the note."""
+    """The condition for the note; only a declaration has it."""
 
 
 class Formula(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,9 +35,9 @@ class Formula(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str
     """Document, or file and function, with the version."""
     where: str = ""
-    """In a declaration: the condition under which this formula holds."""
+    """The condition under which this formula holds; only a declaration has it."""
     inputs: dict[str, Any] = {}
-    """In a plan: the values used, by name; None for an unknown value."""
+    """The values used, by name, None for an unknown value; only a plan has them."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     formulas: tuple[Formula, ...] = ()
     notes: tuple[Note, ...] = ()
     facts: dict[str, Any] = {}
-    """For rules: `lr_constant` (bool), `lr_warmup` (ticks), `save_every` and `eval_every` (in this framework's steps)."""
+    """What rules take from a launch besides its schedule: `lr_constant` (bool), `lr_warmup` (ticks), `save_every` and
+    `eval_every` (in this framework's steps)."""
 
 
 class Conversion(msgspec.Struct, frozen=True):

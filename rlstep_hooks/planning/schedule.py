@@ -93,9 +93,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     updates_bound: Bound = "exact"
     """Whether `updates_per_rollout` and the totals are exact."""
     updates_from: int | None = 0
-    """Where they are not: the fewest updates that a rollout can make; 0 if that is not known."""
+    """The fewest updates that a rollout can make, where `updates_per_rollout` is not exact; 0 if that is not known."""
     updates_to: int | None = 0
-    """The most; 0 if there is no bound."""
+    """The most updates that a rollout can make, where `updates_per_rollout` is not exact; 0 if there is no bound."""
     loop: Loop = "loader"
     """What drives rollouts and updates."""
     minibatches: tuple[int, ...] = ()

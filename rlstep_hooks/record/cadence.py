@@ -17,17 +17,19 @@ PARTS = 7
 """Parts that each tensor is divided into; the next update reads the next part. The number is a prime, so that updates seldom come
 back to the same part."""
 PROBED_OF_FIRST = 16
-"""Cycles at the beginning whose updates are all probed. Later those of two neighbours are: of one that is compared, and of the one
-before it, whose last update leaves the weights that the compared one begins with."""
+"""Cycles at the beginning whose updates are all probed. Later the updates of two neighbouring cycles are: of a cycle that is
+compared, and of the cycle before it, whose last update leaves the weights that the compared one begins with."""
 CARRIED_ONE_OF = 5
-"""Later than those, what a rollout holds is followed to its losses in one cycle of this many, and in those that are probed."""
+"""After the first `PROBED_OF_FIRST` cycles what a rollout holds is followed to its losses in one cycle of this many, and in
+probed cycles."""
 PROBED_TENSORS = 4
 """Tensors of a model that a probe reads around its updates."""
 PROBED_PER_TENSOR = 256
-"""Weights of each that it reads."""
+"""The most weights that a probe reads of one tensor."""
 
 Cadence = Literal["", "compared", "whole", "probed", "carried"]
-"""Which cycles of rollouts: all of them, or those for which `rlstep_hooks.observe.compared` has a function of such a name."""
+"""The cycles of rollouts in which something is compared: "" for all of them, else those for which the function of this name in
+`rlstep_hooks.observe.compared` says so."""
 
 WORDS: dict[Cadence, str] = {
     "": "",

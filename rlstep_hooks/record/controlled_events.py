@@ -64,25 +64,25 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     samples: int
     """Generated samples to be trained on, without padding."""
     prompts: int
-    """Prompts submitted for it."""
+    """How many prompts the controller submitted for the rollout."""
     added: int = 0
     """Padding samples."""
     due: int | None = None
     """Samples expected from what the data asked for and the framework recorded; None if the plan decides it."""
     repeated: int | None = None
-    """Rows submitted for it more often than the passes of the loader allow; None if rows are unknown."""
+    """How many rows were submitted for the rollout more often than the passes of the loader allow; None if rows are unknown."""
     foreign: int | None = None
     """Rows of the validation set submitted for it; None if rows are unknown."""
     labels: tuple[tuple[int, int], ...] = ()
     """Weight label of the engine -> number of samples with it. The framework gives the engine a new label at each sync."""
     parts: tuple[int, ...] = ()
-    """Samples of the parts in which it was trained, padding included; empty if it was trained at once."""
+    """Samples of each part in which the rollout was trained, padding included; empty if it was trained at once."""
     queue: Queued | None = None
-    """As in `Rollout`."""
+    """What became of the rollout's prompts in a queue, as in `Rollout`."""
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engines, each combination once; empty if not observed."""
     all_drawn: bool | None = None
-    """As in `Rollout`."""
+    """The same as in `Rollout`."""
     purpose: Purpose = "training"
 
 
@@ -114,7 +114,7 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     off_centre: int = 0
     """Groups whose advantages do not sum to 0, although the estimator's should."""
     advantages_off: float | None = None
-    """As in `RolloutValues`, where the controller holds rewards and advantages."""
+    """The same as in `RolloutValues`, where the controller holds rewards and advantages."""
     advantages_fit: str = ""
     altered: int | None = None
     """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""
@@ -125,7 +125,7 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     samples: int = 0
     """Samples whose masks were compared."""
     masks_wrong: int | None = None
-    """As in `RolloutValues`."""
+    """The same as in `RolloutValues`."""
     weights_off: float | None = None
     """Largest distance of an importance weight from the documented one, in units of what rounding explains; None if that was not
     compared."""
@@ -134,7 +134,7 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     weights_cut: float | None = None
     """Fraction of tokens whose documented weight is outside of its bounds."""
     reward_mean: float | None = None
-    """As in `RolloutValues`, as are the next two."""
+    """The same as in `RolloutValues`."""
     reward_deviation: float | None = None
     equal_groups: int | None = None
 
@@ -162,11 +162,11 @@ class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):
     rollout: int = -1
     """Index of the rollout; a trainer does not know it."""
     role: Role = "policy"
-    """Whose trainer they came to."""
+    """The role whose trainer the samples came to."""
     compared: int = 0
     """Samples that were compared."""
     names: tuple[str, ...] = ()
-    """What of them was compared (`CARRIED`)."""
+    """The parts of the samples that were compared (`CARRIED`)."""
     altered: dict[str, int] = msgspec.field(default_factory=dict)
     """Name of what was compared -> samples in which it was altered."""
     parts: tuple[CarriedPart, ...] = ()

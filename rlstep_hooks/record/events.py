@@ -99,13 +99,13 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     of the run had them)."""
     purpose: Purpose = "training"
     reference: bool | None = False
-    """Whether reference log-probs were computed for it; None if the run ended before that was known."""
+    """Whether reference log-probs were computed for the rollout; None if the run ended before that was known."""
     groups_intact: bool | None = None
     """Whether each prompt's samples are complete and stand together; None if groups span processes."""
     repeated: int | None = None
-    """Rows in it that came more often than the passes of the loader allow; None if rows are unknown."""
+    """How many rows of the rollout came more often than the passes of the loader allow; None if rows are unknown."""
     foreign: int | None = None
-    """Rows of the validation set in it; None if rows are unknown."""
+    """How many rows of the rollout are of the validation set; None if rows are unknown."""
     rewards_intact: bool | None = None
     """Whether each sample still has the reward it got when it was generated; None if not observed."""
     repeats: int | None = None
@@ -125,12 +125,12 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engine, each combination once; empty if not observed."""
     due: int | None = None
-    """Samples expected, if the data decide it; None if the plan does."""
+    """How many samples the rollout should have, if the data decide that; None if the plan does."""
     all_drawn: bool | None = None
     """Whether its counted tokens are all that were drawn for it, each from the whole distribution of the weights that sampled it; None
     if that is not known."""
     queue: Queued | None = None
-    """What became of its prompts in the queue; None if there is none, or it was not observed."""
+    """What became of the rollout's prompts in the queue; None if there is none, or it was not observed."""
     own_samples: int | None = None
     """Samples that this process tracks by identity when one controller generates for all; None if that is `samples`."""
     contradictions: dict[str, int] | None = None
@@ -144,14 +144,14 @@ class Refresh(Event, frozen=True, kw_only=True, gc=False, tag="refresh"):
     """One computation of old log-probs."""
 
     rollout: int
-    """Index of the rollout whose samples it covers."""
+    """Index of the rollout whose samples got old log-probs."""
     samples: int
     positions: int
     """Token positions covered, padding included."""
     policy_version: int | None
-    """Version that computed them; None if no forward of the policy was seen to produce them."""
+    """The policy version that computed the old log-probs; None if no forward of the policy was seen to produce them."""
     in_loss: bool = False
-    """Whether they were computed inside a training loss."""
+    """Whether the old log-probs were computed inside a training loss."""
 
 
 OldSource = Literal["at_rollout", "recompute", "engine", "detach", "none", "unknown"]
@@ -169,7 +169,7 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     samples: int
     role: Role = "policy"
     trained: tuple[SampleRows, ...] | None = None
-    """Which samples; None if they cannot be identified."""
+    """The samples that the micro-batch trains; None if they cannot be identified."""
     policy_version: int
     sampled_version: int | None = None
     """Oldest policy version among the rollouts of these samples."""
@@ -252,7 +252,8 @@ class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_chan
     before: Any
     after: Any
     since: Literal["construction", "train_begin", "configuration"]
-    """What it has changed since. "configuration": the framework computes with another value than the configuration has."""
+    """The moment since which the setting has changed. "configuration": the framework computes with another value than the
+    configuration has."""
     by_design: bool = False
     """Whether training runs change this setting on purpose, so that another value is no fault by itself."""
 
@@ -269,7 +270,7 @@ class Unobserved(Event, frozen=True, kw_only=True, gc=False, tag="unobserved"):
     """Something that could not be observed, with the reason. Rules that need it are NOT EVALUATED."""
 
     what: str
-    """One of `TOPICS`."""
+    """What could not be observed, one of `TOPICS`."""
     why: str
 
 
@@ -343,7 +344,7 @@ _NAMES = {
 }
 
 INTERRUPTED = "KeyboardInterrupt"
-"""With this the error of a run begins that somebody ended: the name of the exception that Ctrl-C raises."""
+"""How the error of a run begins that somebody ended: the name of the exception that Ctrl-C raises."""
 
 NOT_FINITE = "gradient not finite"
 """Why the framework skipped an update."""

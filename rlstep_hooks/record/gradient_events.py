@@ -18,9 +18,9 @@ class TensorParts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dtype: str
     """The dtype of the local gradient, as torch names it; empty where none arrived."""
     local: tuple[tuple[int, ...], ...]
-    """For each backward pass that reached the tensor, this rank's own gradient of that pass alone, at the elements."""
+    """This rank's own gradient of each backward pass that reached the tensor, of that pass alone, at the elements."""
     owned: tuple[int, ...]
-    """Positions in `elements` of those that this rank's optimizer holds."""
+    """Positions in `elements` of the elements that this rank's optimizer holds."""
     reduced: tuple[int, ...] | None = None
     """The gradient at these positions after the reduction and before a clip; None where there was none."""
     used: tuple[int, ...] | None = None
@@ -52,6 +52,7 @@ class GradientParts(Event, frozen=True, kw_only=True, gc=False, tag="gradient_pa
     limit: float | None = None
     """The configured limit of the norm over all ranks; None if nothing clips, or that is not known."""
     scale: float | None = 1.0
-    """By what the optimizer's gradients are divided besides the clip, which a gradient scaler decides; None where it is not known."""
+    """What the optimizer's gradients are divided by besides the clip, which a gradient scaler decides; None where it is not
+    known."""
     seeds: tuple[float, ...] = ()
     """What arrived at the loss of each micro-batch in its backward pass; empty where that was not followed."""

@@ -67,7 +67,7 @@ class Ledger(Protocol):
         """Keep the events of one moment."""
 
     def close(self) -> None:
-        """Close it: no more events will come."""
+        """Close the ledger: no more events will come."""
 
 
 class MemoryLedger:
@@ -164,7 +164,7 @@ class Opened(msgspec.Struct, frozen=True):
     folder: Path | None
     """The folder; None if events are kept in memory."""
     trouble: str = ""
-    """Why it is not the folder that was asked for; empty if it is."""
+    """Why the ledger is not in the folder that was asked for; empty if it is."""
 
 
 def open_ledger(wanted: str | os.PathLike[str] | None, run: str, process: str) -> Opened:

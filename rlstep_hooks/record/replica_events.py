@@ -10,7 +10,7 @@ from rlstep_hooks.record.values import Role
 Replica = Literal["weights", "frozen weights", "buffers", "reference"]
 """What all ranks hold alike: the model's trained weights, adapters included, its frozen ones, its buffers; the reference's weights."""
 Moment = Literal["begin", "before", "after"]
-"""When training begins; right before the optimizer steps; right after it."""
+"""When ranks look at what they hold: when training begins, right before the optimizer steps, or right after it."""
 
 
 class ReplicaSums(Event, frozen=True, kw_only=True, gc=False, tag="replica_sums"):
@@ -22,10 +22,10 @@ class ReplicaSums(Event, frozen=True, kw_only=True, gc=False, tag="replica_sums"
     kind: Replica
     role: Role = "policy"
     sums: tuple[int, ...] = ()
-    """One number a tensor, or a few neighbouring tensors; below 2**48."""
+    """One number below 2**48 for each tensor, or for a few neighbouring tensors."""
     part: int | None = None
-    """Which part of each large tensor they are of (`rlstep_hooks.record.cadence.PARTS`); None for all."""
+    """The part of each large tensor that the sums are taken over (`rlstep_hooks.record.cadence.PARTS`); None for all."""
     names: tuple[str, ...] = ()
     """Names of the tensors, when training begins."""
     device: str = ""
-    """The kind of device that they are on."""
+    """The kind of device that the tensors are on."""

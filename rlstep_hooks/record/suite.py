@@ -39,7 +39,7 @@ class Built(_Line, frozen=True, tag="built"):
     kind: str
     """The class of the trainer."""
     number: str
-    """Tells it from every other trainer of the suite."""
+    """The number of the trainer, which no other trainer of the suite has."""
 
 
 class Refused(_Line, frozen=True, tag="refused"):
@@ -52,7 +52,7 @@ class Ended(_Line, frozen=True, tag="ended"):
     """A test ended."""
 
     outcome: str
-    """As pytest names it: passed, failed, skipped ..."""
+    """The outcome of the test as pytest names it: passed, failed, skipped ..."""
 
 
 Line = Built | Refused | Ended

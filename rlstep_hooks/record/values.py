@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 Role = Literal["policy", "critic"]
-"""Whose update, micro-batch or loss it is."""
+"""The model whose update, micro-batch or loss is meant."""
 
 TOPICS = (
     "plan",
@@ -57,9 +57,9 @@ TOPICS = (
 SHIFTED_DONES = "those of dones that say whether an episode ended before a timestep, and not with it"
 """What a loop's advantages are where a shift of the `dones` that it hands over explains them."""
 MORE_ENDS = "those of episodes that end at more timesteps than dones has"
-"""What they are where the loop takes a few more timesteps for ends than its `dones` do."""
+"""What a loop's advantages are where it takes a few more timesteps for ends than its `dones` do."""
 KEPT_AT_ENDS = "those that add something at ends of episodes, and are right everywhere else"
-"""What they are where only timesteps with an end differ."""
+"""What a loop's advantages are where only those of timesteps with an end differ."""
 
 
 class SampleRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,7 +75,7 @@ class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     """The tensor's name in the policy."""
     dtype: str
-    """As torch names it."""
+    """The dtype of the tensor, as torch names it."""
     bits: tuple[int, ...]
     """The elements as float32, each as the integer of its bits: JSON has no NaN, and equal bits are equal values."""
 
@@ -96,7 +96,7 @@ class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dropped: tuple[tuple[str, int], ...] = ()
     """Why prompts were dropped -> how many."""
     ahead: int = 0
-    """Samples that say they are of weights which no engine had when they were finished."""
+    """How many samples say that they are of weights which no engine had when the samples were finished."""
     waited: tuple[tuple[int, int], ...] = ()
     """Syncs between a prompt's way into the queue and its training -> prompts; empty if that was not observed."""
 
@@ -113,7 +113,7 @@ class CarriedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     samples: int
     checksums: dict[str, int]
-    """By name (`CARRIED`), over all of the samples in their order; without what they do not hold."""
+    """A checksum of each thing that the samples hold, by its name (`CARRIED`), over all of the samples in their order."""
 
 
 Learns = Literal["", "yes", "no", "unknown"]
@@ -186,19 +186,19 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Sum of -log-prob minus entropy over the tokens, in nats, with -log-prob cut at the fact `surprise_cap`; None where it was not
     computed."""
     surprise_squares: float | None = None
-    """Sum of the squares of the same."""
+    """Sum over the tokens of the squares of what `surprise` adds up."""
     surprise_largest: float | None = None
-    """The largest of the same."""
+    """The largest summand of `surprise`."""
     sampling_gap: float | None = None
     """Mean |log-prob in the loss - log-prob when it was drawn| over tokens that the weights of the loss drew; None if not compared."""
     max_sampling_gap: float | None = None
-    """The largest of the same."""
+    """The largest |log-prob in the loss - log-prob when it was drawn| over the tokens of `sampling_gap`."""
     divergence: float | None = None
     """The framework's estimate of the KL divergence from the old policy, by which it ends the updates on a rollout."""
     gradients_replaced: int | None = None
     """Values of gradients that backward hooks of modules replaced; None where none returned any, or none was looked at."""
     replacing_module: str = ""
-    """The first module with such a hook."""
+    """The first module with a backward hook that replaced gradients."""
     log_prob_gradient: float | None = None
     """The largest gradient that arrived at a log-prob in the backward; None if it was not observed. With 0, an update may change a
     critic that shares the optimizer, and leaves the policy as it is."""
@@ -254,12 +254,12 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     gradient_norm: float | None = None
     """Norm of all gradients when the optimizer stepped, on this process; None if it was not computed."""
     gradient_limit: float | None = None
-    """The limit that was configured for it then; 0 where nothing clips."""
+    """The limit that was configured for the norm at this update; 0 where nothing clips."""
     gradient_off: float | None = None
     """Largest distance of a gradient that the optimizer used from the sum of those that the backward passes gave, times the factor that
     is common to the followed tensors, in units of what rounding explains; None if gradients were not followed."""
     gradient_factor: float | None = None
-    """That common factor: the clip's, or 1."""
+    """The factor that is common to the followed tensors: the clip's, or 1."""
     gradient_tensor: str = ""
     """The name of the followed tensor with the largest distance."""
     gradient_tensor_factor: float | None = None
@@ -272,7 +272,7 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Probed weights of the reference that are not the documented mix with the policy after the sync that follows this update; None if
     none was due, or none was compared."""
     reference_like: str = ""
-    """What happened to it instead, in words that follow "it"; empty if nothing known fits."""
+    """What happened to the reference instead of that mix, in words that follow "it"; empty if nothing known fits."""
     ungraded: int | None = None
     """Trainable tensors without a gradient in any update so far; None if only some tensors are checked."""
     gradient_lost: int | None = None
@@ -287,43 +287,43 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_abs_advantage: float | None = None
     """Over real tokens."""
     reference_moved: int | None = None
-    """Log-probs of the reference in it that no forward of its scoring gave; None where that was not seen."""
+    """How many of the rollout's reference log-probs no forward of the reference's scoring gave; None where that was not seen."""
     tokens_moved: int | None = None
     """Samples whose prompt or completion has other tokens than the policy's `generate` was asked for and gave; None where that was not
     seen."""
     tokens_like: str = ""
-    """What is other in the first of them, where turns were joined."""
+    """What is wrong with the tokens of the first such sample, where turns were joined."""
     tokens_at: str = ""
-    """Where that is, with the texts."""
+    """The place of that difference, with the texts."""
     rewards_moved: int | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
     timesteps_moved: int | None = None
     """Timesteps that the buffer has otherwise than it was given, but for their rewards; None where that was not seen."""
     timesteps_part: str = ""
-    """What of them is another: "observations", "actions", "values" or "ends of episodes"."""
+    """What is other in those timesteps: "observations", "actions", "values" or "ends of episodes"."""
     actions_off: int | None = None
     """Actions that were not drawn from the policy's distribution as its settings document; None where that was not seen."""
     actions_like: str = ""
-    """What they are instead."""
+    """What those actions are instead."""
     masks_wrong: int | None = None
     """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
     masks_like: str = ""
-    """What is other in the first of them, where turns were joined."""
+    """What is wrong with the mask of the first such sample, where turns were joined."""
     masks_at: str = ""
-    """Where that is, with the text."""
+    """The place of that difference, with the text."""
     sampling_moved: int | None = None
     """Rows whose log-probs of the sampling stand at other tokens than they were handed over for, or drawn with; None where that was not
     compared."""
     sampling_like: str = ""
-    """What the first of them has instead."""
+    """What the first such row has instead."""
     rows_joined: int | None = None
     """Rows that were compared with the turns that `generate` gave for them; None where turns are not joined."""
     turns: int | None = None
-    """Turns in them."""
+    """How many turns the joined rows have."""
     tokens_sampled: int | None = None
-    """Tokens of their completions that the policy sampled."""
+    """How many tokens of the joined rows' completions the policy sampled."""
     tokens_written: int | None = None
-    """Tokens of their completions that a tool, an environment or the chat template wrote."""
+    """How many tokens of the joined rows' completions a tool, an environment or the chat template wrote."""
     advantages_off: float | None = None
     """Largest distance of an advantage from the documented one, recomputed from the rewards, in units of what rounding explains;
     None if it was not compared."""
@@ -349,7 +349,7 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     drawn_tokens: int | None = None
     """Counted tokens whose log-probs were computed with the entropies of their positions; None if none were."""
     surprise: float | None = None
-    """As in `MicroBatchValues`, over these tokens."""
+    """The same as in `MicroBatchValues`, over `drawn_tokens`."""
     surprise_squares: float | None = None
     surprise_largest: float | None = None
     copied: int | None = None
@@ -357,7 +357,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     copied_nats: float | None = None
     """The largest -log p of these completions; 0 without one."""
     mean_ratio: float | None = None
-    """Mean ratio of all micro-batches trained on it; masked tokens count as 1, as in the framework's own metric."""
+    """Mean ratio of all micro-batches that were trained on the rollout; masked tokens count as 1, as in the framework's own
+    metric."""
     reference_changed: int | None = None
     """Probed weights of the reference model that changed since its first use, or since its latest sync where it follows the policy."""
     reference_written: int | None = None
@@ -370,12 +371,12 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
     sampler_gap_fresh: float | None = None
-    """As `sampler_gap_mean`, over the samples of the very weights that computed the trainer's log-probs; None where there
+    """What `sampler_gap_mean` is, over the samples of the very weights that computed the trainer's log-probs; None where there
     were none, or that is not known."""
     reward_mean: float | None = None
-    """Mean reward of its samples, all reward functions weighted and added up; None where rewards were not seen."""
+    """Mean reward of the rollout's samples, all reward functions weighted and added up; None where rewards were not seen."""
     reward_deviation: float | None = None
-    """Standard deviation of the same."""
+    """Standard deviation of the samples' rewards."""
     groups: int | None = None
     """Groups whose rewards were seen; None where they were not."""
     equal_groups: int | None = None

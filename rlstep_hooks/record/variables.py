@@ -13,7 +13,8 @@ PARENT = "RLSTEP_PARENT"
 """Set by `rlstep run` for the processes whose report it prints, so that they do not print it too."""
 
 OUTER_TEST = "RLSTEP_OUTER_TEST"
-"""Set with it: the test of pytest that was running already, which no test of the audited command is."""
+"""The variable that names the test of pytest which was running already when the command was started; no test of the command is
+that one."""
 
 
 AS_RELEASE = "RLSTEP_AS_RELEASE"

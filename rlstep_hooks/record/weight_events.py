@@ -55,10 +55,10 @@ class AdapterUsed(Event, frozen=True, kw_only=True, gc=False, tag="adapter_used"
     engine: str
     requests: int
     bound: int
-    """Requests among these that ran with an adapter."""
+    """How many of these requests ran with an adapter."""
     parts: int | None = None
     """Layers that the latest adapter changes; None if that was not looked at."""
     matched: int = 0
-    """Layers of the engine that found their part in it."""
+    """How many layers of the engine found their part in the adapter."""
     empty: int = 0
-    """Layers among these that hold zeros in its place."""
+    """How many of these layers hold zeros in the place of their part."""

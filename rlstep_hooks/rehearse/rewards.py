@@ -100,7 +100,7 @@ class Watched:
 
     @contextmanager
     def calling(self, call: Call) -> Iterator[None]:
-        """The call itself: what it raises is said, and passes."""
+        """Hold one call of the function: what it raises is said, and passes on."""
         try:
             yield
         except Exception as error:
@@ -223,7 +223,7 @@ class Watched:
 
 @contextmanager
 def timed() -> Iterator[Callable[[], float]]:
-    """Seconds since it was entered."""
+    """Give a function that counts the seconds since this context was entered."""
     began = time.monotonic()
     yield lambda: time.monotonic() - began
 

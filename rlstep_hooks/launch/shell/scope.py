@@ -63,9 +63,9 @@ class Scope:
         self.folder: str | None = os.getcwd()
         """Where the script is at this point; None if that depends on the machine."""
         self.assigning: set[tuple[str, int]] = set()
-        """Where `${NAME:=word}` stands: source and byte."""
+        """Places at which `${NAME:=word}` stands: source and byte."""
         self.placeholders: dict[tuple[str, int], str] = {}
-        """Where `<YOUR-PATH>` stands, which a reader is to replace: source and byte -> its text."""
+        """Places at which the likes of `<YOUR-PATH>` stand, which a reader is to replace: source and byte -> its text."""
 
     def place(self, node: Node) -> Place:
         """Where a node begins in the script."""

@@ -46,8 +46,9 @@ class ShardedTensor:
         )
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
-        """As `ParameterPlaces.watch_local`. Gradients arrive at another leaf, the unsharded parameter: it is made by the first
-        all-gather, kept, and stands in the place of the DTensor while its module's forward runs (_fsdp_param.py 2.13.0:630, 745)."""
+        """Do what `ParameterPlaces.watch_local` documents. Gradients arrive at another leaf, the unsharded parameter: it is made
+        by the first all-gather, kept, and stands in the place of the DTensor while its module's forward runs (_fsdp_param.py
+        2.13.0:630, 745)."""
         hooked: dict[int, Callable[[], None]] = {}
 
         def begins(module: Any, attribute: str) -> None:
@@ -70,7 +71,7 @@ class ShardedTensor:
         return remove
 
     def place_of(self, element: int) -> Place | None:
-        """As `ParameterPlaces.place_of`."""
+        """Do what `ParameterPlaces.place_of` documents."""
         at, stride = 0, 1
         for size, local, offset in zip(
             reversed(self._shape), reversed(self._local), reversed(self._offset), strict=True

@@ -42,8 +42,8 @@ class FlatPart:
         self._start = start
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
-        """As `ParameterPlaces.watch_local`. In forward and backward the flat parameter is whole, and its gradient arrives before FSDP's
-        own hook, which stands at what accumulates it (_runtime_utils.py 2.13.0:701, 1470)."""
+        """Do what `ParameterPlaces.watch_local` documents. In forward and backward the flat parameter is whole, and its gradient
+        arrives before FSDP's own hook, which stands at what accumulates it (_runtime_utils.py 2.13.0:701, 1470)."""
 
         def see_part(gradient: Tensor) -> None:
             see(gradient.reshape(-1).narrow(0, self._start, self.numel))
@@ -51,7 +51,7 @@ class FlatPart:
         return first_hook(self._flat, see_part)
 
     def place_of(self, element: int) -> Place | None:
-        """As `ParameterPlaces.place_of`."""
+        """Do what `ParameterPlaces.place_of` documents."""
         shard = self._flat._shard_param_infos[self._number]
         if not shard.in_shard or not shard.intra_param_start_idx <= element <= shard.intra_param_end_idx:
             return None

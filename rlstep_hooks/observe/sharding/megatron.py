@@ -40,7 +40,7 @@ class WrappedParameter:
         self._optimizer = optimizer
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
-        """As `ParameterPlaces.watch_local`.
+        """Do what `ParameterPlaces.watch_local` documents.
 
         The wrapper adds `param.grad` to `param.main_grad` in a hook of what accumulates the gradient, and starts the reduction there
         (distributed_data_parallel.py 0.16.1:340, 438). Hooks of the parameter itself run before that.
@@ -48,7 +48,7 @@ class WrappedParameter:
         return first_hook(self._tensor, see)
 
     def place_of(self, element: int) -> Place | None:
-        """As `ParameterPlaces.place_of`."""
+        """Do what `ParameterPlaces.place_of` documents."""
         inner, tensor = self._optimizer, self._tensor
         if inner is None:
             return None

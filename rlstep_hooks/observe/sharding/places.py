@@ -23,7 +23,7 @@ class ParameterPlaces(Protocol):
     """The places of one trainable parameter on this rank."""
 
     name: str
-    """As the unwrapped model names it; the same on all ranks."""
+    """The name of the parameter in the unwrapped model, which is the same on all ranks."""
     numel: int
     """Elements of the whole parameter, before any sharding."""
 

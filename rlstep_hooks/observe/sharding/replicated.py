@@ -37,12 +37,12 @@ class WholeParameter:
         self._tensor = tensor
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
-        """As `ParameterPlaces.watch_local`. A hook of the tensor runs before the gradient is accumulated; DDP reduces in a hook of what
-        accumulates it (torch/csrc/distributed/c10d/reducer.cpp 2.13.0), so it comes later."""
+        """Do what `ParameterPlaces.watch_local` documents. A hook of the tensor runs before the gradient is accumulated; DDP
+        reduces in a hook of what accumulates it (torch/csrc/distributed/c10d/reducer.cpp 2.13.0), so it comes later."""
         return first_hook(self._tensor, see)
 
     def place_of(self, element: int) -> Place:
-        """As `ParameterPlaces.place_of`."""
+        """Do what `ParameterPlaces.place_of` documents."""
         return Place(self._tensor, element)
 
 

@@ -41,11 +41,11 @@ class Answer:
     failed: str = ""
     """What the function raised, as a traceback ends, or what became of the process; empty if it gave rewards."""
     hung: float = 0.0
-    """Seconds after which it was ended without an answer; 0 if it was not."""
+    """Seconds after which the question was ended without an answer; 0 if it was not ended."""
 
     @property
     def answered(self) -> bool:
-        """Whether it gave rewards."""
+        """Whether the function gave rewards."""
         return not self.failed and not self.hung
 
 
@@ -67,7 +67,7 @@ def is_asked() -> bool:
 
 
 def answers(questions: Sequence[Question], limits: Limits) -> list[Answer | None]:
-    """Ask in one process of its own, in this order.
+    """Ask questions in their order, in one process of its own.
 
     Returns:
         An answer for each question; None for one that was not asked, because the process had hung or ended or time was over.

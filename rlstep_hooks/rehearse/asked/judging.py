@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Level = Literal["problem", "warning"]
 _SLACK = 0.1
-"""Of what a right answer gets above a wrong one."""
+"""A share of what a right answer gets above a wrong one: differences below it are let pass."""
 _NO_ANSWER = ("without an answer", "the prompt", "rare")
 
 
@@ -41,16 +41,17 @@ class Batch:
     """What the function gave to the framework's own batch, asked again."""
 
     again: Sequence[Rewards]
-    """As it is, several times."""
+    """The rewards of the batch as it is, asked for several times."""
     reversed: Rewards | None = None
-    """In the reverse order, put back into the batch's own; None where the framework calls with one completion."""
+    """The rewards of the batch asked for in reverse order, put back into the batch's own; None where the framework calls with one
+    completion."""
     alone: Mapping[int, Answer] | None = None
     """Place -> the answer to that completion alone; None where the framework calls with one completion."""
     completions: Sequence[str] = ()
 
     @property
     def is_random(self) -> bool:
-        """Whether it gives the same batch other rewards: legal, and then values cannot be compared."""
+        """Whether the function gives the same batch other rewards each time: legal, and then values cannot be compared."""
         return any(not _all_close(self.again[0], other) for other in self.again[1:])
 
     @property

@@ -120,7 +120,7 @@ def _refusal(answer: Answer | None) -> str:
 
 
 def _asked_about(subjects: Sequence[Subject], texts: Sequence[Witness], limits: Limits) -> dict[Witness, Answer]:
-    """Ask about all of these, as many at a time as the framework does; about each alone where that fails."""
+    """Ask the function about all texts, as many at a time as the framework does; about each alone where that fails."""
     found: dict[Witness, Answer] = {}
     again: list[Witness] = []
     for chunk, answer in zip(chunks := list(_chunks(subjects, texts)), _in_turn(subjects, chunks, limits), strict=True):

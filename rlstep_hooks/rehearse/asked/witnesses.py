@@ -75,10 +75,10 @@ class Witness:
     text: str
     kind: Kind
     told: str
-    """What it is, in words: "an empty completion"."""
+    """What the completion is, in words: "an empty completion"."""
     form: tuple[str, str, int] = ("", "", 0)
-    """For a text that gives an answer its form, the name of the value, and which reading of it. A right and a wrong text that are alike
-    in these can be compared."""
+    """The form of the answer that the text gives, the name of its value, and which reading of the value it is. A right and a
+    wrong text that are alike in these can be compared."""
 
 
 def witnesses(rows: Sequence[Row], *, longest: int, forms: Sequence[str] = ()) -> list[Witness]:
