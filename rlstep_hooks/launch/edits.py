@@ -30,7 +30,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     """Line of the file or word of the command, counted from 1."""
     before: str
-    """Empty where the line or word is new."""
+    """The line or word before the edit; empty where it is new."""
     after: str
     """What stands in the place of the line or word: for a word one word or two, empty if the word goes."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = "checkpoints"
-"""Below the folder of records."""
+"""The name of the folder, below the folder of records."""
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -29,7 +29,7 @@ HELD = 1 << 20
 """Numbers of micro-batches that are held at most before they are compared, so that memory stays constant."""
 
 _LEAST = 1e-12
-"""Is added to each rounding, for gradients of 0."""
+"""What is added to each rounding, for gradients of 0."""
 
 Settings = TypeVar("Settings", bound=Any)
 """A dataclass with the fields `clip` and `value_clip`, each None or infinite without one, and `value`, the weight of that term."""

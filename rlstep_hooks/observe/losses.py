@@ -82,7 +82,7 @@ class Term:
     """A part of a loss."""
 
     of: Tensor
-    """(B, T)."""
+    """What the term adds up, (B, T)."""
     aggregation: Aggregation
     weight: float = 1.0
     sizes: Tensor | None = None

@@ -127,7 +127,7 @@ class PolicyTensors:
         self._read: weakref.ref[Any] | None = None
         """The policy whose names are known."""
         self._policy: Any = None
-        """While a sync goes on."""
+        """The policy, while a sync goes on."""
         self._names: dict[str, str] = {}
         """The name under which a tensor is handed over -> its name in the policy."""
         self._tensors: int | None = None

@@ -58,12 +58,12 @@ class _Held:
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
-        """By signal: the handler that was there before, as long as ours stands in its place."""
+        """The handler that was there before, by signal, as long as ours stands in its place."""
         self._came: list[int] = []
         """Signals that came and were not delivered, each once."""
         self._given_up = False
         self._ours: Callable[[int, Any], None] = self._note
-        """One object, by which it is recognised."""
+        """Our handler as one object, by which it is recognised."""
 
     def begin(self) -> None:
         """Put our handler in the place of those that may end what runs."""

@@ -61,7 +61,7 @@ class Recorder:
         """Events that are not judged yet."""
         self._unwritten: list[AnyEvent] = []
         self._written = -QUICK
-        """When something was written last."""
+        """When events were written last."""
         self._joined: list[AnyEvent] = []
         """Events that are written with the next one."""
         self.ledger = ledger
@@ -198,7 +198,8 @@ class Recorder:
         return report
 
     def _say_what_is_lost(self) -> None:
-        """Where recording stopped, try once more at the end: a full disk may have room by now for the reason and the end."""
+        """Try once more to write at the end, where recording had stopped: a full disk may have room by now for the reason and the
+        end."""
         if not self._lost:
             return
         try:
@@ -241,4 +242,4 @@ _STRUCTURE: dict[type, Callable[[Any], bytes]] = {
 """The part of an event that is the same on all data-parallel ranks of a healthy run."""
 _CARRY_DIGEST: frozenset[type] = frozenset({RunEnded})
 _CARRY_DIGEST_AMONG_OTHERS: frozenset[type] = frozenset({Rollout, RunEnded})
-"""With several ranks, every rollout carries the checksum, so that they can be compared there."""
+"""Events that carry the checksum where there are several ranks: every rollout does, so that ranks can be compared there."""

@@ -17,7 +17,7 @@ KEY = "rlstep-problem:"
 
 
 def gate_text(gate: Gate) -> str:
-    """For the terminal."""
+    """Write the outcome of a gate for the terminal."""
     lines: list[str] = []
     for problem in gate.problems:
         lines += [f"{_head(problem)}", str(problem.finding), f"  key: {problem.key}", ""]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def junit(checked: Sequence[Checked], *, strict: bool) -> str:
-    """One suite.
+    """Write checked files as one suite of JUnit's XML.
 
     Args:
         checked: The files.

@@ -34,9 +34,9 @@ class UnusedSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     value: Any
     no_effect: bool
-    """Whether it is known that the schedule does not depend on it; otherwise nobody looked at it."""
+    """Whether the schedule is known not to depend on the setting; otherwise nobody has looked."""
     place: str
-    """Where it is written: "run.sh:12:5", "argument 3 of the command"."""
+    """The place where the setting is written: "run.sh:12:5", "argument 3 of the command"."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     accepted: bool
     """Whether the framework would start training with this launch, as far as the plan can say."""
     framework: str = ""
-    """As people write it; empty if the launch could not be read."""
+    """The framework's name as people write it; empty if the launch could not be read."""
     version: str = ""
     """Release whose formulas were used."""
     source: str = ""
@@ -100,7 +100,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepReading, ...] = ()
     """A number of steps read in every unit (`--steps N`; else those that the framework counts in this run)."""
     fixes: tuple[Fixed, ...] = ()
-    """With `--fix`: what mends each finding."""
+    """What mends each finding, where `--fix` asked for it."""
     error: Failure | None = None
     """Why there is no plan at all; null if there is one."""
 

@@ -23,7 +23,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     launch: str
     """The launch command, or the paper's numbers for the system `paper`."""
     source: str
-    """Where the numbers stand."""
+    """The public place where the numbers stand."""
     remark: str = ""
     """What is easily misread, or not certain."""
     framework: str | None = None

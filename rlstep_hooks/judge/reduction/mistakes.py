@@ -48,7 +48,7 @@ class Mistake(NamedTuple):
     rank: int | None = None
     """The rank at fault, where a single one is."""
     variant: str = ""
-    """Equal for mistakes that are one fault."""
+    """The name of the fault, which is equal for mistakes that are one fault."""
     grows: float = 1.0
     """How many times larger the roundings of the mistaken gradient are than those of the mean."""
     why: str = ""

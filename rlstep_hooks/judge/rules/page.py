@@ -27,7 +27,7 @@ class Section(msgspec.Struct, frozen=True):
     """One section of a page."""
 
     heading: str
-    """Empty for what stands above the first heading."""
+    """The heading of the section; empty for what stands above the first heading."""
     text: str
     """The text as it was written, without its indentation."""
 

@@ -23,7 +23,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: MomentKind
     words: str
-    """What it is, for people who cannot see the picture."""
+    """What the event is, for people who cannot see the picture."""
     label: str = ""
     """What stands in the picture."""
     lag: int | None = None
@@ -41,7 +41,7 @@ class Stretch(msgspec.Struct, frozen=True):
     """A stretch of one rollout: what comes with the rollout, the micro-batches of one update, or what follows the last update."""
 
     number: int
-    """Counts the stretches of its rollout from 0."""
+    """The number of the stretch in its rollout, from 0."""
     observed: tuple[Moment, ...]
     planned: tuple[Moment, ...] = ()
     missing: tuple[Moment, ...] = ()
@@ -54,7 +54,7 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     number: int | None
     """Counts training rollouts from 0; None for what came before the first."""
     stretches: tuple[Stretch, ...]
-    """All of them, or of a long rollout only the first, the last, and those around the first difference."""
+    """All stretches of the rollout; of a long rollout only the first, the last, and those around the first difference."""
     stretches_in_all: int
     differs: bool = False
     cut_short: bool = False
@@ -136,9 +136,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     started: str
-    """UTC."""
+    """When the process began to record, in UTC."""
     size: int
-    """Bytes of its record."""
+    """Bytes of the process's record."""
     problem: str = ""
 
 

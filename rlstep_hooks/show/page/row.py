@@ -55,13 +55,13 @@ class Row:
         self.updates = 0
         """Updates that were applied to the policy."""
         self.differs = False
-        """Whether something in it was not as planned."""
+        """Whether something in the rollout was not as planned."""
         self.cut_short = False
         """Whether the next rollout came before all that was planned for this one."""
         self._position = position
         self._problem = problem
         self._raw: list[OrderedEvent] = []
-        """The latest events."""
+        """The latest events of the rollout, which are not moments yet."""
         self._expected: dict[int, str] = {}
         """What was expected instead of some of the latest events, by their position in `_raw`."""
         self._moments: _Moments | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.deviations import Evidence
 
 OFFLOAD = "offload"
-"""As `Deployment` calls an optimizer that is offloaded."""
+"""What `Deployment` calls a run whose optimizer is offloaded."""
 
 
 class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,26 +26,26 @@ class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     since: str
-    """First release that has it."""
+    """The first release that has the fault."""
     fixed_in: str | None
-    """First release without it; None if all later ones have it."""
+    """The first release without the fault; None if all later ones have it."""
     stage: str
-    """The stage of ZeRO that has it, as `Deployment` calls it."""
+    """The stage of ZeRO that has the fault, by `Deployment`'s name for it."""
     offload: bool | None = None
-    """Whether the optimizer is offloaded where it has it; None if that does not matter."""
+    """Whether the fault needs an optimizer that is offloaded, or one that is not; None if that does not matter."""
     reduced: bool = False
     """Whether only weights in 16 bits have it."""
     microbatches: int = 1
-    """Micro-batches of an update from which on it has it."""
+    """The fewest micro-batches of an update with which the fault shows."""
     document: str
     code: str
     evidence: str
     workaround: str
     codes: frozenset[str]
-    """Codes of the rules whose findings it explains."""
+    """Codes of the rules whose findings the fault explains."""
 
     def in_release(self, release: str) -> bool:
-        """Whether a release has it; not where it is not known, or no release."""
+        """Whether a release has the fault; False for a text that names no release."""
         try:
             version = Version(release)
         except InvalidVersion:
@@ -54,7 +54,7 @@ class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """The runs that have it, in words."""
+        """The runs that have the fault, in words."""
         parts = [self.stage]
         if self.offload is not None:
             parts.append("with offload of the optimizer" if self.offload else "without offload of the optimizer")
@@ -65,7 +65,7 @@ class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
     def concerns(
         self, release: str, deployment: Collection[str], *, reduced: bool, microbatches: int | None = None
     ) -> bool:
-        """Whether a run has it.
+        """Whether a run has the fault.
 
         Args:
             release: Of DeepSpeed; empty where it is not known.

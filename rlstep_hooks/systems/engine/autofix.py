@@ -52,10 +52,10 @@ _MOST_FIRST = 8
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Another value of one setting, or another name."""
+    """A change of one setting: another value, or another name."""
 
     setting: Setting
-    """As the launch has it, or with the default's value and no place."""
+    """The setting as the launch has it, or with the default's value and no place."""
     name: str
     """The name that the changed launch gives; another one if the setting was misspelt."""
     after: Any
@@ -208,7 +208,7 @@ class _Search:
     # Whether a change mends.
 
     def _first(self, several: Iterable[tuple[Change, ...]]) -> list[Mend]:
-        """The first changes that mend; and the first that mend and leave nothing to be said, if these are others."""
+        """Find the first changes that mend; and the first that mend and leave nothing to be said, if these are others."""
         found: list[Mend] = []
         for changes in several:
             mends = list(self._tried(changes))

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _GIVEN = ("args", "config")
 _PLACE = 2
-"""Where a trainer takes its configuration, if it is not named: `GRPOTrainer(model, reward_funcs, args)`."""
+"""The place among the arguments at which a trainer takes its configuration, if it is not named: `GRPOTrainer(model, reward_funcs,
+args)`."""
 
 
 class Configured(msgspec.Struct, frozen=True):

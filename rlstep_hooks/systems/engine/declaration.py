@@ -161,9 +161,9 @@ class Beside(msgspec.Struct, frozen=True):
     system: System
     """The declaration with what was read in the place of what a release has."""
     first: str = ""
-    """The first release that has such lines; empty for a system of which one commit was read."""
+    """The first release that has lines like those of the source; empty for a system of which one commit was read."""
     end: str = ""
-    """The first later one that does not."""
+    """The first later release that has not."""
     notes: tuple[Note, ...] = ()
     settings: Mapping[str, Setting] = {}
     """All settings of the program's own configuration with their values there; empty where it was not read."""
@@ -173,9 +173,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """One system; see the module."""
 
     name: str
-    """For `--framework`: lower case, for example "skyrl"."""
+    """The name that `--framework` takes: lower case, for example "skyrl"."""
     title: str
-    """As people write it, for example "SkyRL"."""
+    """The system's name as people write it, for example "SkyRL"."""
     version: str
     """Release or commit whose formulas were read; the default of `--version`."""
     releases: tuple[str, str] | None = None
@@ -226,8 +226,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """What makes counts depend on the run. A count that such a setting concerns is not given as an exact number."""
     notes: tuple[Note, ...] = ()
     facts: dict[str, str] = {}
-    """For rules: `lr_constant`, `lr_warmup` (ticks), `save_every` and `eval_every` (in this framework's steps), `minibatch_unit`,
-    `nominal_updates_per_rollout`, `samples_selected` (samples are left out by their content, not by sizes that do not fit)."""
+    """What rules take from a launch besides its schedule: `lr_constant`, `lr_warmup` (ticks), `save_every` and `eval_every` (in
+    this framework's steps), `minibatch_unit`, `nominal_updates_per_rollout`, `samples_selected` (samples are left out by their
+    content, not by sizes that do not fit)."""
     functions: dict[str, Any] = {}
     shown: tuple[str, ...] | None = None
     """Settings and quantities that the Schedule lists as its settings; None for all settings that are declared with a default."""

@@ -39,11 +39,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     # What the index takes from the declaration, in a system's first entry.
     observed: bool = False
-    """Whether runs of it are observed, and not only planned."""
+    """Whether runs of the system are observed, and not only planned."""
     live: str = ""
-    """`System.live`."""
+    """What `System.live` says."""
     on_import: dict[str, str] = {}
-    """`System.on_import`."""
+    """What `System.on_import` says."""
     deviations: dict[str, str] = {}
     """The system's name in a Schedule -> `System.deviations`."""
 

@@ -23,7 +23,7 @@ class KeyList(msgspec.Struct, frozen=True, dict=True):
     """The settings of each release."""
 
     releases: tuple[str, ...]
-    """Ascending."""
+    """All releases, ascending."""
     keys: dict[str, int]
     """Setting -> bits: bit i is set if `releases[i]` has it."""
 

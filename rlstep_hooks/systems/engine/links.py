@@ -43,7 +43,7 @@ LinkName = Literal[
 ]
 
 NAMES: tuple[LinkName, ...] = get_args(LinkName)
-"""In the order in which they follow each other."""
+"""All links, in the order in which they follow each other in training."""
 
 RULES: dict[LinkName, tuple[str, ...]] = {
     "settings in force": ("RLS101",),
@@ -86,7 +86,7 @@ class Link(msgspec.Struct, frozen=True):
     exists: bool = True
     """Whether runs of this framework have the link at all."""
     often: Cadence = ""
-    """In which cycles of rollouts."""
+    """The cycles of rollouts in which the link is compared."""
     proved: tuple[Deployment, ...] = ()
     """Deployments in which this project's tests train and compare it, besides the system's own. It holds nowhere else."""
 

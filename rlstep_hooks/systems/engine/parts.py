@@ -87,7 +87,7 @@ class Check(msgspec.Struct, frozen=True):
     fix: str
     """The smallest change, with the nearest values that work."""
     when: str
-    """When the user would see it."""
+    """The moment at which the user would see that the launch ends."""
     source: str
     where: str = ""
     """The condition under which the framework makes this check."""
@@ -107,11 +107,12 @@ class Depends(msgspec.Struct, frozen=True, kw_only=True):
     """Settings with which counts depend on the run: no exact number is given for them then."""
 
     on: str
-    """The condition under which they do, an expression."""
+    """The condition under which counts depend on the run, an expression."""
     says: str
     """Why, without a number: "a rollout takes as many batches of the loader as the filter leaves it"."""
     counts: tuple[str, ...]
-    """The quantities; what follows from them is not known either. Empty where `updates_bound` says that the updates are a bound."""
+    """The quantities that depend on the run; what follows from them is not known either. Empty where `updates_bound` says that
+    the updates are a bound."""
     source: str
 
 

@@ -39,7 +39,8 @@ class Commits(msgspec.Struct, frozen=True):
     tagged: dict[str, str]
     """Each release, ascending, with its own commit."""
     between: dict[str, str]
-    """One release or two ("0.15.2 0.16.0") -> the first eight digits of the commits, without a space between them."""
+    """The first eight digits of each commit, without a space between commits, by the one release ("0.15.2") or the two ("0.15.2
+    0.16.0") that it is like or lies between."""
 
     deciding: dict[str, str] = {}
     """Each release, ascending, with the mark of its code that decides a schedule; empty where it is not kept."""

@@ -41,7 +41,7 @@ class Pinned(msgspec.Struct, frozen=True):
 
     version: str
     note: Note
-    """Where it says so."""
+    """The note that says where the checkout names the release."""
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class _Names:
     command: Command
     given: Mapping[str, Setting]
     checked: Mapping[str, Setting]
-    """By the names that are checked: of a file the first part, of a call the keyword."""
+    """Settings by the names that are checked: of a file the first part, of a call the keyword."""
     pinned: Pinned | None = None
     """The release that the checkout installs."""
 
@@ -297,7 +297,7 @@ class _Names:
         )
 
     def _foreign(self, version: str, foreign: Sequence[str], because: str, asked: str | None) -> Finding:
-        """No release has these settings; `because` is how the framework refuses them, or what other program has them.
+        """Say that no release has these settings; `because` is how the framework refuses them, or what other program has them.
 
         An error where nobody says whose numbers are asked for: those of the release may be none of the fork's.
         """

@@ -19,7 +19,7 @@ SHAPES = (
 
 
 ADAPTER_OFF = Note("reference", BASE_MODEL, "reference_source != 'none' and has_adapter(launch)")
-"""For frameworks on PEFT: with an adapter the reference is the model below it. `has_adapter` is one of the functions."""
+"""A note for frameworks on PEFT: with an adapter the reference is the model below it. `has_adapter` is one of the functions."""
 
 
 def has_adapter(launch: Request) -> bool:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.links import Deployment, Link, LinkName
 
 _SPREAD: tuple[Deployment, ...] = ("ZeRO-1", "ZeRO-2", "ZeRO-3", "offload", "LoRA")
-"""Where two ranks of OpenRLHF's trainer are trained, each with its own losses and steps (tests/systems/openrlhf/test_ranks.py)."""
+"""Deployments in which two ranks of OpenRLHF's trainer are trained, each with its own losses and steps
+(tests/systems/openrlhf/test_ranks.py)."""
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(

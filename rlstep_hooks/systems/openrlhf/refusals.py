@@ -209,4 +209,4 @@ CHECKS: tuple[Check | Demand, ...] = (
         where="vllm.num_engines",
     ),
 )
-"""In the order in which a run meets them."""
+"""All refusals, in the order in which a run meets them."""

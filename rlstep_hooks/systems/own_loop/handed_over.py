@@ -24,9 +24,9 @@ class HandedOver:
 
     def __init__(self) -> None:
         self.samples = 0
-        """S."""
+        """The number of samples, S."""
         self.advantages: Tensor | None = None
-        """(S, ...)."""
+        """The advantages, (S, ...)."""
         self._old: Tensor | None = None
         """Old log-probs, (S, ...)."""
         self._rewards: Tensor | None = None
@@ -35,7 +35,7 @@ class HandedOver:
         """(S,), which advantages count; None where all do."""
 
     def begin(self, samples: int) -> None:
-        """Another rollout was sampled."""
+        """Forget the numbers: another rollout was sampled."""
         self.samples = samples
         self.advantages = self._old = self._rewards = self._counted = None
 

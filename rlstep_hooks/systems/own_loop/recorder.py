@@ -112,7 +112,7 @@ class LoopObserver:
             self._steps.attach()
 
     def detach(self) -> None:
-        """Take them off."""
+        """Take all hooks off."""
         self._steps.detach()
         if self._reduction is not None:
             self._reduction.detach()
@@ -271,7 +271,8 @@ class LoopObserver:
     # Micro-batches
 
     def window_begins(self) -> None:
-        """The first backward of an update comes next, or has just begun: what the policy's gradients hold already is left over."""
+        """Begin an update, whose first backward comes next or has just begun: what the policy's gradients hold already is left
+        over."""
         with self._before_guard:
             self._numbers.steps["policy"].begin_window(followed=self.compares_whole)
 

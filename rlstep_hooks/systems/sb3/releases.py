@@ -22,7 +22,7 @@ class Sb3Release(msgspec.Struct, frozen=True):
 
     @property
     def supported(self) -> bool:
-        """Whether its training code was read."""
+        """Whether the training code of the release was read."""
         return FIRST <= Version(Version(self.sb3).base_version) < FIRST_UNSUPPORTED
 
 

@@ -12,8 +12,9 @@ FIRST, FIRST_UNSUPPORTED = (4, 4), (4, 7)
 read (swift/rlhf_trainers/grpo_trainer.py, rollout_mixin.py); 4.6.0 was trained for real (tests/systems/swift)."""
 
 COMPUTED_SINCE = (3, 11)
-"""From this release on old log-probs are computed with every rollout (`_prepare_batch_inputs`; 3.11.3, 3.12.6, 4.0.0 to 4.6.0). Before,
-only if `old_policy()` says so: several passes, or an accumulation that is not a multiple of the generation (3.9.0, 3.10.3)."""
+"""The first release that computes old log-probs with every rollout (`_prepare_batch_inputs`; 3.11.3, 3.12.6, 4.0.0 to 4.6.0).
+Before, only if `old_policy()` says so: several passes, or an accumulation that is not a multiple of the generation (3.9.0,
+3.10.3)."""
 
 
 def installed_swift() -> str | None:

@@ -43,7 +43,7 @@ OF_UPDATES: dict[LinkName, Link] = {
     "optimizer moments": yes("between a replayed step and the next", often="compared"),
     "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
 }
-"""From the loss to the weights: the same in every trainer that inherits these from TRL's."""
+"""The links from the loss to the weights, which are the same in every trainer that inherits these from TRL's."""
 
 _USUAL: tuple[Deployment, ...] = ("DDP", "LoRA")
 _ZERO: tuple[Deployment, ...] = ("ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload")

@@ -77,10 +77,12 @@ MULTIPLIED_FIRST = {
     "critic_micro": "critic.ppo_micro_batch_size_per_gpu or (floor(critic.ppo_micro_batch_size / critic_processes) "
     "if critic.ppo_micro_batch_size else None)",
 }
-"""0.2: the other way round; the micro-batch counts samples."""
+"""0.2: sizes are multiplied by the samples of a prompt first, and divided by the processes then; the micro-batch counts
+samples."""
 
 ENDS_EARLY = "rlstep_hooks.systems.verl.checkout.beside:ends_early"
-"""For declarations whose run leaves its last rollout out: another fork may take their settings over and end otherwise."""
+"""The function that says whether a checkout's run leaves its last rollout out, for declarations of such runs: another fork may
+take their settings over and end otherwise."""
 
 _BY_TOKENS = "unknown('micro-batches are cut by token counts')"
 _NOT_GIVEN = "unknown('the launch gives no micro-batch size')"

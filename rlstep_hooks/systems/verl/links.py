@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.links import Deployment, Link, LinkName
 
 _SHARDED: tuple[Deployment, ...] = ("FSDP1", "FSDP2", "offload", "LoRA")
-"""By verl's own training workers on two ranks (tests/systems/verl/test_engines.py); with FSDP2 in whole runs too."""
+"""Deployments in which verl's own training workers train on two ranks (tests/systems/verl/test_engines.py); with FSDP2 in whole
+runs too."""
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(

@@ -150,4 +150,4 @@ KEYS = Keys(
         "reward_model.overlong_buffer.*",
     ),
 )
-"""Looked at in the trainers and workers of 0.6.1 to 0.9.1."""
+"""Settings that no schedule depends on, looked at in the trainers and workers of 0.6.1 to 0.9.1."""

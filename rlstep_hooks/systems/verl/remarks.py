@@ -88,4 +88,4 @@ FUNCTIONS = {
     "samples_after": _samples_after,
     "loaded_code": _loaded_code,
 }
-"""For the notes."""
+"""The functions that the conditions of the notes may call, by name."""

@@ -19,7 +19,7 @@ class _Packed(NamedTuple):
     module: str
     """The module that holds several."""
     place: int
-    """Which of them this one is, from 0."""
+    """The place of the part among the parts of the joined tensor, from 0."""
     parts: int
 
 

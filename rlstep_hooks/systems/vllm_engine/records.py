@@ -106,7 +106,7 @@ class _Served:
         self._shift = 0
         """What is added to the engine's own number of a sync."""
         self._latest = -1
-        """The latest sync of this run that was told of."""
+        """The number of the latest sync of this run that was told of."""
 
     @property
     def alive(self) -> bool:

@@ -179,7 +179,7 @@ class EngineWeights:
         self._writer.emit(attached)
         self._guard = Guard(self._writer, _DELIVERY)
         self.woken = False
-        """Whether it was woken up and has not generated since."""
+        """Whether the engine was woken up and has not generated since."""
         self.adapted: int | None = None
         """The number under which the latest adapter was delivered; None if none was."""
         self._worker = worker
@@ -198,7 +198,8 @@ class EngineWeights:
         self._writer.cannot(what, why)
 
     def restart(self) -> None:
-        """Another trainer has connected. Both sides read the same tensors of a sync only if they count alike."""
+        """Count syncs anew, because another trainer has connected. Both sides read the same tensors of a sync only if they count
+        alike."""
         self._held.restart()
         self._writer.emit(self._attached)
 

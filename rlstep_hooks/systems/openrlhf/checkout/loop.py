@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EPISODES = re.compile(r"range\((?:\w+, )?(?:self\.)?(?:strategy\.)?args\.(?:train\.)?num_episodes\)")
 ROLLOUTS = re.compile(r"(?:enumerate\()?self\.prompts_dataloader\)?|True")
-"""Until 0.9.0 the loader, later until nothing is left of it."""
+"""What the loop of rollouts runs over: until 0.9.0 the loader, later for ever, until nothing is left of the loader."""
 ENDS = ("exhausted", "not rollout_samples", "dynamic_filtering")
 """The loader has no more prompts (0.11: a rollout without samples is none); no plan counts the rollouts of a filter (`Depends`)."""
 _FIT = Shape(epochs=EPISODES, rollouts=ROLLOUTS, trains=("ppo_train", "train_step"), ends=ENDS)

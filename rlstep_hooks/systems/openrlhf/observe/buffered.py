@@ -27,14 +27,15 @@ class Came(msgspec.Struct, frozen=True, gc=False):
     mask: int
     """Checksum of its mask as it is put into a micro-batch."""
     checksums: dict[str, set[int]]
-    """By the argument of the loss: those of other numbers when they came, of all samples that cannot be told apart from it."""
+    """Checksums of the sample's other numbers when they came, by the argument of the loss; of all samples that cannot be told
+    apart from it."""
 
 
 _FOLLOWED: dict[Role, dict[str, str]] = {
     "policy": {"advantages": "advantages"},
     "critic": {"returns": "returns", "old_values": "values"},
 }
-"""By role: argument of the loss -> field of OpenRLHF's `Experience`."""
+"""The field of OpenRLHF's `Experience` that an argument of the loss is taken from, by role and argument."""
 
 
 class BufferedSamples:
@@ -65,7 +66,7 @@ class BufferedSamples:
                 came.setdefault(name, set()).add(checksum_of(getattr(item, of)))
 
     def collated(self, experience: Any, items: Iterable[Any]) -> None:
-        """A micro-batch was put together from these."""
+        """Look at a micro-batch that was put together from items of the buffer."""
         found = []
         for item in items:
             key, log_probs = identity(item)
@@ -99,7 +100,7 @@ class BufferedNumbers:
         self._gaps: list[tuple[float, float, int]] = []
 
     def add(self, experience: Any) -> None:
-        """One part of a rollout, on the CPU."""
+        """Take one part of a rollout, on the CPU."""
         mask = experience.action_mask.bool()
         advantages = experience.advantages[mask]
         self._advantages.append(float(advantages.abs().max()) if advantages.numel() else 0.0)

@@ -39,7 +39,7 @@ _HELD: dict[Role, dict[str, str]] = {
     },
     "critic": {"mask": "action_mask", "targets": "returns", "old values": "values"},
 }
-"""By the trainer that they are for: name -> field of OpenRLHF's `Experience`."""
+"""The field of OpenRLHF's `Experience` that keeps what is carried, by the role whose trainer it is for, and by its name."""
 
 _ANSWERS = {
     "actor_model_group": ("old log-probs", "action_log_probs"),
@@ -156,7 +156,7 @@ class CarriedSamples:
             self._checksums[group] = [[checksum_of(row) for row in part] for part in answers]
 
     def made(self, experiences: list[Any], rollout: int) -> Carried | None:
-        """The answers were put beside their samples."""
+        """Compare answers of models that were put beside their samples."""
         altered, names = dict[str, int](), dict[str, None]()
         for group, parts in self._checksums.items():
             name, field = _ANSWERS[group]

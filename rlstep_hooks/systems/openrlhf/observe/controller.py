@@ -110,7 +110,7 @@ class OpenRlhfController:
         self._waiting: Generated | None = None
         """The rollout that was generated and is trained next."""
         self._served: Carried | None = None
-        """What its prompts were compared with."""
+        """The comparison of the prompts that went to the engines for the latest rollout."""
         self._rollouts = 0
         self._episode = int(states["episode"])
         self._episode_ended = False

@@ -94,7 +94,7 @@ class EngineRecord:
         # can be read once: the model must get its tensors whatever happens here.
         patches.wrap(model, "load_weights", self._around_load)
         self._settings: dict[str, float] = {}
-        """The settings that it sampled with last."""
+        """The settings that the engine sampled with last."""
         self._writer.emit(introduce(process))
         # Nothing is read before the first sync: an engine in sleep mode has no weights then, and reading them would end its process.
         self._held = HeldWeights()

@@ -97,7 +97,7 @@ class SamplingWeights:
         return self._weights.labels(self._group)
 
     def rollout(self, samples: int, index: int) -> Generated:
-        """A call gave these samples."""
+        """Make the event of a rollout from the samples that a call gave."""
         made = samples + len(self._generator._sample_buffer) - self._waited
         share = tuple((label, max(made * count // self._group, 1)) for label, count in self._held)
         # What was sent by an earlier call, and paused since, keeps the settings of its request, whatever an evaluation asked for later.

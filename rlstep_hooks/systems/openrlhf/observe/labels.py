@@ -75,7 +75,7 @@ class EngineWeights:
         self._tails = [Tail(folder / f"{run}.engine{number}.jsonl") for number in range(engines)]
         self._held: list[int | None] = [None] * engines
         self._settings: list[list[dict[str, float]]] = [[] for _ in range(engines)]
-        """For each engine: the settings that it has sampled with since the latest look at its weights."""
+        """The settings that each engine has sampled with since the latest look at its weights."""
         self.trouble = ""
         """Why an engine could not follow its syncs; empty if all could."""
 

@@ -154,7 +154,7 @@ class LossMeter(HeldLosses[_Held]):
         return bool(self._args.actor.aux_loss_coef <= 1e-8)
 
     def backward(self, loss: Any) -> None:
-        """This goes into the backward."""
+        """Take the loss that goes into the backward."""
         opened, self._open = self._open, None
         if opened is None or not isinstance(loss, Tensor):
             return
@@ -196,7 +196,7 @@ class _Arrived(msgspec.Struct):
     whole: float
     """What went into the backward."""
     gradient: Tensor | None
-    """In a row, that of the loss at what the model gave, as it arrived there."""
+    """The gradient of the loss at what the model gave, as it arrived there, in one row."""
 
     @classmethod
     def of(cls, held: _Held, parts: list[Tensor], gradient: Tensor | None) -> _Arrived:
@@ -236,7 +236,8 @@ class _Arrived(msgspec.Struct):
 
 
 def _as_part(given: LossBatch, window: list[LossBatch]) -> LossBatch:
-    """With the divisors that the masks of all micro-batches of an update give (utils/loss_utils.py `_optimizer_step_loss_norm`)."""
+    """Give a batch the divisors that the masks of all micro-batches of its update make (utils/loss_utils.py
+    `_optimizer_step_loss_norm`)."""
     tokens = sum(float(each.mask.sum()) for each in window) / len(window)
     samples = sum(float((each.mask.sum(1) > 0).sum()) for each in window) / len(window)
     return replace(given, tokens=tokens, samples=samples)

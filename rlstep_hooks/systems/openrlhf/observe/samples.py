@@ -22,7 +22,8 @@ REMEMBERED = 256
 """Rollouts whose samples are remembered."""
 
 CANNOT_REPEAT = 50.0
-"""In nats. If the log-probs of a rollout sum to less than minus this, sampling repeats the rollout with a probability below 1e-21."""
+"""If the log-probs of a rollout sum to less than minus this, in nats, sampling repeats the rollout with a probability below
+1e-21."""
 
 WITHIN_GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that compare the samples of a prompt (experience_maker.py:271-277)."""

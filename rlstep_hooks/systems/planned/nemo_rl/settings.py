@@ -76,7 +76,7 @@ _SETTINGS: dict[str, Typed] = {
     "cluster.gpus_per_node": count(1),
     "cluster.num_nodes": count(1),
 }
-"""With the defaults of the configuration that each script reads when none is named."""
+"""The settings of each script, with the defaults of the configuration that it reads when none is named."""
 
 _ONLY = {"grpo": "not ppo", "ppo": "ppo", "value": "ppo"}
 SETTINGS = {

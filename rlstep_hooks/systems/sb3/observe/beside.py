@@ -18,7 +18,7 @@ _BESIDE = (("action_masks",), ("lstm_states", "episode_starts"))
 
 
 def beside_of(samples: Any) -> tuple[str, ...]:
-    """Which of them a mini-batch has."""
+    """Which of the numbers beside the samples a mini-batch has."""
     return next((names for names in _BESIDE if hasattr(samples, names[0])), ())
 
 

@@ -33,7 +33,7 @@ class Settings:
     """The settings of a model that its loss uses when a rollout is trained."""
 
     clip: float | None
-    """None for A2C, which has no ratio."""
+    """The clip range of the ratio; None for A2C, which has no ratio."""
     value_clip: float | None
     normalises: bool
     entropy: float
@@ -164,7 +164,7 @@ class MiniBatch(HiddenLoss[Settings]):
 
 
 def _advantages(settings: Settings, given: Tensor) -> tuple[Tensor, Tensor | float]:
-    """(..., B), those that the surrogate has, and what they were divided by."""
+    """The advantages (..., B) that the surrogate has, and what they were divided by."""
     if not settings.normalises or (given.shape[-1] == 1 and settings.clip is not None):
         return given, 1.0
     deviation = given.std(-1, keepdim=True) + 1e-8

@@ -41,7 +41,7 @@ def own_function(model: Any) -> Any:
 
 
 def due_rate(function: Any, model: Any) -> float:
-    """What it gives for the rollout that is about to be trained.
+    """What the schedule gives for the rollout that is about to be trained.
 
     Called while the first mini-batch is taken, right after `train` has called it for the same progress: what it reads from outside may
     have other values in another rollout.

@@ -38,7 +38,7 @@ class Ended:
     step: int
     environment: int
     reward: float
-    """Before anything was added to it."""
+    """The reward of the episode's last timestep, before anything was added to it."""
     last: Any = None
     """The last observation, where a time limit cut the episode."""
 

@@ -221,7 +221,7 @@ class TrainingWatch:
         return result
 
     def _hand_over(self) -> None:
-        """A mini-batch is trained: its backward comes next, or has begun without anything being cleared."""
+        """Record that a mini-batch is trained: its backward comes next, or has begun without anything being cleared."""
         held, self._samples, self._trained = self._samples, None, None
         assert held is not None  # asked by the caller
         places, samples = held

@@ -35,7 +35,7 @@ class SwiftAdapter(GrpoAdapter):
         return super().refusal(trainer, release)
 
     def plan(self, trainer: Any) -> Schedule:
-        """With ms-swift's own rule for old log-probs."""
+        """Plan a run with ms-swift's own rule for old log-probs."""
         schedule = plan_live(trainer, rows=None, world_size=None)
         assert schedule is not None
         return schedule

@@ -66,7 +66,7 @@ class SwiftBatchAdapter(BatchAdapter):
         return tensors(inputs) if "grpo_batch" in inputs else None
 
     def sums_tokens(self) -> bool:
-        """Not known: how ms-swift counts the tokens of all processes was not looked at."""
+        """Answer that it is not known: how ms-swift counts the tokens of all processes was not looked at."""
         return False
 
     def unobservable(self) -> list[tuple[str, str]]:

@@ -107,7 +107,7 @@ class TrainerAdapter(ABC):
     def observer(
         self, trainer: Any, start: Start, release: TrlRelease, recorder: Recorder, *, interval: float
     ) -> Observer:
-        """Who observes it."""
+        """Make the observer of a trainer."""
 
     @abstractmethod
     def exits(self, trainer: Any) -> list[tuple[Any, str]]:

@@ -25,7 +25,7 @@ class Backward(msgspec.Struct, gc=False):
     over: bool = False
     """Whether the training step has ended: what has not arrived does not come."""
     divisor: int | None = None
-    """By what the documented factor of the loss is divided; None where a gradient scaler multiplies it by its own."""
+    """What the documented factor of the loss is divided by; None where a gradient scaler multiplies it by its own."""
     at_loss: Tensor | None = None
     """(), what arrived at the loss."""
     at_log_probs: Tensor | None = None

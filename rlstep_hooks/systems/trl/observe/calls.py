@@ -52,7 +52,7 @@ class Generation:
     def __init__(self) -> None:
         self.calls: list[LogProbCall] = []
         self.forwards: ForwardWatch | None = None
-        """None where forwards of the policy cannot be counted."""
+        """Counts the policy's forwards; None where these cannot be counted."""
         self.sampling_weights: tuple[Tensor, Tensor] | None = None
         """Probed weights that the policy generates with, and those that the update before had left."""
         self.logits: KeptLogits | None = None

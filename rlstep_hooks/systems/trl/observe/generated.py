@@ -58,7 +58,7 @@ class GeneratedWatch:
         self._sampled_log_probs.begin(looks=log_probs)
 
     def drawn(self, index: int) -> Drawn | None:
-        """With which state of the random generator a rollout was drawn, as `RandomWatch` says."""
+        """Say with which state of the random generator a rollout was drawn, as `RandomWatch` does."""
         return self._random.ended(self._trainer.accelerator.device, index)
 
     def log_probs(self, ids: Tensor) -> Tensor | None:

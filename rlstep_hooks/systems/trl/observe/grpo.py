@@ -32,7 +32,7 @@ class GrpoAdapter(TrainerAdapter):
     """How the trainer hands on its data."""
 
     def knows(self, trainer: Any) -> bool:
-        """With a GRPOConfig or RLOOConfig, and the loop of GRPO."""
+        """Whether a trainer has a GRPOConfig or RLOOConfig, and the loop of GRPO."""
         return is_config(trainer.args) and hasattr(trainer, "_generate_and_score_completions")
 
     def refusal(self, trainer: Any, release: TrlRelease) -> str:

@@ -29,7 +29,7 @@ class Trained(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     written: int
     """Writes to `rows` that torch had counted."""
     samples: tuple[SampleRows, ...] | None
-    """None where they cannot be identified."""
+    """The rows of the samples in their rollouts; None where they cannot be identified."""
     rollout: int
     """The rollout of the first sample; -1 where it is not known."""
     sampled: int | None

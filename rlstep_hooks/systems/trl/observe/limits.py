@@ -20,8 +20,8 @@ _HIDES = {
     "training_step": "samples",
     "prediction_step": "samples",
 }
-"""By method: the topic that an override of it hides, as nobody knows what it does. Overrides of the loss hide its formula
-(`uncovered_loss`)."""
+"""The topic that an override of a method hides, by the name of the method: nobody knows what the override does. Overrides of the
+loss hide its formula (`uncovered_loss`)."""
 
 _READ = {
     "DPPOTrainer": ("_generate_and_score_completions",),

@@ -41,7 +41,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     advantages: Tensor
-    """(B,), or (B, T)."""
+    """The advantages, (B,) or (B, T)."""
     mask: Tensor
     """(B, T), 1 on tokens that count."""
     gap: Tensor | None
@@ -53,7 +53,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     counted: tuple[MaskRule, Tensor, Tensor] | None = None
     """What decides which tokens count, the completions' tokens and their mask, each (B, T); None where they are not compared."""
     reference: ReferenceLook | None = None
-    """None where the reference was not looked at."""
+    """The look at the reference; None where there was none."""
     penalty_gap: Tensor | None = None
     """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
     misplaced: Tensor | None = None

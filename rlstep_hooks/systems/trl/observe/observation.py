@@ -39,9 +39,9 @@ class Observation:
     counted: dict[int, Tensor] = dataclasses.field(default_factory=dict)
     """Tokens that the masks of the latest rollouts count, by rollout, where all of them are known."""
     activity: Activity | None = None
-    """None outside training steps and evaluation."""
+    """The training step or evaluation that goes on; None outside of these."""
     generation: Generation | None = None
-    """None while no rollout is made."""
+    """The rollout that is being made; None while there is none."""
 
     def tells_alike(self, cycle: int) -> bool:
         """Whether equal completions of this cycle of rollouts are looked for.

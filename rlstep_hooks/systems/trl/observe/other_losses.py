@@ -26,7 +26,7 @@ _DIVISORS = {
 
 
 def mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, LossSettings, LossBatch]]:
-    """Each with its words, and the settings and the batch that give it."""
+    """Give known mistakes, each with its words, and the settings and the batch that give its loss."""
     given = batch.tensors
     log_ratio, period = given.get("log_ratio"), settings.steps_per_generation
     if log_ratio is not None:

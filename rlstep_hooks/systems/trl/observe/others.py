@@ -35,7 +35,7 @@ _REASONS = {
     "ServerDistillationTrainer": _DISTILLATION,
     "XPOTrainer": _PAIRS,
 }
-"""By trainer: what keeps it from being audited. Read in TRL 0.16.1, 0.18.2, 0.24.0, 1.0.0 and 1.16.0."""
+"""What keeps a trainer from being audited, by the name of its class. Read in TRL 0.16.1, 0.18.2, 0.24.0, 1.0.0 and 1.16.0."""
 
 AUDITED = "GRPOTrainer, RLOOTrainer, their subclasses, PPOTrainer, and AsyncGRPOTrainer of 1.16"
 

@@ -33,8 +33,8 @@ def reduction_of(trainer: Any) -> Reduction:
 
 
 def _other_parallelism(accelerator: Any) -> str:
-    """By what else than data accelerate spreads work over ranks, in a word or two; empty where by data alone
-    (parallelism_config.py 1.15.0: `tp_size`, `cp_size`, `sp_size`; there is none before 1.10)."""
+    """What accelerate spreads over ranks besides data, in a word or two; empty where it spreads data alone (parallelism_config.py
+    1.15.0: `tp_size`, `cp_size`, `sp_size`; there is none before 1.10)."""
     config = getattr(accelerator, "parallelism_config", None)
     kinds = {"tensor": "tp_size", "context": "cp_size", "sequence": "sp_size"}
     return " and ".join(kind for kind, size in kinds.items() if (getattr(config, size, 1) or 1) > 1)

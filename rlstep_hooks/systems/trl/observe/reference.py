@@ -41,9 +41,9 @@ class ReferenceLook(msgspec.Struct, frozen=True):
 
     now: Tensor
     known: Tensor
-    """What they were when training began, or after the latest sync."""
+    """The same weights when training began, or after the latest sync."""
     shared: bool
-    """Whether they are the policy's own tensors."""
+    """Whether the reference's tensors are the policy's own."""
     written: int | None
     """Probed tensors that torch saw written to in place since the look before; None where that is not known."""
 
@@ -78,7 +78,7 @@ class _Sync(msgspec.Struct, frozen=True, gc=False):
     """The share of the policy in the mix."""
 
     def compare(self) -> Tensor:
-        """As `SyncSource` says, float32."""
+        """Give the vector that `SyncSource` describes, float32."""
         known, now, policy = (of.double() for of in (self.known, self.now, self.policy))
         once = torch.lerp(known, policy, self.share)
         mixes = once, known, torch.lerp(once, policy, self.share), torch.lerp(policy, known, self.share), policy

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call
 
 LAST_LOG = "total_flos"
-"""In the logs that transformers writes once when training is over, and in no others (`Trainer.log(metrics)` after the loop, 4.51,
-4.57, 5.23). `train_runtime` is in every log of a run with `include_num_input_tokens_seen`."""
+"""A name in the logs that transformers writes once when training is over, and in no others (`Trainer.log(metrics)` after the
+loop, 4.51, 4.57, 5.23). `train_runtime` is in every log of a run with `include_num_input_tokens_seen`."""
 
 
 class TrackerLogs:

@@ -49,8 +49,8 @@ class TurnsWatch:
         self._why_not = _why_not(trainer, version, engine=engine) if self._several else ""
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        """Of each call the prompts, the mask of their tokens, the prompts with completions, and the log-probs with which these were
-        drawn, nan where they are not known."""
+        """What each call had and gave: the prompts, the mask of their tokens, the prompts with completions, and the log-probs
+        with which these were drawn, nan where they are not known."""
         self._draws: SampledLogProbs | None = None
         """Takes the log-probs of the tokens of one call, where a rollout function hands over its own."""
         self._takes_draws = False
@@ -184,19 +184,19 @@ class JoinedTurns(msgspec.Struct, frozen=True):
 
     index: int
     shapes: tuple[tuple[int, int], ...]
-    """Of prompts, their mask, completions, their mask, what is trained of them, their log-probs; then of each call prompts, mask,
-    sequences, log-probs."""
+    """Shapes of the tensors in the order in which they follow each other: prompts, their mask, completions, their mask, what is
+    trained of them, their log-probs; then of each call prompts, mask, sequences, log-probs."""
     rule: RowRule
     ends: frozenset[int]
     """Tokens that end a turn."""
     compares: bool = False
     """Whether the loss gets log-probs of the sampling."""
     handed: list[list[float]] | None = None
-    """Those that a rollout function handed over."""
+    """The log-probs that a rollout function handed over."""
 
     @property
     def of(self) -> Values:
-        """They are fields of a rollout."""
+        """The class of values whose fields the numbers are: those of a rollout."""
         return RolloutValues
 
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:

@@ -65,7 +65,7 @@ class UpdateObserver:
         self._norm_before_clip: Tensor | None = None
         """What the clip of this update returned."""
         self._inner: EngineFollower | None = None
-        """What the engine's optimizer does within them."""
+        """Follows what the engine's optimizer does within the engine's steps."""
         self._engine: EngineSteps | None = None
         """Steps of DeepSpeed's engine; None where the loop steps a torch optimizer."""
         self._own_scaler = getattr(trainer.accelerator, "scaler", None)
@@ -296,7 +296,7 @@ class UpdateObserver:
             self.steps.see_frozen(sum(not tensor.requires_grad for tensor in self._trained))
 
     def trained_microbatch(self) -> None:
-        """One more micro-batch accumulates."""
+        """Count one more micro-batch of the window."""
         self._microbatches += 1
         if self.follows_microbatch and is_compared_whole(self._windows // self._per_cycle):
             self.steps.gradients_made()

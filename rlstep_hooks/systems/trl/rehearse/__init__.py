@@ -17,7 +17,7 @@ _HERE = f"{__name__}.trainer"
 
 
 def _checkpoint(trained: Mapping[str, Any]) -> tuple[str, str]:
-    """The last one before the end, so that something is left to train."""
+    """The last checkpoint before the end, so that something is left to train."""
     if not trained["saves"]:
         return "", 'the launch keeps no checkpoints (save_strategy "no")'
     folders = sorted(Path(trained["output"]).glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))

@@ -27,7 +27,7 @@ class AsyncGrpoAdapter(TrainerAdapter):
     stops = True
 
     def knows(self, trainer: Any) -> bool:
-        """With an AsyncGRPOConfig; its queue comes later in its constructor."""
+        """Whether a trainer has an AsyncGRPOConfig; the queue comes later in the trainer's constructor."""
         return is_config(trainer.args)
 
     def refusal(self, trainer: Any, release: TrlRelease) -> str:

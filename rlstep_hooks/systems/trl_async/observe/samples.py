@@ -29,7 +29,7 @@ class Trained(msgspec.Struct, frozen=True):
     """The samples of one micro-batch of this process, in the order of its row."""
 
     samples: tuple[Taken | None, ...]
-    """None for one that nobody took from the queue."""
+    """The samples; None stands for one that nobody took from the queue."""
     lost: int
     """Samples taken before one of these that were neither dropped for their age nor put into a micro-batch."""
 

@@ -46,7 +46,7 @@ class AsyncObserver(Observer):
         self._synced: dict[int, int] = {}
         """The trainer's number for the weights of a sync -> updates that were made then."""
         self._sync: SyncWatch | None = None
-        """None where the engine's model is not in this process."""
+        """Follows syncs to the engine's model; None where that is not in this process."""
         self._rollouts = self.updates.version
         self._microbatches = 0
         self._left = 0

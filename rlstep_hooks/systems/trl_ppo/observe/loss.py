@@ -34,7 +34,7 @@ class FollowedLoss(HiddenLoss[Settings]):
 
     temperature: float
     divisor: int
-    """By what the loss is divided before its backward, as documented."""
+    """What the loss is divided by before its backward, as documented."""
     leaves: tuple[str, ...] = ("logits", "values")
 
     def follow(self, logits: Tensor, values: Tensor, tokens: Tensor) -> None:

@@ -31,13 +31,13 @@ class Matched(msgspec.Struct, frozen=True, gc=False):
     """The samples of a micro-batch."""
 
     place: Tensor
-    """(B,), their places in the rollout."""
+    """(B,), the place of each sample in the rollout."""
     tokens: Tensor
-    """(B, T), their responses."""
+    """(B, T), the responses of the samples."""
     new: Tensor
-    """(B, T), their current log-probs."""
+    """(B, T), the current log-probs of the responses."""
     known: Tensor
-    """One truth value: whether the rollout has all of them."""
+    """Whether the rollout has all samples of the micro-batch, as a tensor of one truth value."""
 
 
 class RatioMeter:
@@ -65,7 +65,7 @@ class RatioMeter:
         self._context = 0
         self._losses = HiddenLosses(guard)
         self._microbatch = -1
-        """The latest one."""
+        """The number of the latest micro-batch."""
         self.matched: Matched | None = None
         """The samples of the latest micro-batch; None before the first of a rollout."""
 

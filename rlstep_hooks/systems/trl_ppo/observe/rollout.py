@@ -85,7 +85,7 @@ class Whitening:
     given: Tensor
     """(N, T)."""
     mask: Tensor
-    """(N, T)."""
+    """(N, T), the tokens that the call counted."""
     gave: Tensor
 
 

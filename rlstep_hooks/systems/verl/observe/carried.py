@@ -19,7 +19,7 @@ class Carried:
         self._checksums: dict[Key, int] = {}
 
     def forget(self) -> None:
-        """Another rollout begins, or nothing is compared in it."""
+        """Forget all rows: another rollout begins, or nothing is compared in this one."""
         self._checksums = {}
 
     def keep(self, keys: Sequence[Key] | None, *fields: Sequence[Any] | None) -> None:

@@ -46,7 +46,7 @@ def place_tracking_hook(patches: Patches, tracking: Any) -> None:
 
 
 _controllers: dict[int, VerlController] = {}
-"""By the id of their trainer, for as long as it trains; a process has one trainer."""
+"""The controllers of this process by the id of their trainer, for as long as it trains; a process has one trainer."""
 
 
 _hooked: list[Any] = []

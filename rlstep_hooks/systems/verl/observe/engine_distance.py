@@ -43,7 +43,7 @@ class _Asked(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """As `KeptLogits`: what each cause makes of the log-probs of some tokens."""
+    """Numbers of some tokens, in the shapes of `KeptLogits`: what each cause makes of their log-probs."""
 
     places: tuple[Tensor, Tensor]
     found: tuple[tuple[str, ...], Tensor]

@@ -67,9 +67,9 @@ class LossKind:
     function: str
     """The name of the function in `verl.workers.utils.losses`."""
     fields: tuple[str, ...]
-    """What it takes of what the controller sent."""
+    """Names of what the loss takes from what the controller sent."""
     outputs: tuple[str, ...]
-    """What it takes of the model's output, where that is there; the first always is."""
+    """Names of what the loss takes from the model's output, where that is there; the first always is."""
     read: Callable[[Any], Any]
     """The settings of a live configuration, or a text: why its loss has no formula here."""
     formula: Callable[[Any], Formula[Any]]

@@ -35,7 +35,7 @@ class Sample(msgspec.Struct, frozen=True):
     prompt: str
     """The prompt, which is the same for all samples of a group."""
     tokens: int
-    """Checksum of its prompt's tokens."""
+    """Checksum of the tokens of the sample's prompt."""
     reward: float
     advantage: float
 
@@ -57,10 +57,10 @@ class Spread(msgspec.Struct, frozen=True):
     """How the rewards of one rollout differ; fields as in `Rewarded`."""
 
     reward_mean: float | None = None
-    """With a KL penalty in the rewards, it is part of them."""
+    """The mean reward of the samples; a KL penalty in the rewards is part of it."""
     reward_deviation: float | None = None
     equal_groups: int | None = None
-    """None where the estimator does not compare the samples of a prompt."""
+    """Groups whose samples all have the same reward; None where the estimator does not compare the samples of a prompt."""
 
 
 def spread_of(samples: Sequence[Sample], estimator: str) -> Spread:

@@ -68,7 +68,7 @@ class VerlTrainer:
         self._masks = Carried()
         """The masks of the refresh."""
         self._advantages = Carried()
-        """As they came to this process."""
+        """The advantages as they came to this process."""
         self._targets = Carried()
         """The critic's returns as they came to this process."""
         self._values = Carried()

@@ -38,7 +38,7 @@ def _environment(rehearsal: Rehearsal) -> dict[str, str]:
 
 
 def _checkpoint(trained: Mapping[str, Any]) -> tuple[str, str]:
-    """The first that was written, so that something is left to train."""
+    """The first checkpoint that was written, so that something is left to train."""
     if not trained["saves"]:
         return "", "the launch keeps no checkpoints (trainer.save_freq)"
     if not trained["resumes"]:

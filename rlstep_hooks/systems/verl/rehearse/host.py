@@ -106,7 +106,7 @@ LEFT_OUT: dict[str, tuple[Any, str]] = {
 """Name of a setting -> its value here, and what is said where the launch has another one."""
 
 _SERVED = re.compile(r"search|sandbox|retriev|browser|mcp", re.IGNORECASE)
-"""In the names of tools that ask a server."""
+"""Parts of the names of tools that ask a server."""
 
 
 def is_separate(config: Any) -> bool:

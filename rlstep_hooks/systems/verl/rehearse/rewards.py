@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _QUESTIONS = ("question", "problem", "prompt", "query")
-"""Where rows keep the prompt besides the messages, which verl does not give to a reward function."""
+"""Columns in which rows keep the prompt besides the messages, which verl does not give to a reward function."""
 
 
 def watch_custom(module: Any) -> None:

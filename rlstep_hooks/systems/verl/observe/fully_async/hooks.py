@@ -21,7 +21,7 @@ _STOPS = "TrainingStopException"
 """What ends the loop of training when nothing more comes from the queue (fully_async_trainer.py:42)."""
 
 _patches = Patches()
-"""On the one object of this process."""
+"""Patches on the one object that this process audits."""
 
 _rollouter: Rollouter | None = None
 

@@ -84,7 +84,7 @@ class CpuCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # verl is no
         return {}
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """The tensors, as they come."""
+        """Give the tensors as they come."""
         await self._socket.send_multipart([b"here"])
         while True:
             head, values = await self._socket.recv_multipart()
