@@ -118,7 +118,7 @@ def server_of(root: Path) -> MCPServer:
 
         Args:
             a: A launch command or file.
-            b: Another one; the same one if left out (give version_a and version_b then).
+            b: Another launch command or file; `a` if left out (give version_a and version_b then).
             version_a: The framework's release for a.
             version_b: The framework's release for b.
             rows: Rows of the training set.

@@ -49,7 +49,7 @@ def opened(paths: Iterable[Path], asked: Asked, name: str | None = None) -> Expo
     """Open an export.
 
     Args:
-        paths: Its files, or the folder that they lie in.
+        paths: The files of the export, or the folder that they lie in.
         asked: What the user says of it.
         name: The format; None to recognise it by the first file.
 

@@ -35,7 +35,7 @@ class Tally:
     """One rollout.
 
     Args:
-        number: Its number in the export.
+        number: The number of the rollout in the export.
         ends: Tokens that end a completion; empty where masks are not compared.
     """
 

@@ -57,7 +57,7 @@ def read_schedule(facts: dict[str, Any], name: str = "lr_schedule") -> RateSched
     """The schedule that an observer read from a run; None where it did not, or for a kind that is not covered.
 
     Args:
-        facts: Of the run.
+        facts: The facts of the run.
         name: The fact that has it.
     """
     given = facts.get(name)

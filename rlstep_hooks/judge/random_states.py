@@ -40,7 +40,7 @@ def compare_random_states(
     """Compare the states of all processes, rollout by rollout.
 
     Args:
-        states: By rank, the states of its record.
+        states: The states that the record of each rank has, by rank.
         world_size: Processes of the run.
 
     Returns:

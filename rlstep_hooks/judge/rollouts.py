@@ -15,8 +15,8 @@ def rollout_of(started: RunStarted | None, role: Role, update: int) -> int | Non
 
     Args:
         started: How the run began.
-        role: Whose updates are counted.
-        update: Its index among these.
+        role: The role whose updates are counted.
+        update: The index of the update among these.
     """
     schedule = None if started is None else started.schedule
     plan = schedule.critic if schedule is not None and role == "critic" else schedule

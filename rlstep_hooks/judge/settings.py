@@ -56,7 +56,7 @@ class RunSettings:
     """The settings of one run.
 
     Args:
-        schedule: Its plan; None if it has none.
+        schedule: The plan of the run; None if it has none.
         knobs: What each is called in its framework; without what the framework does not have.
     """
 

@@ -57,7 +57,7 @@ class Silence:
     """One process since its last event.
 
     Attributes:
-        process: Its name, such as "rank 1".
+        process: The name of the process, such as "rank 1".
         last: What it did last; empty if it has only begun.
         rollouts: Rollouts that it has seen.
         updates: Updates of the policy that it has made.
@@ -94,7 +94,7 @@ class Stillness:
     """All processes of a run that is not over.
 
     Attributes:
-        processes: Those without an end.
+        processes: The processes whose records have no end.
         waited_for: The names of those that the others wait for, as far as the records show it: processes that are gone, or that
             have done less than the others.
     """
@@ -119,7 +119,7 @@ def stillness(records: Iterable[Record], now: float) -> Stillness | None:
     """How a run stands still; None if it is over, or all its processes are gone.
 
     Args:
-        records: Of all its processes.
+        records: The records of all processes of the run.
         now: Unix time.
 
     Raises:

@@ -52,8 +52,8 @@ def left_of(report: Report, settings: RunSettings, suspects: Iterable[Suspect], 
 
     Args:
         report: The report of the run.
-        settings: Its settings.
-        suspects: Those of the symptom, the likeliest first among equals.
+        settings: The settings of the run.
+        suspects: The suspects of the symptom, the likeliest first among equals.
         sure: Whether a fault was found that explains it.
     """
     found = [left for suspect in suspects if (left := suspect(report, settings)) is not None]

@@ -74,7 +74,7 @@ def compare_token_counts(counts: Mapping[int, TokenCounts], world_size: int) -> 
     """Compare what the losses of each process were given with the sum over all processes.
 
     Args:
-        counts: By rank, of each process with a record.
+        counts: The counts of each process with a record, by rank.
         world_size: Processes of the run.
 
     Returns:

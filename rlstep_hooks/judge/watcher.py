@@ -20,7 +20,7 @@ class Watcher(Protocol):
 
         Args:
             rank: The trainer's rank.
-            event: Its event.
-            judge: Its judge, which knows how the event matched the plan (`differences`) and where the run stands.
+            event: The event of that process.
+            judge: The judge of that process, which knows how the event matched the plan (`differences`) and where the run stands.
             findings: What the judge found at this event.
         """

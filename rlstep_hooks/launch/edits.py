@@ -47,8 +47,8 @@ def edit_of(
 
     Args:
         setting: The setting as the launch has it; with no place if it is a default.
-        name: Its name afterwards.
-        value: Its value afterwards.
+        name: The name of the setting afterwards.
+        value: The value of the setting afterwards.
         beside: A setting of the launch in whose form and beside which a default is written.
         texts: The files of the launch by their names.
         words: The words of the command.

@@ -33,7 +33,7 @@ class Interpolation:
 
         Args:
             values: All settings by their dotted names, with the defaults.
-            unknown: Those whose values are known only during the run.
+            unknown: The names whose values are known only during the run.
             functions: What the framework registers as resolvers.
             environment: Variables that the launch sets.
         """

@@ -19,7 +19,7 @@ def of_other_size(documented: float, *, ranks: int, microbatches: int) -> Iterat
     Args:
         documented: The documented loss.
         ranks: Processes of the update. The loss is multiplied by their number, because gradients are averaged over them.
-        microbatches: Of its update.
+        microbatches: The number of micro-batches of the update.
     """
     if ranks > 1:
         yield f"not multiplied by the {ranks} ranks", documented / ranks

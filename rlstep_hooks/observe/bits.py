@@ -63,7 +63,7 @@ class SumsOfMoment:
 
         Args:
             tensor: The tensor.
-            part: Of which part of it (`part_of`); None for all.
+            part: The part of the tensor that is summed (`part_of`); None for all.
         """
         at = (tensor.data_ptr(), tensor.numel(), tensor.dtype, part)
         if at not in self._sums:

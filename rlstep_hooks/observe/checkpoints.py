@@ -56,8 +56,8 @@ def restored(now: State, first: State, noted: State | None, *, loads: dict[str, 
     `optimizer_left_out` has the optimizer's steps where the configuration loads the weights without it: a fresh one trains on.
 
     Args:
-        now: When training begins.
-        first: When the model was built, before any checkpoint was loaded.
+        now: The state when training begins.
+        first: The state when the model was built, before any checkpoint was loaded.
         noted: What the checkpoint holds, where it is known.
         loads: Which parts the configuration loads: "model", "optimizer" and "extra", where the learning rate is.
         exact: Whether the weights are of a precision in which every update changes some of them.

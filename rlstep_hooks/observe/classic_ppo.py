@@ -53,7 +53,7 @@ def gradients(
     """The gradients of the documented loss at what the model returned.
 
     Args:
-        settings: Of the loss.
+        settings: The settings of the loss.
         outputs: `logits`, (B, K), the parameters of the policy's distribution, and with a critic `values`, (B,).
         computed: Gives the tensors of the loss from the outputs, which it gets by name.
         mask: (B,), not 0 where a sample counts.

@@ -53,7 +53,7 @@ class Turn:
     """What one sync reads.
 
     Args:
-        number: Of the sync, from 0.
+        number: The number of the sync, from 0.
         tensors: Tensors of the sync before it.
     """
 
@@ -138,10 +138,10 @@ class Reader:
         """The chosen elements of a tensor.
 
         Args:
-            name: Its name in the policy.
+            name: The name of the tensor in the policy.
             tensor: It, or a larger one that holds it.
             elements: How many are read, if it has so many.
-            shape: Its shape, if `tensor` is a larger one.
+            shape: The shape of the policy's tensor, if `tensor` is a larger one.
             row: The row of `tensor` at which it begins.
         """
         valid = tensor.shape if shape is None else shape, row, elements, tensor.device
@@ -331,7 +331,7 @@ class HeldWatch:
     """What one engine holds, sync by sync.
 
     Args:
-        engine: Its name in findings.
+        engine: The name of the engine in findings.
         place: Gives the engine's tensor for a name and a shape of the policy; None where the engine has no such tensor.
     """
 
@@ -356,7 +356,7 @@ class HeldWatch:
         """A sync begins.
 
         Args:
-            number: Its number, where it is known.
+            number: The number of the sync, where it is known.
             ahead: Read now what the engine holds, because it takes its tensors away while it loads: of the tensors of the syncs before,
                 whose names are known. Otherwise they are read when the first tensor arrives: the engine is awake then.
         """

@@ -17,7 +17,7 @@ class ForwardWatch:
 
     Args:
         model: A transformers model.
-        embeddings: Its module whose call is a forward.
+        embeddings: The module of the model whose call is a forward.
     """
 
     def __init__(self, model: Any, embeddings: Any) -> None:

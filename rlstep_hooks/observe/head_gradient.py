@@ -70,7 +70,7 @@ class HeadWatch:
     """Follows some tokens of a forward pass whose log-probs are trained.
 
     Args:
-        temperature: By which logits are divided.
+        temperature: The number that logits are divided by.
         guard: Keeps errors of this class away from the forward and the backward pass.
     """
 

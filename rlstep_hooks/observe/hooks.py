@@ -72,7 +72,7 @@ class Call:
         """The arguments by name, also those that were given at their places.
 
         Args:
-            names: Of all arguments that may be given at a place, in their order.
+            names: The names of all arguments that may be given at a place, in their order.
         """
         return dict(zip(names, self.args, strict=False)) | self.kwargs
 
@@ -89,7 +89,7 @@ class Hooks:
 
     Args:
         recorder: Learns which topics are not observed any more.
-        patches: Where somebody else takes the hooks off, what does so.
+        patches: What takes the hooks off, where somebody else does so.
     """
 
     def __init__(self, recorder: GapRecorder, patches: Patches | None = None) -> None:

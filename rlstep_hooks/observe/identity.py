@@ -56,8 +56,8 @@ class RefreshedSamples:
         """The samples that this trainer trains on, if they are redistributed to trainers after their refresh.
 
         Args:
-            samples: Of each what identifies it, and the checksum of its old log-probs as it was handed over. Where it was refreshed
-                here, the checksum of that moment counts.
+            samples: For each sample what identifies it, and the checksum of its old log-probs as it was handed over. Where it was
+                refreshed here, the checksum of that moment counts.
         """
         dealt = RefreshedSamples(self.number, self.version)
         for key, log_probs in samples:

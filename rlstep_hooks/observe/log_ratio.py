@@ -11,8 +11,8 @@ def log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor
 
     Args:
         new: (B,) or (B, T), log-probs of the current policy.
-        old: The same shape, the denominator of the ratio.
-        mask: The same shape, not 0 where a sample or token counts; None where all do.
+        old: Old log-probs of the same shape, the denominator of the ratio.
+        mask: A mask of the same shape, not 0 where a sample or token counts; None where all do.
     """
     distance = (new.detach().float() - old.to(new.device).float()).abs()
     improbable = new.detach().float().abs()

@@ -149,7 +149,7 @@ class Formula(Generic[Settings]):
         Args:
             batch: What it was computed from.
             loss: What the trainer computed.
-            microbatches: Of its update.
+            microbatches: The number of micro-batches of the update.
             gradient: B * T numbers, what arrived at the leaf; None if it was not followed. It is compared where the value is right.
         """
         expected, one = (float(number) for number in self.value(batch))

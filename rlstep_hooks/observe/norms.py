@@ -16,7 +16,7 @@ def norm_of_gradients(parameters: Iterable[Any]) -> Tensor | None:
     """The norm of the gradients of these parameters, as far as this process holds them.
 
     Args:
-        parameters: Those whose gradients are clipped together. An optimizer may hold only some of them, or others.
+        parameters: The parameters whose gradients are clipped together. An optimizer may hold only some of them, or others.
 
     Returns:
         None where there is no gradient, or torch computes no norm without waiting for the device (before 2.6).

@@ -305,8 +305,8 @@ class OptimizerReplay:
             of: The constants.
             made_so_far: (N, K), steps that each tensor has made.
             weights: (N, P), as gradient and moments.
-            gradient: That of the loss.
-            moments: As the step before left them, by their names in the optimizer.
+            gradient: The gradient of the loss.
+            moments: The moments that the step before left, by their names in the optimizer.
         """
         terms = gradient.abs() + of("adds") * weights.abs()
         gradient = of("sign") * gradient + of("adds") * weights
@@ -371,9 +371,9 @@ class _Factors:
     """The constants of N steps.
 
     Args:
-        constants: Of each step those of each tensor.
+        constants: The constants of each tensor, step by step.
         places: (P,), the tensor of each weight.
-        device: Of the weights.
+        device: The device of the weights.
     """
 
     def __init__(self, constants: list[tuple[Constants, ...]], places: Tensor, device: torch.device) -> None:

@@ -27,7 +27,7 @@ def optimizer_tensors_of(parameters: Iterable[Any], held_by: Iterable[Any]) -> d
 
     Args:
         parameters: The parameters of the trained model.
-        held_by: Those of them whose weights the optimizer has.
+        held_by: The parameters of the model whose weights the optimizer has.
     """
     trainable = {id(parameter) for parameter in parameters if parameter.requires_grad}
     held = {id(parameter) for parameter in held_by}

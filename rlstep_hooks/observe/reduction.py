@@ -55,9 +55,9 @@ class ReductionWatch:
         places: All trained parameters, in an order that is the same on all ranks.
         guard: Contains errors inside the hooks, which stand in the backward pass.
         passes: Backward passes of a usual window.
-        role: Whose gradients they are.
-        reduced_in: As in `GradientParts`.
-        approximate: As in `GradientParts`.
+        role: The role whose gradients are followed.
+        reduced_in: The dtype that `GradientParts.reduced_in` says.
+        approximate: What `GradientParts.approximate` says.
         now: Gives both anew at each update, where they may change.
     """
 
@@ -121,7 +121,7 @@ class ReductionWatch:
         """A torch optimizer is about to step; its gradients are final.
 
         Args:
-            optimizer: Where several steps make one update, the optimizer of this one: only tensors of its groups are read.
+            optimizer: The optimizer of one of several steps that make one update: only tensors of its groups are read.
         """
         stepped = None if optimizer is None else {id(of) for group in optimizer.param_groups for of in group["params"]}
         for of in self._followed:

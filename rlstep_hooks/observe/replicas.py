@@ -52,7 +52,7 @@ class ReplicaWatch:
 
     Args:
         groups: What is looked at.
-        role: Whose it is.
+        role: The role of the model.
         before: What was read of the same model before, and is told with it.
     """
 
@@ -73,7 +73,7 @@ class ReplicaWatch:
 
         Args:
             update: The update that comes next at the beginning and before a step, else the one that was made.
-            moment: When.
+            moment: The moment of the look.
             sums_of: Has the sums of what others have read at this moment.
             part: Which part of each tensor is read, the same one on all ranks; None for all. Buffers are read whole: what they began
                 with is compared too.

@@ -24,8 +24,8 @@ def seed_facts(seed: int | None, generators: Collection[str] = ("torch", "numpy"
     """The fact `seeds` of a run: the configured seed, the generators that were looked at, and those that nobody has seeded.
 
     Args:
-        seed: As configured; with None, or one that numpy does not take, nothing is looked at.
-        generators: Those that the framework seeds.
+        seed: The seed as configured; with None, or one that numpy does not take, nothing is looked at.
+        generators: The generators that the framework seeds.
     """
     if seed is None or not 0 <= seed < SEEDS_OF_PEOPLE:
         return {}

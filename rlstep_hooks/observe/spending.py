@@ -30,7 +30,7 @@ def one_of(costly: float, plain: float, cycle: float, share: float) -> int:
         costly: Seconds that hooks take in a cycle that is recomputed.
         plain: Seconds that they take in another.
         cycle: Seconds of a cycle without hooks.
-        share: Of the time of the run without hooks.
+        share: The share of the time of the run without hooks.
     """
     left = share * cycle - plain
     if left <= 0:

@@ -80,7 +80,7 @@ class _Copied:
     Args:
         tensor: The tensor that the optimizer steps.
         count: Numbers.
-        stride: Their distance.
+        stride: The distance between two copied numbers.
     """
 
     def __init__(self, tensor: Any, count: int, stride: int) -> None:

@@ -56,7 +56,7 @@ class StepFollower:
 
     Args:
         recorder: Is told what cannot be looked at.
-        role: Whose optimizer it is.
+        role: The role whose optimizer is followed.
     """
 
     def __init__(self, recorder: GapRecorder, role: Role = "policy") -> None:

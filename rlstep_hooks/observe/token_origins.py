@@ -155,7 +155,7 @@ def _continues(
     Args:
         asked: The prompt.
         chains: All conversations.
-        taken: Those that go on with another prompt of the same call.
+        taken: The conversations that go on with another prompt of the same call.
         latest: The call in which each spoke last.
         decode: The text of token ids.
     """

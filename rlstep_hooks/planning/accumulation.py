@@ -34,7 +34,7 @@ def carried_lags(microbatches: int, window: int) -> tuple[int, ...]:
     common divisor of window and rollout.
 
     Args:
-        microbatches: Those of one rollout, on one process.
+        microbatches: The micro-batches of one rollout, on one process.
         window: Micro-batches in one update.
     """
     common = math.gcd(microbatches, window)
@@ -50,7 +50,7 @@ def updates_of_run(microbatches: int, window: int, flush: Flush, rollouts: int) 
     """Updates of a whole run.
 
     Args:
-        microbatches: Those of one rollout, on one process.
+        microbatches: The micro-batches of one rollout, on one process.
         window: Micro-batches in one update.
         flush: The rollouts in which every micro-batch is an update.
         rollouts: Number of rollouts of the run.

@@ -18,7 +18,7 @@ def shown(text: str, values: Values, steps: Mapping[str, str]) -> tuple[str, dic
 
     Args:
         text: The expression.
-        values: Where its names have their values.
+        values: What gives the names of the expression their values.
         steps: Names to be replaced by their expressions.
     """
     node = parsed(text)

@@ -63,7 +63,7 @@ def shaped(
     Args:
         said: The value of a quantity, as the declaration states it.
         framework: Name of the framework as people write it.
-        version: Its release.
+        version: The release of the framework.
         rows: Rows of the training set.
         world_size: Data-parallel processes.
         declared: Names of all quantities that the declaration states.

@@ -28,7 +28,7 @@ class RemoteFolder:
     """A remote folder.
 
     Args:
-        url: With its protocol, for example "s3://bucket/runs".
+        url: The address of the folder with its protocol, for example "s3://bucket/runs".
 
     Raises:
         RemoteError: fsspec is not installed, does not know the protocol, or needs another package for it.

@@ -26,7 +26,7 @@ class ControllerRecord:
 
     Args:
         folder: Where all processes of the run record.
-        run: Its name.
+        run: The name of the run.
         deviations_of: The known deviations of the framework.
 
     Raises:

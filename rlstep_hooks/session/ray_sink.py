@@ -95,7 +95,7 @@ class RecordingActor:
         """Append lines to the file of a process.
 
         Args:
-            process: Its name in the run.
+            process: The name of the process in the run.
             writer: Names the process among all that ever had this name.
             lines: Whole lines.
 

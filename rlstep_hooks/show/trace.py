@@ -44,7 +44,7 @@ def write_trace(found: Iterable[Record], report: Report, path: Path) -> int:
 
     Args:
         found: The records of the run's processes.
-        report: Its report, whose findings are marked.
+        report: The report of the run, whose findings are marked.
         path: The file to write; an existing one is replaced.
 
     Returns:

@@ -19,7 +19,7 @@ def arrived(came: Carried, handed: Iterable[Carried], rollout: int | None) -> Ca
     """What came to a trainer, compared with what its controller handed over.
 
     Args:
-        came: As the trainer recorded it.
+        came: What the trainer recorded of the samples that came.
         handed: What the controller handed over of the latest rollouts.
         rollout: Index of the rollout that came; None where it is not known.
 

@@ -64,9 +64,9 @@ def compare_clip(parts: Sequence[GradientParts], joined: Joined, earlier: Earlie
     """Compare what the optimizers use with what came of the reduction.
 
     Args:
-        parts: Those of all ranks, in their order.
-        joined: The same, element by element.
-        earlier: As for `compare`.
+        parts: The parts of all ranks, in the order of ranks.
+        joined: The parts of all ranks, element by element.
+        earlier: The elements of the update before, as `compare` takes them.
 
     Returns:
         How many elements were compared, and what differs.

@@ -70,7 +70,7 @@ def known_mistakes(ranks: int, passes: int) -> Iterator[Mistake]:
     """Mistakes with `ranks` ranks and `passes` backward passes of each, the most specific first.
 
     Args:
-        ranks: At least 2.
+        ranks: The number of ranks, at least 2.
         passes: The largest number of passes of a rank.
     """
     yield Mistake("zeros", lambda of: 0.0, variant="zeros", why="the step uses a gradient of 0", fix=_BOUNDARY)

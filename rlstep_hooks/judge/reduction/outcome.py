@@ -61,7 +61,7 @@ class Reductions:
         """Judge one update.
 
         Args:
-            parts: Those of all ranks, in their order.
+            parts: The parts of all ranks, in the order of ranks.
         """
         role, update = parts[0].role, parts[0].update
         known = joined(parts)

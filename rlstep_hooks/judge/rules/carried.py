@@ -13,9 +13,9 @@ def carried(rule: Rule, event: Carried, name: str, words: str = "") -> None:
     """Let a rule look at what samples hold, if it was compared at two places, and report it if it is not the same.
 
     Args:
-        rule: Whose finding it is; each look counts as a check.
+        rule: The rule that reports; each look counts as a check of it.
         event: The two places.
-        name: Of what the samples hold (`rlstep_hooks.record.values.CARRIED`).
+        name: The name of what the samples hold (`rlstep_hooks.record.values.CARRIED`).
         words: What a finding calls it, if not by that name.
     """
     wrong = event.altered.get(name, 0)

@@ -67,13 +67,13 @@ class ValueRule(Rule):
         """Report a value. What was a warning may become an error by it.
 
         Args:
-            distance: From what was expected, in tolerances.
+            distance: The distance from what was expected, in tolerances.
             known: The known mistake that gives this value to rounding; empty if none does.
             exact: Whether the numbers were compared in float64: a known mistake beside a certain distance is then certain at once.
             tokens: Tokens that the value is of; None if it is not a mean over tokens.
-            degree: As in `fail`, of values that are not certain.
-            beyond: In the place of the rule's own `beyond`, where it compares several kinds of values.
-            fields: Those of `fail`.
+            degree: What `fail` takes by this name, for values that are not certain.
+            beyond: What stands in the place of the rule's own `beyond`, where the rule compares several kinds of values.
+            fields: The other arguments of `fail`.
         """
         certain = distance > (self.beyond[self.progress.precision] if beyond is None else beyond)
         variant = fields.get("variant", "")

@@ -173,7 +173,7 @@ class _Updates:
 
         Args:
             samples: Samples of the rollout.
-            rollout: Its number, from 0.
+            rollout: The number of the rollout, from 0.
             waits: Whether the policy is frozen on this rollout.
             minibatches: Samples of each update of one pass, if the rollout does not have its planned size.
             part: The part of the rollout, from 0; None for all of them.

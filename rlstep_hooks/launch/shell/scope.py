@@ -39,7 +39,7 @@ class Scope:
 
     Args:
         source: The script's name in messages.
-        arguments: Its positional parameters.
+        arguments: The positional parameters of the script.
         given: Values of variables that the user gave (`--set`).
         script: The script's path, `$0`; empty for a text that is no file.
     """

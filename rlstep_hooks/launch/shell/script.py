@@ -73,7 +73,7 @@ def read_text(
     Args:
         text: The text.
         source: The text's name in messages.
-        arguments: Its positional parameters.
+        arguments: The positional parameters of the script.
         given: Values of variables that the user gave (`--set`).
         folder: Where to look for scripts that it calls; None to follow none.
         script: The script's path, `$0`; empty for a text that is no file.

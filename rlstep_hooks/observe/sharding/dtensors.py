@@ -24,7 +24,7 @@ class ShardedTensor:
     """One trained parameter that is a DTensor.
 
     Args:
-        name: As the unwrapped model names it.
+        name: The name that the unwrapped model has for the parameter.
         tensor: The DTensor, as the optimizer has it.
         owners: Modules that have it, each with the attribute.
 

@@ -28,10 +28,10 @@ class FlatPart:
     """One trained parameter within a flat one (torch/distributed/fsdp/_flat_param.py 2.13.0:148-165, 215-330).
 
     Args:
-        name: As the unwrapped model names it.
+        name: The name that the unwrapped model has for the parameter.
         flat: The flat parameter.
-        number: Which of its parameters it is.
-        start: Where it begins in the flat parameter, before that is sharded.
+        number: The place of the parameter among those of the flat one.
+        start: The element at which the parameter begins in the flat one, before that is sharded.
     """
 
     def __init__(self, name: str, flat: Any, number: int, start: int) -> None:

@@ -28,7 +28,7 @@ class WrappedParameter:
     """One trained parameter inside megatron-core's DistributedDataParallel.
 
     Args:
-        name: As the unwrapped model names it.
+        name: The name that the unwrapped model has for the parameter.
         tensor: The parameter.
         optimizer: The optimizer of megatron-core that has it; None if this rank's has no part of it.
     """

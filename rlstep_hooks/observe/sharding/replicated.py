@@ -27,7 +27,7 @@ class WholeParameter:
     """One trained parameter that this rank holds whole.
 
     Args:
-        name: As the unwrapped model names it.
+        name: The name that the unwrapped model has for the parameter.
         tensor: The parameter.
     """
 

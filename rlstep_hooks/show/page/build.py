@@ -50,7 +50,7 @@ def page_of(
     Args:
         report: The report of a recorded run.
         found: The records of its processes.
-        watcher: It has seen how the run was judged for the report.
+        watcher: The watcher that has seen how the run was judged for the report.
         knobs: What settings are called in the run's framework.
     """
     schedule, problem = report.schedule, first_problem(report)

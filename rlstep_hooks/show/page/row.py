@@ -217,7 +217,7 @@ def _expected(schedule: Schedule, position: Position, rollout: Rollout, skipped:
         schedule: The plan.
         position: The position just before the rollout.
         rollout: The rollout as observed.
-        skipped: Its updates that were not applied, by their number in it.
+        skipped: The updates of the rollout that were not applied, by their number in it.
     """
     timeline = expected_events(schedule, position)
     expected: ExpectedEvent | None = next(timeline, None)

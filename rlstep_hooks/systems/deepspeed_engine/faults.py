@@ -68,10 +68,10 @@ class EngineFault(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a run has the fault.
 
         Args:
-            release: Of DeepSpeed; empty where it is not known.
+            release: The release of DeepSpeed; empty where it is not known.
             deployment: What sets the run apart from one process.
             reduced: Whether its weights are in 16 bits.
-            microbatches: Of an update; None where that is not known.
+            microbatches: The number of micro-batches of an update; None where it is not known.
         """
         return (
             self.in_release(release)

@@ -54,7 +54,7 @@ class EngineFollower:
         passes: Micro-batches of a usual window.
         limit: The configured limit of the gradients' norm; that of the engine where it is left out.
         reduces: Whether to record what this rank gives to the gradients of others, and what it gets.
-        patches: Where somebody else takes the hooks off, what does so.
+        patches: What takes the hooks off, where somebody else does so.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class EngineFollower:
         """The engine has made an update.
 
         Args:
-            update: Its index.
+            update: The index of the update.
             rate: The learning rate of the first group.
             replayed: Whether its step is replayed.
             probed: Whether weights are read around it.

@@ -87,7 +87,7 @@ def read_config(
     """The Schedule of a live configuration.
 
     Args:
-        system: Whose configuration it is.
+        system: The system whose configuration is read.
         config: The configuration, nested or flat, by the names of the settings.
         version: The release; the one that was read, if left out.
         program: Name of the program that would have such a configuration, where the formulas ask for it.

@@ -436,7 +436,7 @@ def nearest_release(system: System, version: str, first: str, end: str) -> str:
 
     Args:
         system: The system.
-        version: The other one.
+        version: The release that is not planned.
         first: The first of them.
         end: The first that is none of them any more.
     """

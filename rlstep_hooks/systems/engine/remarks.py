@@ -35,7 +35,7 @@ def other_shapes(before: str, after: str, when: str = "True") -> Note:
 
     Args:
         before: Samples of a micro-batch of the one, as an expression.
-        after: Those of the other.
+        after: Samples of a micro-batch of the other, as an expression.
         when: The condition under which both are sizes in samples.
     """
     text = SHAPES.replace("{before}", f"{{{before}}}").replace("{after}", f"{{{after}}}")

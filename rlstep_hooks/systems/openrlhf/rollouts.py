@@ -24,7 +24,7 @@ def pieces_of_run(
         rollouts: Rollouts of the run.
         rollouts_per_epoch: Rollouts of an episode.
         frozen: Rollouts at the beginning that do not train this role.
-        kept: Those of them whose samples are trained with the first rollout after them.
+        kept: Rollouts at the beginning whose samples are trained with the first rollout after them.
         processes: Data-parallel processes.
         size: Samples of one piece on one process; what does not fill one is left out.
         most: The largest number of pieces that are trained at a time; None if there is no limit.

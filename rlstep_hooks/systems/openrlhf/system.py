@@ -34,9 +34,9 @@ def _updates(role: str, accumulation: str, processes: str, frozen: str, kept: st
     Args:
         role: "" for the policy, "critic." for the critic.
         accumulation: Name of its accumulation steps.
-        processes: Its data-parallel processes, W.
+        processes: The data-parallel processes of the role, W.
         frozen: Rollouts at the beginning that do not train it.
-        kept: Those of them whose samples are trained later.
+        kept: Rollouts at the beginning whose samples are trained later.
     """
     # `DataLoader(drop_last=True)` leaves out what does not fill a micro-batch (trainer/ray/ppo_actor.py:162-169).
     each, epochs = f"{processes} // train.micro_batch_size", "train.max_epochs"

@@ -101,7 +101,7 @@ class AttachedAudit(ABC):
             name: The name of the framework.
             schedule: The plan.
             module: What is trained.
-            optimizer: Its optimizer.
+            optimizer: The optimizer of the policy.
             apart: Beginnings of the names of tensors on which the policy's log-probs do not depend.
             max_grad_norm: The configured limit of the gradient norm.
         """

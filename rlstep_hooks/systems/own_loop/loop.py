@@ -259,8 +259,8 @@ class LoopAudit:
             indices: Which samples of the rollout they are: numbers from 0, on the CPU.
             role: The role whose loss it is. If one optimizer trains policy and critic, the role is the policy.
             old_logprobs: (B,) or (B, T), the denominator of the ratio.
-            new_logprobs: The same shape, from the current weights.
-            mask: The same shape, not 0 where a token counts.
+            new_logprobs: Log-probs of the same shape, from the current weights.
+            mask: A mask of the same shape, not 0 where a token counts.
             advantages: Advantages in the loss.
             targets: The targets of the critic's values.
         """

@@ -61,8 +61,8 @@ class LoopNumbers(Numbers):
         Args:
             index: The micro-batch.
             new: (B,) or (B, T), log-probs of the current policy; None where they cannot be seen.
-            old: The same shape, the denominator of the ratio.
-            mask: The same shape, not 0 where a token counts; None where all do.
+            old: Old log-probs of the same shape, the denominator of the ratio.
+            mask: A mask of the same shape, not 0 where a token counts; None where all do.
             refreshed: What the refresh computed for these samples; None where that is not known.
         """
         with torch.no_grad():

@@ -46,8 +46,8 @@ def reduction_of(model: Any, optimizer: Any) -> Reduction:
     """How the gradients of a loop's model are reduced.
 
     Args:
-        model: As the loop calls it.
-        optimizer: As the loop steps it.
+        model: The model, as the loop calls it.
+        optimizer: The optimizer, as the loop steps it.
     """
     if megatron.is_wrapper(model):
         return megatron.wrapped(model, optimizer)
@@ -66,10 +66,10 @@ class ReductionHooks:
     is no part of it. What clears gradients later drops micro-batches.
 
     Args:
-        model: As the loop calls it.
-        optimizer: As the loop steps it.
+        model: The model, as the loop calls it.
+        optimizer: The optimizer, as the loop steps it.
         steps: Follows the steps of its torch optimizer.
-        recorder: Where is said what cannot be followed.
+        recorder: The recorder that is told what cannot be followed.
         passes: Backward passes of a window.
         follows: Whether the gradients of the window that begins are to be followed.
         trained: Whether the loop has told of a micro-batch since the step before.

@@ -36,7 +36,7 @@ class LoopObserver:
     """One audited loop.
 
     Args:
-        schedule: Its plan.
+        schedule: The plan of the loop.
         recorder: Where events go.
         optimizers: The optimizer of each role; empty to use torch's hook on all optimizers.
         facts: Facts about the run that are already known.
@@ -137,8 +137,8 @@ class LoopObserver:
         """Follow the policy's gradients over the processes that train it together.
 
         Args:
-            model: As the loop calls it.
-            optimizer: As the loop steps it.
+            model: The model, as the loop calls it.
+            optimizer: The optimizer, as the loop steps it.
         """
         with Guard(self._recorder, ("reduction",)):
             passes = int(self._schedule.microbatches_per_update or 1)
@@ -352,9 +352,9 @@ class LoopObserver:
 
         Args:
             index: The micro-batch.
-            role: Whose loss it is.
+            role: The role whose loss the micro-batch has.
             samples: Number of samples; None if a tensor gives it.
-            rows: Which samples; None if that is not known.
+            rows: The rows of the samples; None if they are not known.
             shown: All tensors that were given, each with one row for each sample.
             constants: Tensors that the loss treats as constant.
 

@@ -44,7 +44,7 @@ class RowWatch:
         """A mini-batch, once its loss is computed.
 
         Args:
-            rows: Its columns.
+            rows: The columns of the mini-batch.
             places: (B,), which rows of the train batch it has; None if that is not known.
             tensors: `log_probs`, `old`, `advantages` and `targets`, (B,).
             mask: (B,), not 0 where a row counts.
@@ -78,7 +78,7 @@ class RowWatch:
         """The loss of the latest mini-batch against the documented one: its value, and in its backward the gradients at the outputs.
 
         Args:
-            settings: Of the documented loss.
+            settings: The settings of the documented loss.
             outputs: What the model returned, with its graph, as `classic_ppo.gradients` says.
             computed: Gives the tensors of the loss from the outputs, which it gets by name.
             mask: (B,), not 0 where a row counts.

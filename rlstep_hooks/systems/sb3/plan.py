@@ -17,7 +17,7 @@ def plan_model(model: Any, timesteps: int, version: str) -> Schedule:
 
     Args:
         model: A PPO, A2C, MaskablePPO or RecurrentPPO object.
-        timesteps: Those that `learn` was asked for.
+        timesteps: The timesteps that `learn` was asked for.
         version: Release of Stable-Baselines3.
     """
     # A subclass that keeps `train` is planned as what it is a subclass of.

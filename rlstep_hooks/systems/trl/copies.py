@@ -18,7 +18,7 @@ def copy(name: str, title: str, version: str, until: str, *recognised: Entry) ->
 
     Args:
         name: Name for `--framework`.
-        title: As people write it.
+        title: The system's name as people write it.
         version: The release of TRL that it was made of.
         until: The first release of TRL that it is not.
         recognised: How its launches are recognised.

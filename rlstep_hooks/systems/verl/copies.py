@@ -35,16 +35,16 @@ def copy(
 
     Args:
         name: Name for `--framework`, and of its module.
-        title: As people write it.
+        title: The system's name as people write it.
         version: The release of verl whose formulas hold for it.
         releases: The first release that they hold for, and the first later one.
-        module: Its program, a pattern such as "recipe.entropy.*".
+        module: The program of the copy, a pattern such as "recipe.entropy.*".
         trainer: The name of its trainer's class, as a pattern.
         let: Quantities that it works out otherwise.
         settings: Settings with other defaults.
         without: Settings that it does not have.
         notes: Notes of its own.
-        configs: Its own configurations, which change nothing that the plan reads but what `settings` says.
+        configs: The copy's own configurations, which change nothing that the plan reads but what `settings` says.
     """
     kept = {key: typed for key, typed in {**VERL.settings, **(settings or {})}.items() if key not in without}
     planned_only: dict[str, Any] = {

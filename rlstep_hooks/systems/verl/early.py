@@ -140,14 +140,14 @@ def fork(
 
     Args:
         name: Name for `--framework`, and of its folder.
-        title: As people write it.
+        title: The fork's name as people write it.
         version: The commit that was read.
         recognised: How its launches are recognised.
-        facts: Its deviations.
+        facts: The deviations of the fork.
         sizes: `DIVIDED_FIRST` or `MULTIPLIED_FIRST` of the family.
         let: Quantities that it works out otherwise.
-        sources: Where it computes "rollouts", "minibatches", "critic", "old_logprob_source" and "loader".
-        old_logprob_source: Where it takes old log-probs from.
+        sources: Where the fork computes "rollouts", "minibatches", "critic", "old_logprob_source" and "loader".
+        old_logprob_source: Where the fork takes old log-probs from.
         first: What it refuses once it knows the algorithm.
         of_policy: What it refuses of the policy's micro-batches.
         of_critic: What it refuses of the critic's.

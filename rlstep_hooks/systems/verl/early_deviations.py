@@ -48,7 +48,7 @@ def fact(kind: NoteKind, when: str, deviation: Deviation) -> Fact:
     """A deviation that explains findings only in runs whose settings meet it.
 
     Args:
-        kind: Of the note on a plan.
+        kind: The kind of the note on a plan.
         when: Whether a configuration meets it.
         deviation: The deviation; its `applies` says whether the schedule left it out.
     """

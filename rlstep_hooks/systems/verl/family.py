@@ -151,9 +151,9 @@ def early_fork(
 
     Args:
         name: Name for `--framework`, and of its module.
-        title: As people write it.
+        title: The fork's name as people write it.
         version: The commit that was read.
-        source: Where its `verl` folder is, for sources: "Search-R1 a14dc3a verl".
+        source: Where the fork's `verl` folder is, for sources: "Search-R1 a14dc3a verl".
         recognised: How its launches are recognised.
         sizes: `DIVIDED_FIRST` or `MULTIPLIED_FIRST`.
         has_critic: Whether it can train one.

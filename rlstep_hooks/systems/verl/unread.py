@@ -77,6 +77,6 @@ def worded(found: dict[str, str]) -> str:
     """Each name with the one that is read.
 
     Args:
-        found: As `unread` gives it.
+        found: What `unread` gives.
     """
     return ", ".join(f"{name} (now {now})" for name, now in found.items())

@@ -36,8 +36,8 @@ class EngineRecords:
 
     Args:
         folder: Where all processes of the run record; workers on another machine are seen if they share it.
-        run: Its name.
-        recorder: Of the controller.
+        run: The name of the run.
+        recorder: The recorder of the controller.
     """
 
     def __init__(self, folder: Path, run: str, recorder: Recorder) -> None:

@@ -29,7 +29,7 @@ def read_fit(fit: Function, source: Source, values: Mapping[str, object]) -> lis
 
     Args:
         fit: The method.
-        source: Its file.
+        source: The file of the trainer.
         values: The settings of the launch, where they are known.
     """
     reader = _Reader(source, values)

@@ -147,9 +147,9 @@ class AdvantageWatch:
         """Advantages were computed; None where this rollout is not compared.
 
         Args:
-            experiences: With their advantages.
-            coefficient: Of the KL penalty.
-            rollout: Its index, from 0.
+            experiences: The samples with their advantages.
+            coefficient: The coefficient of the KL penalty.
+            rollout: The index of the rollout, from 0.
         """
         given, self._given = self._given, None
         masks, self._masks = self._masks, {}

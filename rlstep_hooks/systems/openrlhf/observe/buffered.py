@@ -42,7 +42,7 @@ class BufferedSamples:
     """Follows the samples of one trainer's buffer into its micro-batches.
 
     Args:
-        role: Of the trainer.
+        role: The role of the trainer.
     """
 
     def __init__(self, role: Role) -> None:

@@ -39,7 +39,7 @@ def engine_faults(args: Any, schedule: Schedule | None) -> list[dict[str, str]]:
     """The known faults of the DeepSpeed that trains, as a rule is told of them.
 
     Args:
-        args: As in `deployment_of`.
+        args: The arguments that `deployment_of` takes.
         schedule: The plan; None where there is none.
     """
     engine = EngineConfig(int(args.ds.zero_stage), bool(args.ds.adam_offload))

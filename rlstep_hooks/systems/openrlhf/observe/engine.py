@@ -161,7 +161,7 @@ class HeldWeights:
 
         Args:
             handed: The label of the tensors that it received.
-            sums: Those of each parameter now.
+            sums: The sums of each parameter now.
             loaded: Parameters that it loaded them into; None where that is not known.
         """
         own = sums if loaded is None else {name: sums[name] for name in loaded if name in sums}

@@ -91,8 +91,8 @@ class LossMeter(HeldLosses[_Held]):
 
         Args:
             experience: OpenRLHF's `Experience`.
-            coefficient: Of the KL term.
-            step: Its number in this pass.
+            coefficient: The coefficient of the KL term.
+            step: The number of the micro-batch in this pass.
             came: What its samples came to this process with; empty where that is not known.
         """
         self._pass += step == 0

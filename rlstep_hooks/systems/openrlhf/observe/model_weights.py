@@ -23,7 +23,7 @@ class ModelWeights:
     """Follows a probe of the weights of one process's model. With ZeRO-3 no process holds whole tensors, and nothing is followed.
 
     Args:
-        parameters: Of the model.
+        parameters: The parameters of the model.
     """
 
     def __init__(self, parameters: Iterable[Any]) -> None:

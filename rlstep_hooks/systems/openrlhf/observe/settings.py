@@ -72,7 +72,7 @@ def of_trainer(trainer: Any, role: Role) -> SettingsWatch:
 
     Args:
         trainer: OpenRLHF's `ActorPPOTrainer` or `CriticPPOTrainer`.
-        role: Whose it is.
+        role: The role of the trainer.
     """
     prefix = f"{role} trainer "
 

@@ -82,7 +82,7 @@ class EngineSteps:
         """Place the hooks. All verified in 0.11.2 by real runs.
 
         Args:
-            hooks: Those of the trainer.
+            hooks: The hooks of the trainer.
             strategy: OpenRLHF's.
             passes: Micro-batches of a usual window.
         """

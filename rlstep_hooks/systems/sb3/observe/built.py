@@ -65,7 +65,7 @@ def facts_of(model: Any) -> dict[str, Any]:
     """What differs, as a fact of the run; nothing where the policy is of another class.
 
     Args:
-        model: Of a class that is followed, before its first update.
+        model: A model of a class that is followed, before its first update.
     """
     policy = model.policy
     if type(policy) not in (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy):

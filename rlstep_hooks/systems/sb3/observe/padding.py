@@ -39,7 +39,7 @@ def padding_of(buffer: Any, samples: Any) -> Padding | None:
     """The padding of the mini-batch that a buffer has just given; None where it has none.
 
     Args:
-        buffer: Of a RecurrentPPO, or another one.
+        buffer: The buffer of a RecurrentPPO, or another one.
         samples: The number of its samples.
     """
     starts = getattr(buffer, "seq_start_indices", None)

@@ -15,7 +15,7 @@ def facts_of(model: Any) -> dict[str, Any]:
     """The cut of -log p and the number of actions, in spaces of separate actions; nothing where they cannot be tested.
 
     Args:
-        model: Of a class that is followed.
+        model: A model of a class that is followed.
     """
     space, kind = model.action_space, type(model.policy.action_dist).__name__
     if any(_drops(module) for module in model.policy.modules()):

@@ -32,7 +32,7 @@ class TrainingWatch:
     """Follows each mini-batch of one call of `learn`, from the buffer to the optimizer's step.
 
     Args:
-        model: Of a class that is followed.
+        model: A model of a class that is followed.
         audit: Takes the mini-batches.
         observer: Takes their numbers.
         timesteps: Knows what the samples were when they were made.

@@ -167,7 +167,7 @@ class RewardWatch:
 
     Args:
         trainer: A GRPOTrainer or RLOOTrainer.
-        algorithm: Which of them, as the plan names it.
+        algorithm: The algorithm of the trainer, as the plan names it.
     """
 
     def __init__(self, trainer: Any, algorithm: str, recorder: Recorder) -> None:
@@ -244,7 +244,7 @@ class RewardWatch:
         """The rewards of a training rollout, where it is compared; None where it is not or they are not known.
 
         Args:
-            rollout: Its number among those of training, from 0.
+            rollout: The number of the rollout among those of training, from 0.
             samples: Samples of this process.
             penalty: RLOO's KL term of each of them; None where there is none.
         """

@@ -21,7 +21,7 @@ def read_whole_model(trainer: Any, *, resumes: bool) -> None:
     """Read the model of a trainer whose call of `train` begins.
 
     Args:
-        trainer: Whose model is still whole on each rank, if training shards it.
+        trainer: A trainer whose model is still whole on each rank, if training shards it.
         resumes: Whether a checkpoint is loaded over these weights.
     """
     accelerator = trainer.accelerator

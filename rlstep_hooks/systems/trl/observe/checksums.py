@@ -47,7 +47,7 @@ class Checksums:
         Args:
             part: The rollout by TRL's names.
             mask: (B, T), 1 on tokens that count.
-            old: Its old log-probs, (B, T) or (B,).
+            old: The old log-probs of the rollout, (B, T) or (B,).
             whole: Whether to take those of prompts and reference.
             alike: Whether to count the samples of equal completions.
         """

@@ -28,7 +28,7 @@ def engine_faults(trainer: Any, deployment: Sequence[Deployment]) -> list[dict[s
 
     Args:
         trainer: The trainer.
-        deployment: As `deployment_of` gives it.
+        deployment: The deployment that `deployment_of` gives.
     """
     if getattr(trainer.accelerator.state, "deepspeed_plugin", None) is None:
         return []

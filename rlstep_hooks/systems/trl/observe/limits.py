@@ -43,7 +43,7 @@ def unobservable(
 
     Args:
         trainer: The live trainer.
-        schedule: Its plan.
+        schedule: The plan of the run.
         read: Packages whose overrides are known.
         covered: Loss types whose formula is known.
     """

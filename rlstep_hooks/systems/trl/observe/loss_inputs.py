@@ -158,8 +158,8 @@ def loss_batch(
         log_ratio: (N, B, T), or (N, B) of whole sequences; None where it is 0.
         mask: (N, B, T), 1 on real tokens.
         advantages: (N, B, 1) or (N, B, T).
-        weights: Of each micro-batch, all of one kind; empty where nobody knows them.
-        terms: Of each micro-batch, all of one kind; empty where the losses themselves are not evaluated.
+        weights: The token weights of each micro-batch, all of one kind; empty where nobody knows them.
+        terms: The terms of each micro-batch, all of one kind; empty where the losses themselves are not evaluated.
     """
     found = {
         "log_probs": new,

@@ -99,7 +99,7 @@ class MicroBatchMeter:
     """Measures the micro-batches of one trainer.
 
     Args:
-        settings: Of the loss; None where it has no clip of the covered form.
+        settings: The settings of the loss; None where it has no clip of the covered form.
         follows_rollout: Whether a loss should get the advantages and masks that its rollout came with.
         cap: The cut of -log-probs where tokens are tested against the distributions that they should be drawn from.
     """
@@ -130,7 +130,7 @@ class MicroBatchMeter:
         Args:
             output: The rollout by TRL's names.
             rows: (B,), identities of its samples.
-            old: Its old log-probs, (B, T) or (B,).
+            old: The old log-probs of the rollout, (B, T) or (B,).
             carried: Whether what it holds is compared with what the losses get.
             whole: Whether its prompts and its reference are compared too.
             alike: Whether equal completions are looked for.
@@ -163,14 +163,14 @@ class MicroBatchMeter:
             inputs: What the loss got.
             new: (B, T), log-probs of the loss, detached.
             old: (B, T) or (B,), old log-probs; None where the loss takes the current ones.
-            loss: For the comparison with the documented formula; None for no comparison.
-            backward: Where what its backward pass brings will be.
+            loss: The loss that is compared with the documented formula; None for no comparison.
+            backward: The place where what the backward pass of the loss brings will be.
             entropies: (B, T), of the distributions that the tokens should be drawn from, detached; None for no test of that.
             reference: (B, T), log-probs of the reference where it should still be the policy.
             weights: What it weighs its tokens by; None where nobody knows which of them it trains.
             sampled: (B, T), log-probs of the tokens when these weights drew them, nan where not known; None for no comparison.
-            head: Where gradients that arrive at the output of the model's layers will be.
-            replaced: Where modules will be noted whose backward hooks replaced gradients.
+            head: The place where gradients that arrive at the output of the model's layers will be.
+            replaced: The place where modules will be noted whose backward hooks replaced gradients.
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
         """
         if self._waits and self._held and self._held[-1].written_to():

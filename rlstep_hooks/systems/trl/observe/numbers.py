@@ -233,8 +233,8 @@ class NumberCollector:
 
         Args:
             index: The rollout.
-            parts: Its tensors; more than one where the trainer itself cuts it into micro-batches.
-            scored: Its rewards, if its advantages are compared with the documented ones.
+            parts: The tensors of the rollout; more than one part where the trainer itself cuts it into micro-batches.
+            scored: The rewards of the rollout, if its advantages are compared with the documented ones.
             rule: What decides which tokens count, if the mask is compared with it.
             reference: The reference, where it was looked at.
             penalty_gap: Mean |policy - reference| of the log-probs that a penalty in the rewards takes, where they should be equal.
@@ -244,7 +244,7 @@ class NumberCollector:
             sampling_weights: Probed weights that generated it, and those that the update before had left.
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
             counts_own: Whether the tokens that count are told, for the divisor of the losses of all processes.
-            weighed: Its importance weights between trainer and engine, where they are compared.
+            weighed: The importance weights between trainer and engine, where they are compared.
         """
         masks = [token_mask(part) for part in parts]
         advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
@@ -306,7 +306,7 @@ class NumberCollector:
 
         Args:
             index: The rollout, all of whose micro-batches are trained with the same weights.
-            parts: For each micro-batch its tokens, the largest and the sum of the distances, (3,) float32.
+            parts: The number of tokens of each micro-batch, the largest and the sum of their distances, (3,) float32.
         """
         of = torch.stack(parts)
         meaning = Columns(RolloutValues, (index,), ("tokens", "sampler_gap_max", "sum_sampler_gap"), padded=True)

@@ -30,7 +30,7 @@ class RowOrder:
 
     Args:
         trainer: A GRPOTrainer or RLOOTrainer when training begins.
-        schedule: Its plan.
+        schedule: The plan of the run.
         read: Whether its rollouts are made by TRL's own code.
     """
 

@@ -82,7 +82,7 @@ class SampledLogProbs:
     """Looks at the generation of one rollout at a time. Not with dropout or NEFTune, with which each forward is another one.
 
     Args:
-        trainer: Its temperature is that of the loss.
+        trainer: The trainer, whose temperature is that of the loss.
     """
 
     def __init__(self, trainer: Any) -> None:

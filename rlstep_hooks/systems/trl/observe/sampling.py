@@ -48,7 +48,7 @@ class SamplingWatch:
     """Reads the settings at each call of `generate`: those in force belong to the Rollout, those configured are a fact (rule RLS410).
 
     Args:
-        trainer: Its `args` say what was configured, where they have these settings.
+        trainer: The trainer, whose `args` say what was configured, where they have these settings.
         recorder: Takes the facts.
         of_rollout: Whether a call of `generate` now is one for a rollout; others, such as completions for the logs, are left out.
         processors: Whether the trainer hands `generate` no processors of logits, so that any beside those of the settings are

@@ -113,7 +113,7 @@ def importance(log_ratio: Tensor, mask: Tensor, settings: LossSettings) -> Tenso
     Args:
         log_ratio: (N, B, T), new minus old log-probs, 0 on masked tokens; (N, B), those of whole sequences (RLOO).
         mask: (N, B, T), 1 on real tokens.
-        settings: Which of them.
+        settings: The settings that say which form of importance weights the loss has.
     """
     if log_ratio.dim() == 2:
         return log_ratio.unsqueeze(-1)

@@ -38,7 +38,7 @@ class TurnsWatch:
 
     Args:
         trainer: The live trainer.
-        version: Its release of TRL.
+        version: The release of TRL.
         engine: Whether an engine samples.
     """
 

@@ -25,7 +25,7 @@ def configuration(checkout: Checkout, main: Source, program: str, given: Mapping
     Args:
         checkout: The package.
         main: The program's file.
-        program: Its path below the package.
+        program: The path of the program below the package.
         given: What the launch sets.
     """
     decorated = re.search(r"@hydra\.main\((.*?)\)\s*$", main.text, re.MULTILINE | re.DOTALL)

@@ -25,7 +25,7 @@ def read_loader(source: Source, trainer: str) -> list[Line]:
 
     Args:
         source: The trainer's file.
-        trainer: Its class.
+        trainer: The class of the trainer.
     """
     found = source.methods("_create_dataloader", of=trainer)
     if not found:

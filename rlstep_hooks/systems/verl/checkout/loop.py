@@ -39,7 +39,7 @@ def read_loop(fit: Function, source: Source, values: Mapping[str, object]) -> Lo
 
     Args:
         fit: The method.
-        source: Its file.
+        source: The file of the trainer.
         values: The settings of the launch and of its configuration, where they are known.
     """
     reader = _Reader(source, values, _names(fit))

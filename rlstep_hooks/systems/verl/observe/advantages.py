@@ -109,7 +109,7 @@ class AdvantageWatch:
         Args:
             data: verl's `DataProto`, with rewards and advantages.
             keys: Names of its samples, where several may belong to one session.
-            coefficient: Of the KL penalty in the rewards; None where it is not known.
+            coefficient: The coefficient of the KL penalty in the rewards; None where it is not known.
         """
         estimator, batch = self._estimator, data.batch
         if not is_compared(self._rollouts) or batch["response_mask"].numel() > LARGEST:
@@ -174,10 +174,10 @@ class AdvantageWatch:
         """What was found of the rollout, now that it was trained. Rows are without padding.
 
         Args:
-            names: Of its samples, as `compared` got them.
-            advantages: That it was trained with.
+            names: The names of the rollout's samples, as `compared` got them.
+            advantages: The advantages that the rollout was trained with.
             responses: Tokens; None where masks are not compared.
-            masks: Of the completions.
+            masks: The masks of the completions.
             targets: Rows of each of `TARGETS` that the critic was trained with; empty without one.
             rewards: Rows of the rewards that its samples have, without a penalty; None where they are not at hand.
         """

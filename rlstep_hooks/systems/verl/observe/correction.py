@@ -84,7 +84,7 @@ def compared(correction: Correction, batch: Any) -> Weighed:
     """Weights against their formula.
 
     Args:
-        correction: As it is configured.
+        correction: The correction as it is configured.
         batch: verl's tensors of shape (B, T) by name.
     """
     if "rollout_is_weights" not in batch.keys():  # noqa: SIM118 - a TensorDict iterates over its rows

@@ -98,7 +98,7 @@ class DistanceWatch:
 
         Args:
             keys: The samples whose old log-probs were computed.
-            own: These, row by row over the completions, without padding.
+            own: The trainer's log-probs, row by row over the completions, without padding.
             data: verl's, of the samples.
         """
         self.open = False

@@ -24,7 +24,7 @@ def sampler_gap(number: int, own: list[Any] | None, data: Any, *, label: int | N
     """How far the engine's log-probs of the sampled tokens are from the trainer's, over real tokens.
 
     Args:
-        number: Of the refresh that computed the trainer's.
+        number: The number of the refresh that computed the trainer's log-probs.
         own: The trainer's, without padding; None where they are not at hand.
         data: verl's, of the samples.
         label: The engine's name for the weights that computed them; None where it has none.

@@ -34,7 +34,7 @@ def rate_facts(engine: Any, fact: str) -> dict[str, Any]:
 
     Args:
         engine: verl's.
-        fact: Its name.
+        fact: The name of the fact.
     """
     own, scheduler = engine.optimizer_config, getattr(engine, "lr_scheduler", None)
     kinds = {"constant": "constant_with_warmup", "cosine": "cosine_with_min_lr"}

@@ -111,7 +111,7 @@ class LossMeter(HeldLosses[_Held]):
     """Compares the losses of one role of one trainer.
 
     Args:
-        kind: Which losses.
+        kind: The kind of the losses.
         guard: What is entered where torch calls back.
     """
 
@@ -240,7 +240,7 @@ def _inputs(held: _Held, columns: list[Tensor], update: list[_Held] | None) -> A
 
     Args:
         held: The micro-batch.
-        columns: Of the outputs of the model, for all tokens.
+        columns: The outputs of the model, for all tokens.
         update: All micro-batches of its update, where they are known: then the sizes of the mini-batch are counted anew. Tokens of
             other ranks are known to verl alone.
     """

@@ -73,7 +73,7 @@ class Queue:
         """Samples are taken for training.
 
         Args:
-            samples: Their keys, without padding.
+            samples: The keys of the samples, without padding.
             there: Prompts in the queue when they were taken, these among them.
         """
         seen: set[str] = set()

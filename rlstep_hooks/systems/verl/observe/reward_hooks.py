@@ -31,7 +31,7 @@ class RewardHooks:
 
     Args:
         trainer: verl's, or one that stands on it.
-        rollouts: Its rollouts.
+        rollouts: The rollouts of the run.
         recorder: Where events go.
     """
 

@@ -59,7 +59,7 @@ class RolloutHooks:
 
     Args:
         trainer: verl's, or one that stands on it.
-        schedule: Its plan.
+        schedule: The plan of the run.
         recorder: Where events go.
         resumed: Whether updates were made before, in the run that it goes on with.
         own_fit: Whether the trainer has a loop of its own.

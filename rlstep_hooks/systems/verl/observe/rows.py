@@ -28,7 +28,7 @@ class Rows:
 
     Args:
         training: verl's data set of training.
-        validation: The other one.
+        validation: The validation set.
     """
 
     def __init__(self, training: Any, validation: Any) -> None:
@@ -47,7 +47,7 @@ class Rows:
         """Rows go into rollouts.
 
         Args:
-            rows: Their fields, as text.
+            rows: The fields of the rows, as text.
             passes: Passes of the loader that have begun; `ANY_NUMBER` where a sampler may give a row as often as it likes.
         """
         if self._others is None:

@@ -45,8 +45,8 @@ def numbers_of(
     """The fields of `RolloutValues` about how the samples of one process were drawn. Rows are without padding.
 
     Args:
-        log_probs: Of the tokens, as the refresh computed them.
-        entropies: Of the distributions at their positions.
+        log_probs: Log-probs of the tokens, as the refresh computed them.
+        entropies: Entropies of the distributions at the tokens' positions.
         masks: 1 on tokens that count.
         tokens: The completions.
         cap: The cut of -log p.
@@ -80,7 +80,7 @@ def numbers_of_refresh(
     Args:
         data: verl's, of the samples.
         result: What the model computed for them.
-        log_probs: Of the completions.
+        log_probs: Log-probs of the completions.
         tokens: The completions.
         cap: The cut of -log p; None where the size of the vocabulary is not known.
     """

@@ -33,7 +33,7 @@ class SentWeights:
 
         Args:
             tensors: Names and tensors, gathered one by one.
-            engine: Whose they are.
+            engine: The engine whose weights are sent.
         """
         with self._guard:
             named = engine.module.named_parameters(remove_duplicate=False)

@@ -35,7 +35,7 @@ def of_optimizer(engine: Any, section: str) -> SettingsWatch:
 
     Args:
         engine: verl's, when its optimizer has been built.
-        section: Where its settings stand in the configuration.
+        section: Where the optimizer's settings stand in the configuration.
     """
 
     def read() -> Iterator[Setting]:

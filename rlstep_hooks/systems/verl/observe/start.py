@@ -25,7 +25,7 @@ def plan_of(trainer: Any, *, rows: int | None, own_fit: bool, v1: bool) -> tuple
 
     Args:
         trainer: verl's, or one of somebody's own that stands on it.
-        rows: Of the training set; None if not known.
+        rows: The rows of the training set; None if not known.
         own_fit: Whether it has a loop of its own.
         v1: Whether it is a trainer of `verl.trainer.ppo.v1`.
     """
@@ -42,7 +42,7 @@ def _plan(trainer: Any, rows: int | None, *, own_v0: bool) -> tuple[Schedule | N
 
     Args:
         trainer: verl's, or one of somebody's own that stands on it.
-        rows: Of the training set; None if not known.
+        rows: The rows of the training set; None if not known.
         own_v0: Whether it is one of somebody's own on `RayPPOTrainer`, whose script need not set `trainer.use_v1`.
     """
     from omegaconf import OmegaConf
@@ -79,7 +79,7 @@ def facts_of(trainer: Any, schedule: Schedule | None, *, rollouts: int, updates:
 
     Args:
         trainer: The trainer.
-        schedule: Its plan.
+        schedule: The plan of the run.
         rollouts: Rollouts made before (a resumed run).
         updates: Policy updates made before.
         own_fit: Whether it has a loop of its own.

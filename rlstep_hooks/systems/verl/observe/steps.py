@@ -124,8 +124,8 @@ class EngineSteps:
         """Record the update that verl has made or left out.
 
         Args:
-            engine: Whose optimizer it is.
-            norm: Of the gradients, as verl's engine gives it.
+            engine: The engine whose optimizer steps.
+            norm: The norm of the gradients, as verl's engine gives it.
         """
         finite = not isinstance(norm, float) or math.isfinite(norm)
         scaler = getattr(engine, "scaler", None) is not None

@@ -373,8 +373,8 @@ class VerlTrainer:
         """verl is done with an optimizer step, made or left out.
 
         Args:
-            engine: Whose optimizer it is.
-            norm: Of the gradients, as verl's engine gives it.
+            engine: The engine whose optimizer steps.
+            norm: The norm of the gradients, as verl's engine gives it.
         """
         self.steps.answered()
         self._meter(role_of(engine))[0].next_update()
@@ -398,7 +398,7 @@ class VerlTrainer:
 
         Args:
             tensors: Names and tensors, gathered one by one.
-            engine: Whose they are.
+            engine: The engine whose weights are handed over.
         """
         return self._sent.through(tensors, engine)
 

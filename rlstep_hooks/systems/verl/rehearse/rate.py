@@ -16,7 +16,7 @@ def look_at_rate(config: Any, schedule: Schedule | None) -> None:
 
     Args:
         config: verl's live configuration with the real settings.
-        schedule: Their schedule; None where it is refused.
+        schedule: The schedule of the launch; None where it is refused.
     """
     if schedule is None:
         return

@@ -67,7 +67,7 @@ def shrink(real: Sizes, *, seconds: float, passes: int, rollouts: int | None = N
 
     Args:
         real: The sizes of the launch.
-        seconds: For training alone, without the starts of the framework.
+        seconds: The seconds for training alone, without the starts of the framework.
         passes: `ppo_epochs`.
         rollouts: How many rollouts; None for as many as show everything once.
     """

@@ -35,7 +35,7 @@ class StreamedRollouts:
 
     Args:
         trainer: verl's `FullyAsyncTrainer`.
-        schedule: Its plan.
+        schedule: The plan of the run.
         recorder: Where events go.
     """
 

@@ -61,7 +61,7 @@ class HfCpuServer:
         response_length: Tokens of the longest response.
         logprobs_mode: "processed_logprobs" (after the temperature) or "raw_logprobs".
         max_num_seqs: Requests that take turns; others wait.
-        seed: Of the sampling.
+        seed: The seed of the sampling.
         seconds_per_token: Slows generation down, so that a weight sync finds requests under way.
         full_determinism: Whether a sample depends on its request and the weights alone, and not on the order of requests.
     """
@@ -120,7 +120,7 @@ class HfCpuServer:
         """Sample one response.
 
         Raises:
-            NotImplementedError: For sampling with a penalty, whose log-probs would be other ones.
+            NotImplementedError: The sampling has a penalty, with which log-probs would be other ones.
         """
         how = Sampling(
             temperature=float(sampling_params["temperature"]),
@@ -264,7 +264,7 @@ class HfCpuAdapter(BaseRollout):  # type: ignore[misc]  # verl is not typed
         """Send all weights and their version.
 
         Raises:
-            NotImplementedError: For the delta wire format.
+            NotImplementedError: The weights should be sent in the delta wire format.
         """
         if wire_format != "named_tensors":
             raise NotImplementedError(f"{ENGINE} takes whole tensors, not {wire_format}")
