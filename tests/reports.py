@@ -13,15 +13,16 @@ from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.page.build import page_of
 from rlstep_hooks.show.page.timeline import TimelineWatcher
 from rlstep_hooks.systems.engine.index import deviations_of, observed, system_of
-from rlstep_hooks.systems.engine.limits import is_evaluated, proved_rules
-from rlstep_hooks.systems.engine.links import RULES, Deployment
+from rlstep_hooks.systems.engine.limits import cell
+from rlstep_hooks.systems.engine.links import AS_SAID, RULES, Deployment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.show.page.model import Page
+    from rlstep_hooks.systems.engine.declaration import System
 
 report_of = partial(replay.report_of, deviations_of=deviations_of)
 recorded_run = partial(recorded.recorded_run, deviations_of=deviations_of)
@@ -34,6 +35,26 @@ def recorded_page(folder: Path) -> Page:
     watcher = TimelineWatcher()
     report = report_of(folder, watcher=watcher)
     return page_of(report, records(folder)[report.run], watcher)
+
+
+def is_evaluated(system: System, code: str, systems: Iterable[System]) -> bool:
+    """Whether the page of a rule leaves it open that a run of a system is evaluated."""
+    found = cell(system, code)
+    if found is not None:
+        return bool(found.compared)
+    others = [other for each in systems if (other := cell(each, code)) is not None and other.compared]
+    return not others or any(other.compared == AS_SAID for other in others)
+
+
+def proved_rules(system: System, deployment: Deployment) -> set[str]:
+    """The rules that are proved in a deployment: each that compares something of a link that is."""
+    return {
+        code
+        for name, link in system.links.items()
+        if deployment in link.proved
+        for code in RULES[name]
+        if (found := cell(system, code)) is not None and found.compared
+    }
 
 
 def claimed(report: Report, system: str) -> set[str]:

@@ -118,7 +118,7 @@ def cases(draw: st.DrawFn, *, streamed: bool = False) -> Case:
     accumulation = draw(st.integers(1, 4))
     generation = draw(st.integers(1, 5)) if release.has_steps_per_generation else accumulation
     # TRL's own check: 0.16 wants whole groups in each micro-batch, later releases in each rollout.
-    whole = batch * world_size * (1 if release.generates_per_microbatch else generation)
+    whole = batch * world_size * (generation if release.since("0.17") else 1)
     group = draw(st.sampled_from([size for size in range(2, whole + 1) if whole % size == 0]))
     chunk = batch * world_size * generation // group
     by_epochs = not streamed and draw(st.booleans())

@@ -85,7 +85,7 @@ class Fault:
 
     def place(self, release: TrlRelease) -> Where:
         """Where it must be found in a release."""
-        return self.where_016 if self.where_016 is not None and release.generates_per_microbatch else self.where
+        return self.where_016 if self.where_016 is not None and not release.since("0.17") else self.where
 
 
 def made(name: str, what: str, apply: Apply) -> Apply:

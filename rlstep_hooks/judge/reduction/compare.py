@@ -59,8 +59,6 @@ class Comparison:
 
     compared: int
     """Elements that were compared, on each rank that holds them."""
-    proving_nothing: int
-    """Elements whose parts are all 0."""
     worst: float
     differences: tuple[Difference, ...]
 
@@ -93,11 +91,10 @@ def compare(
     distances = _distances(rows, [of.element.mean for of in rows], factor, 1.0)
     wrong = [place for place, distance in enumerate(distances) if distance > SURELY]
     worst = max(distances, default=0.0)
-    nothing = sum(not element.size for tensor in joined.tensors for element in tensor.elements)
     differences = list(none)
     if wrong:
         differences += _named(seen, distances, ranks, factor, len(joined.tensors), approximate=approximate)
-    return Comparison(len(rows), nothing, worst, tuple(differences))
+    return Comparison(len(rows), worst, tuple(differences))
 
 
 def _seen(joined: Joined, earlier: Earlier) -> Iterator[tuple[Seen, str]]:

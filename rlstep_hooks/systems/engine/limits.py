@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rlstep_hooks.systems.engine.declaration import System
-    from rlstep_hooks.systems.engine.links import Deployment, Link
+    from rlstep_hooks.systems.engine.links import Link
 
 FILE = Path(rlstep_hooks.judge.rules.__file__).with_name("limits.json")
 
@@ -49,26 +49,6 @@ def cell(system: System, code: str) -> Link | None:
     if of_rule is not None:
         return of_rule if link is None else msgspec.structs.replace(of_rule, proved=of_rule.proved or link.proved)
     return link if name and link and (len(RULES[name]) == 1 or not link.compared) else None
-
-
-def is_evaluated(system: System, code: str, systems: Iterable[System]) -> bool:
-    """Whether the page of a rule leaves it open that a run of a system is evaluated."""
-    found = cell(system, code)
-    if found is not None:
-        return bool(found.compared)
-    others = [other for each in systems if (other := cell(each, code)) is not None and other.compared]
-    return not others or any(other.compared == AS_SAID for other in others)
-
-
-def proved_rules(system: System, deployment: Deployment) -> set[str]:
-    """The rules that are proved in a deployment: each that compares something of a link that is."""
-    return {
-        code
-        for name, link in system.links.items()
-        if deployment in link.proved
-        for code in RULES[name]
-        if (found := cell(system, code)) is not None and found.compared
-    }
 
 
 def _limits(code: str, systems: list[System]) -> Iterator[str]:

@@ -34,20 +34,9 @@ class TrlRelease(msgspec.Struct, frozen=True):
         return Version(Version(self.trl).base_version) >= Version(release)
 
     @property
-    def generates_per_microbatch(self) -> bool:
-        """0.16: one generation for each micro-batch of the first pass, gated by `global_step % num_iterations`
-        (grpo_trainer.py 0.16.1, `_prepare_inputs`)."""
-        return not self.since("0.17")
-
-    @property
     def has_steps_per_generation(self) -> bool:
         """0.18 and later: generation every `steps_per_generation * num_iterations` micro-steps."""
         return self.since("0.18")
-
-    @property
-    def sampler_counts_dropped_rows(self) -> bool:
-        """Up to 0.19 the sampler's length includes rows that it drops (`RepeatSampler.__len__`)."""
-        return not self.since("0.20")
 
     @property
     def updates_rounded_down(self) -> bool:

@@ -10,8 +10,9 @@ from rlstep_hooks.judge.rules.page import LIMITS, page
 from rlstep_hooks.record.cadence import WORDS
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.declaration import System
-from rlstep_hooks.systems.engine.limits import FILE, PROBED, PROVED, is_evaluated, limits, proved_rules, text_of
+from rlstep_hooks.systems.engine.limits import FILE, PROBED, PROVED, limits, text_of
 from rlstep_hooks.systems.engine.links import NAMES, RULES, in_words, limited, no, none, yes
+from tests.reports import is_evaluated, proved_rules
 
 OBSERVED = index.observed()
 

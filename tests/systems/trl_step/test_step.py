@@ -12,7 +12,7 @@ import rlstep_hooks
 from rlstep_hooks import StepAuditError, StepAuditPPO
 from rlstep_hooks.record.events import Rollout, RunEnded, Update
 from rlstep_hooks.record.ledger import MemoryLedger
-from rlstep_hooks.testing.tiny_step import tiny_prompts, tiny_step_trainer, tiny_steps
+from tests.systems.trl_step.tiny import tiny_prompts, tiny_step_trainer, tiny_steps
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report

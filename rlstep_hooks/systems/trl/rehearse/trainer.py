@@ -264,7 +264,6 @@ class Real:
     def __init__(self, config: Any) -> None:
         self.config = config
         self.updates: int | None = None
-        self.own_scheduler = False
 
 
 def _real_config(config: Any) -> Real:
@@ -434,7 +433,6 @@ def _around_scheduler(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any
     found = wrapped(*args, **kwargs)
     real = getattr(trainer, "_rlstep_real", None)
     if real is not None:
-        real.own_scheduler = own
         _look_at_rate(trainer, real, own)
     return found
 
