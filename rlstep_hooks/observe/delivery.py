@@ -16,6 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlstep_hooks.observe.deferred import DeferredValues
+from rlstep_hooks.record.cadence import FEWEST_TURNS, MOST_TURNS, WHOLE_SYNCS
 from rlstep_hooks.record.events import Probe, WeightsHeld, WeightsSent
 
 if TYPE_CHECKING:
@@ -27,12 +28,6 @@ ELEMENTS = 8
 MORE_ELEMENTS = 32
 """Elements that are read of a tensor in a sync that reads a few: those of a sync that reads all, and then their neighbours, which come
 with them from memory."""
-
-FEWEST_TURNS, MOST_TURNS = 8, 32
-"""A tensor's turn comes once in this many syncs: the first for models with few tensors, the second for those with many."""
-
-WHOLE_SYNCS = 2
-"""How many syncs at the start of a run read all tensors: a fault that is there from the start is found at once."""
 
 CHOSEN = 16_384
 """Tensors whose elements are remembered; more than any model has but those with thousands of experts."""

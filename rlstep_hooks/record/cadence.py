@@ -27,6 +27,13 @@ PROBED_TENSORS = 4
 PROBED_PER_TENSOR = 256
 """The most weights that a probe reads of one tensor."""
 
+WHOLE_SYNCS = 2
+"""How many syncs of weights at the start of a run read all tensors: a fault that is there from the start is found at once."""
+FEWEST_TURNS, MOST_TURNS = 8, 32
+"""Later a tensor's turn comes once in this many syncs: the first for models with few tensors, the second for those with many."""
+ADAPTER_REQUESTS = (16, 64, 256, 1024)
+"""Numbers of requests since an adapter was delivered, after which an engine tells how many of all of them ran with one."""
+
 Cadence = Literal["", "compared", "whole", "probed", "carried"]
 """The cycles of rollouts in which something is compared: "" for all of them, else those for which the function of this name in
 `rlstep_hooks.observe.compared` says so."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.delivery import WHOLE_SYNCS, same_names
+from rlstep_hooks.observe.delivery import same_names
 from rlstep_hooks.observe.sync_watch import SyncWatch
+from rlstep_hooks.record.cadence import WHOLE_SYNCS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

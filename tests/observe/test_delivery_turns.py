@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from rlstep_hooks.observe.delivery import (
-    ELEMENTS,
-    FEWEST_TURNS,
-    MORE_ELEMENTS,
-    MOST_TURNS,
-    WHOLE_SYNCS,
-    Turn,
-    elements_of,
-    turns_of,
-)
+from rlstep_hooks.observe.delivery import ELEMENTS, MORE_ELEMENTS, Turn, elements_of, turns_of
+from rlstep_hooks.record.cadence import FEWEST_TURNS, MOST_TURNS, WHOLE_SYNCS
 
 NAMES = [f"model.layers.{layer}.{part}" for layer in range(24) for part in ("q", "k", "v", "o", "gate", "up", "down")]
 

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import rlstep_hooks.judge.rules
-from rlstep_hooks.record.cadence import PROBED_PER_TENSOR, PROBED_TENSORS
+from rlstep_hooks.record.cadence import (
+    ADAPTER_REQUESTS,
+    FEWEST_TURNS,
+    MOST_TURNS,
+    PROBED_PER_TENSOR,
+    PROBED_TENSORS,
+    WHOLE_SYNCS,
+)
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.links import AS_SAID, RULES, in_words
 
@@ -30,15 +37,25 @@ PROBE = (
     f"A probe reads up to {PROBED_PER_TENSOR} weights of each of up to {PROBED_TENSORS} tensors. A fault that leaves all of these "
     "alone is not seen."
 )
-PROBED = ("RLS401", "RLS404", "RLS406", "RLS702", "RLS803", "RLS809")
+PROBED = ("RLS401", "RLS404", "RLS406", "RLS412", "RLS702", "RLS803", "RLS806", "RLS809")
 """Rules that look through the probe of weights."""
+TURNS = (
+    f"The first {WHOLE_SYNCS} syncs read all tensors. Later a single wrong tensor is found at its turn: within {FEWEST_TURNS} syncs, "
+    f"in a model of many tensors within {MOST_TURNS}. What concerns many tensors is found at once."
+)
+REQUESTS = (
+    "It looks with these requests after a delivery, counted from 1: "
+    f"{', '.join(map(str, ADAPTER_REQUESTS[:-1]))} and {ADAPTER_REQUESTS[-1]}."
+)
+HOW_FAR = {**dict.fromkeys(PROBED, PROBE), "RLS415": TURNS, "RLS418": REQUESTS}
+"""How far a rule sees in every system, in one sentence or two."""
 
 
 def limits(systems: Iterable[System]) -> dict[str, list[str]]:
     """What the page of each rule says of each system, as sentences."""
     known = sorted(systems, key=lambda system: system.title.lower())
     codes = {code for of in RULES.values() for code in of} | {code for system in known for code in system.rules}
-    found = {code: list(_limits(code, known)) for code in codes | {*PROBED}}
+    found = {code: list(_limits(code, known)) for code in codes | {*HOW_FAR}}
     return dict(sorted(found.items()))
 
 
@@ -66,8 +83,8 @@ def _limits(code: str, systems: list[System]) -> Iterator[str]:
         yield "No other system is known to show it."
     if only and any(code in of for of in RULES.values()):
         yield PROVED
-    if code in PROBED:
-        yield PROBE
+    if code in HOW_FAR:
+        yield HOW_FAR[code]
 
 
 def _grouped(said: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -90,6 +90,12 @@ SYSTEM = System(
         "RLS308": no("the loop hands over none"),
         "RLS402": limited("the loop says which version sampled, or nothing; then it is not evaluated"),
         "RLS404": yes("the policy's weights"),
+        "RLS516": yes(
+            "from audit.rewards, by the estimator that audit.advantages names, in float64",
+            "not by other estimators; what other ends of episodes explain is a warning where the loop may be right and the call wrong: "
+            "`dones` one timestep later, without time limits, or without the value at a time limit",
+            often="compared",
+        ),
         "RLS602": no("there is no scheduler whose position can be read"),
         "RLS801": no("nothing says which loss it is"),
         "RLS802": yes("what the loop hands over"),

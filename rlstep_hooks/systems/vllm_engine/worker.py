@@ -17,6 +17,7 @@ from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.processes import introduce, when_imported
 from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.cadence import ADAPTER_REQUESTS
 from rlstep_hooks.record.events import AdapterUsed
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.record.writer import EventWriter
@@ -36,9 +37,6 @@ _patches = Patches()
 _hooks = Hooks(LateRecorder(lambda: _engine), _patches)
 _DELIVERY = ("delivery",)
 """What is not observed any more where a hook fails."""
-
-REQUESTS = (16, 64, 256, 1024)
-"""Numbers of requests since an adapter was delivered, after which it is told how many of all of them ran with one."""
 
 
 def attach() -> None:
@@ -244,7 +242,7 @@ class EngineWeights:
     def _take_request(self, request: Any) -> None:
         self._requests += 1
         self._bound += getattr(request, "lora_request", None) is not None
-        if self._requests in REQUESTS:
+        if self._requests in ADAPTER_REQUESTS:
             state = None if self.adapted is None else state_of(self._worker, self.adapted)
             self._writer.emit(
                 AdapterUsed(

@@ -65,8 +65,6 @@ class AdvantagesNotDocumented(ValueRule):
 
     Known limits:
         - `rlstep doctor NAME` names the estimators that are known of a framework.
-        - In a loop of your own, advantages that other ends of episodes explain are a warning if the loop may be right and the
-          call wrong: `dones` one timestep later, without time limits, or without the value at a time limit.
         - A rollout in which some completion has no reward at all is left out, since releases differ there.
 
     Sources:

@@ -44,8 +44,7 @@ class StepNotDocumented(ValueRule):
 
     Known limits:
         - Subclasses of these optimizers, amsgrad and a centred RMSprop are named as not replayed.
-        - It replays up to four tensors of 256 weights. In bf16 a step is often smaller than the rounding of the weight, and
-          passes.
+        - In bf16 a step is often smaller than the rounding of the weight, and passes.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html: the algorithm

@@ -49,8 +49,6 @@ class NotHeld(Rule):
         - The engine must be in a process that is observed: vLLM with this package installed, or an engine whose model is given.
         - A tensor that is split over several processes, quantised or stored in another layout is compared only once its kind was
           seen equal; with tensor parallelism only whole tensors are compared.
-        - From the third sync on a single wrong tensor is found at its turn: within 8 syncs, 16 from 128 tensors on, 32 from 256
-          on. What concerns many tensors is found at once.
         - Where fewer tensors could be compared than there are, the report says how many.
         - Both sides count syncs. After one that never came to the engine at all, later ones may be compared with the wrong one.
           Of a vLLM server on the trainer's machine such a sync is known (RLS416).
@@ -265,8 +263,7 @@ class AdapterNotBound(Rule):
         Look at the requests: do they carry the adapter (`lora_request` of vLLM), and with the name under which it was delivered?
 
     Known limits:
-        - vLLM only. Whether the adapter that is bound has the latest weights is not compared; that it is not zero is.
-        - Looked at with the 16th, 64th, 256th and 1024th request after a delivery.
+        - Whether the adapter that is bound has the latest weights is not compared; that it is not zero is.
         - Adapters that are merged into the weights before they are sent are RLS415.
 
     Sources:

@@ -113,7 +113,6 @@ class GeneratedWithOthers(Rule):
         Look for callbacks and wrappers that write into the model around its generation.
 
     Known limits:
-        - Up to four tensors of 256 weights are compared, at the first forward of a generation.
 
     Sources:
         - https://github.com/huggingface/trl/issues/5312: rollouts of weights that the trainer does not have
