@@ -134,6 +134,7 @@ SYSTEM = System(
         "per_device_train_batch_size": count(1),
         "gradient_accumulation_steps": count(1),
         "max_steps": count(-1, least=-1),
+        "dataset_shuffle": flag(True),
         "early_stop_interval": count(None, least=0, where="given(early_stop_interval)"),
         "num_train_epochs": number(None),
         "lr_scheduler_type": text("cosine"),
@@ -169,8 +170,11 @@ SYSTEM = System(
         "else steps_per_generation or gradient_accumulation_steps",
         "generated": "microbatch * steps",
         "reference_source": "'none' if beta == 0 else 'at_rollout'",
+        # 4.6.0 swift/rlhf_trainers/grpo_trainer.py:182, 2112: the sampler shuffles where the set is shuffled.
+        "rows_reshuffled": "dataset_shuffle if fourth or dataset_shuffle else unknown('how ms-swift 3 orders rows that "
+        "dataset_shuffle leaves in their order was not read')",
     },
-    always={"algorithm": "GRPO", "loop": "loader", "rows_reshuffled": True, "step_means": "1 step = 1 update"},
+    always={"algorithm": "GRPO", "loop": "loader", "step_means": "1 step = 1 update"},
     formulas=(
         Formula("samples_per_rollout", "per_device_train_batch_size * world_size * steps", _ARGUMENTS),
         Formula("prompts_per_rollout", "samples_per_rollout / num_generations", f"{_TRAINER} _get_train_sampler"),

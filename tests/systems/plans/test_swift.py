@@ -32,6 +32,16 @@ def test_processes_of_the_environment() -> None:
     assert read(HF + "--per_device_train_batch_size 8", rows=10).schedule.world_size == 1
 
 
+def test_rows_that_are_not_shuffled_are_dropped_in_each_pass() -> None:
+    """A launch that turns shuffling off never trains the last rows; of ms-swift 3 its order was not read."""
+    launch = HF + "--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --dataset_shuffle "
+    shuffled, ordered = (read(launch + word, rows=103, version="4.6.0").schedule for word in ("true", "false"))
+    assert (shuffled.rows_dropped_per_epoch, shuffled.rows_reshuffled) == (1, True)
+    assert (ordered.rows_dropped_per_epoch, ordered.rows_reshuffled) == (1, False)
+    third = read(launch + "false", rows=103, version="3.8.0").schedule
+    assert "was not read" in third.not_evaluated["rows_reshuffled"]
+
+
 def test_batch_counts_completions() -> None:
     """ms-swift#3912: 8 000 rows; steps grow with num_generations."""
     launch = (
