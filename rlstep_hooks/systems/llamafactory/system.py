@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch import processes
-from rlstep_hooks.planning.schedule import Flush
 from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, System, count, number, text
 from rlstep_hooks.systems.engine.links import no
 from rlstep_hooks.systems.trl_ppo_step.links import LINKS as STEP_LINKS
 from rlstep_hooks.systems.trl_ppo_step.links import RULES as STEP_RULES
+from rlstep_hooks.systems.trl_ppo_step.system import ALWAYS, FLUSHED, flush_after
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
@@ -79,29 +79,17 @@ SYSTEM = System(
         "max_steps",
         "num_train_epochs",
     ),
-    functions={"started_processes": started_processes, "flush_after": lambda count: Flush(rollouts_per_epoch=count)},
+    functions={"started_processes": started_processes, "flush_after": flush_after},
     let={
         "processes": "started_processes(launch)",
         "prompts_per_rollout": "samples_per_rollout",
         "reuse_epochs": "ppo_epochs",
         "samples_per_microbatch": "per_device_train_batch_size * world_size",
-        # accelerate ends an update at every micro-batch while the loader is at its last batch, which is a whole rollout long.
-        "flushes": "gradient_accumulation_steps > 1",
+        **FLUSHED,
         "microbatches": "ppo_epochs * ppo_buffer_size * gradient_accumulation_steps",
-        "whole_passes": "unknown('the last rollout of each pass over the rows makes more updates; give --rows') if not known(rows) "
-        "else floor(rollouts / rollouts_per_epoch) if rollouts_per_epoch else 0",
-        "remainder": "'flush' if flushes else 'error'",
-        "flush": "flush_after(rollouts_per_epoch) if flushes and known(rows) and rollouts_per_epoch else None",
         "lags": "range(microbatches) if flushes and not (known(rollouts) and rollouts == 0) else None",
     },
-    always={
-        "algorithm": "PPO",
-        "samples_per_prompt": 1,
-        "loader": "drops",
-        "old_logprob_source": "at_rollout",
-        "reference_source": "at_rollout",
-        "lr_clock": "rollout",
-    },
+    always=ALWAYS,
     formulas=(
         Formula(
             "samples_per_rollout",

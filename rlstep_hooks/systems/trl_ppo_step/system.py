@@ -27,6 +27,31 @@ _OPEN = "unknown('the script decides how often it calls step()')"
 STACK_LLAMA: dict[str, Any] = {"batch_size": 32, "mini_batch_size": 1, "gradient_accumulation_steps": 4, "steps": 20000}
 """Defaults of stack_llama's rl_training.py where they are not those of PPOConfig."""
 
+ALWAYS: dict[str, Any] = {
+    "algorithm": "PPO",
+    "samples_per_prompt": 1,
+    "loader": "drops",
+    "old_logprob_source": "at_rollout",
+    "reference_source": "at_rollout",
+    "lr_clock": "rollout",
+}
+"""What holds for each run of this trainer and of trainers that derive from it."""
+
+FLUSHED = {
+    "flushes": "gradient_accumulation_steps > 1",
+    "remainder": "'flush' if flushes else 'error'",
+    "flush": "flush_after(rollouts_per_epoch) if flushes and known(rows) and rollouts_per_epoch else None",
+    "whole_passes": "unknown('the last rollout of each pass over the rows makes more updates; give --rows') if not known(rows) "
+    "else floor(rollouts / rollouts_per_epoch) if rollouts_per_epoch else 0",
+}
+"""accelerate ends an update at every micro-batch while the loader is at its last batch, which is a whole rollout long. The expressions
+call `flush_after`."""
+
+
+def flush_after(rollouts_per_epoch: int) -> Flush:
+    """The rollouts in which every micro-batch is an update: the last one of each pass of the loader."""
+    return Flush(rollouts_per_epoch=rollouts_per_epoch)
+
 
 def own_defaults(request: Request) -> Mapping[str, Any]:
     """Defaults of a script whose loop is known; no defaults for any other."""
@@ -72,7 +97,7 @@ SYSTEM = System(
         "size": size,
         "carried_lags": carried_lags,
         "flushed_lags": flushed_lags,
-        "flush_after": lambda rollouts_per_epoch: Flush(rollouts_per_epoch=rollouts_per_epoch),
+        "flush_after": flush_after,
     },
     shown=("batch_size", "mini_batch_size", "forward_batch_size", "gradient_accumulation_steps", "ppo_epochs"),
     let={
@@ -89,23 +114,12 @@ SYSTEM = System(
         "minibatches": "slices(samples_per_rollout, samples_per_update)",
         "microbatches_per_rollout": "updates_per_rollout * gradient_accumulation_steps",
         "updates_bound": "'upper' if early_stopping else 'exact'",
-        "flushes": "gradient_accumulation_steps > 1",
-        "remainder": "'flush' if flushes else 'error'",
-        "flush": "flush_after(rollouts_per_epoch) if flushes and known(rows) and rollouts_per_epoch else None",
+        **FLUSHED,
         "lags": "flushed_lags(microbatches_per_rollout, gradient_accumulation_steps) if flushes "
         "else carried_lags(microbatches_per_rollout, gradient_accumulation_steps)",
-        "whole_passes": "unknown('the last rollout of each pass over the rows makes more updates; give --rows') if not known(rows) "
-        "else floor(rollouts / rollouts_per_epoch) if rollouts_per_epoch else 0",
         "rows_dropped_per_epoch": "rows % prompts_per_rollout",
     },
-    always={
-        "algorithm": "PPO",
-        "samples_per_prompt": 1,
-        "loader": "drops",
-        "old_logprob_source": "at_rollout",
-        "reference_source": "at_rollout",
-        "lr_clock": "rollout",
-    },
+    always=ALWAYS,
     formulas=(
         Formula("samples_per_rollout", "batch_size * world_size", f"{_TRAINER} global_batch_size"),
         Formula("samples_per_update", "micro_batch * gradient_accumulation_steps * world_size", _CONFIG),
