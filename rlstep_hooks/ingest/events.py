@@ -41,6 +41,7 @@ _NEVER_WRITTEN = (
         "trained_tokens",
         "drawn",
         "drawn_log_probs",
+        "clean_forward",
         "delivery",
         "engine_distance",
         "learning_rate",

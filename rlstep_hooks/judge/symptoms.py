@@ -104,7 +104,7 @@ _SILENT = Cause("a process has no record, or processes do or hold different thin
 _REFERENCE = Cause("the reference changes, or its log-probs come from elsewhere", ("RLS308", "RLS411", "RLS414"))
 _DRIFT = Cause("samples are trained at a larger lag than planned", ("RLS307", "RLS304"))
 _NOT_ONE = Cause(
-    "the trainer disagrees with itself: dropout, precision, another padding", ("RLS301", "RLS309", "RLS313")
+    "the trainer disagrees with itself: dropout, precision, another padding", ("RLS301", "RLS309", "RLS313", "RLS314")
 )
 _GROUPS = Cause("samples are not in groups of one prompt, or are repeated", ("RLS501", "RLS514", "RLS519", "RLS523"))
 _BEYOND = Cause("passes over a rollout go on beyond the limit of the divergence", ("RLS213",))

@@ -35,6 +35,7 @@ TOPICS = (
     "sampler_weights",
     "drawn",
     "drawn_log_probs",
+    "clean_forward",
     "delivery",
     "engine_distance",
     "learning_rate",
@@ -193,6 +194,18 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Mean |log-prob in the loss - log-prob when it was drawn| over tokens that the weights of the loss drew; None if not compared."""
     max_sampling_gap: float | None = None
     """The largest |log-prob in the loss - log-prob when it was drawn| over the tokens of `sampling_gap`."""
+    clean_gap: float | None = None
+    """Mean |log-prob - that of a forward of the row alone| of the farthest of the rows that were scored so; None if none was."""
+    max_clean_gap: float | None = None
+    """The largest |log-prob - that of a forward of the row alone| of that row."""
+    clean_gap_99: float | None = None
+    """The 99th percentile of |log-prob - that of a forward of the row alone| of that row."""
+    clean_outside: float | None = None
+    """The share of that row's tokens whose ratio to the probability of a forward of the row alone is outside of [0.9, 1.1]."""
+    clean_of: str = ""
+    """Which log-probs were compared: "the loss" or "the old log-probs"."""
+    clean_like: str = ""
+    """What else gives the log-probs of that row; empty where nothing does that was tried."""
     divergence: float | None = None
     """The framework's estimate of the KL divergence from the old policy, by which it ends the updates on a rollout."""
     gradients_replaced: int | None = None

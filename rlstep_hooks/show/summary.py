@@ -197,6 +197,7 @@ _TOPIC_WORDS = {
     "sampler": "weights of the sampler",
     "sampler_weights": "version of the sampler's weights",
     "drawn": "text against the policy's distribution",
+    "clean_forward": "log-probs of rows against a forward of each alone",
     "drawn_log_probs": "log-probs of the loss against those of the sampling",
     "delivery": "weights in the engine",
     "engine_distance": "cause of a distance from the engine",

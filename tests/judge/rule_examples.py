@@ -351,6 +351,19 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
         after(run(), Rollout, 2, Rewarded(rollout=2, groups=16, weights_off=4e4, weights_like="all of them 1"))
     ),
     "RLS313": lambda: judged(measured(run(), "microbatches", 8, sampling_gap=0.009, max_sampling_gap=0.08)),
+    "RLS314": lambda: judged(
+        measured(
+            run(),
+            "microbatches",
+            8,
+            clean_gap=0.03,
+            max_clean_gap=0.2,
+            clean_gap_99=0.18,
+            clean_outside=0.075,
+            clean_of="the loss",
+            clean_like="attention mask: the padding before the prompt is attended to",
+        )
+    ),
     "RLS401": lambda: judged(measured(run(), "updates", 5, changed=0)),
     "RLS402": lambda: judged(changed(run(), Rollout, 2, sampler_version=3)),
     "RLS403": lambda: judged(measured(run(), "rollouts", 2, sampler_gap_mean=0.2, sampler_gap_max=3.1)),

@@ -30,7 +30,7 @@ from rlstep_hooks.judge.rules.plan.seeds import SeedNotApplied
 from rlstep_hooks.judge.rules.plan.sizes import UpdatesNotAsTheSizesSay
 from rlstep_hooks.judge.rules.plan_checks import PLAN_RULES
 from rlstep_hooks.judge.rules.progress import Progress
-from rlstep_hooks.judge.rules.ratio import intact, refresh, sampling, values, weighed
+from rlstep_hooks.judge.rules.ratio import alone, intact, refresh, sampling, values, weighed
 from rlstep_hooks.judge.rules.weights import (
     acting,
     built,
@@ -90,6 +90,7 @@ RULES: tuple[type[Rule], ...] = (
     intact.ReferenceLogProbsAltered,
     weighed.WeightsNotDocumented,
     sampling.LossAsSampled,
+    alone.ScoredOtherwise,
     training.WeightsUnchanged,
     sampler.SamplerVersion,
     distance.SamplerGap,

@@ -167,6 +167,11 @@ RULES: dict[str, Link] = {
         "with an engine RLS403 compares the engine's, where the framework asks for them",
         "whole",
     ),
+    "RLS314": yes(
+        "two rows of one micro-batch, scored again one at a time",
+        "in one process without dropout, images or torch.compile",
+        "whole",
+    ),
     "RLS413": yes("by the entropies that the loss computes (0.20 and later)", often="compared"),
     "RLS305": yes("from the rollout to the loss", often="carried"),
     "RLS523": yes(

@@ -62,6 +62,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Checksums of what else the loss got, by the names of their columns, each (B,); empty where they are not compared."""
     replaced: list[tuple[str, Tensor]]
     """Modules whose backward hooks replaced gradients, with the number of values."""
+    clean: dict[str, Any]
+    """Fields of its rows that were scored alone; empty where none was."""
     left_out: bool
     """Whether its rollout came without checksums because its cycle is one of those that are left out."""
     versions: tuple[int, ...]
@@ -155,6 +157,7 @@ class MicroBatchMeter:
         head: HeadGradient | None = None,
         replaced: list[tuple[str, Tensor]] | None = None,
         whole: bool = False,
+        clean: dict[str, Any] | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -172,6 +175,7 @@ class MicroBatchMeter:
             head: The place where gradients that arrive at the output of the model's layers will be.
             replaced: The place where modules will be noted whose backward hooks replaced gradients.
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
+            clean: Fields of its rows that were scored alone.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -203,6 +207,7 @@ class MicroBatchMeter:
             None if sampled is None or sampled.shape != new.shape else sampled,
             handed,
             [] if replaced is None else replaced,
+            clean or {},
             left_out,
             versions,
         )
@@ -234,7 +239,7 @@ class MicroBatchMeter:
 
     def _known_of(self, held: _Held) -> dict[str, Any]:
         """What the host knows of one, as fields of `MicroBatchValues`."""
-        known: dict[str, Any] = {"left_out": held.left_out}
+        known: dict[str, Any] = {"left_out": held.left_out} | held.clean
         if held.old is None:  # the current log-probs take their place
             known |= {"max_abs_log_ratio": 0.0, "mean_abs_log_ratio": 0.0, "clipped": 0.0}
         elif held.old.dim() == 1:

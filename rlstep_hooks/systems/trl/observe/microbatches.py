@@ -14,6 +14,7 @@ from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, OldSourc
 from rlstep_hooks.systems.trl.observe.backward import Backward, BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
+from rlstep_hooks.systems.trl.observe.scored_alone import ScoredAlone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,7 @@ class MicroBatchHooks:
         self._hooks = ModuleHookWatch(Guard(self._recorder, ("gradient",)))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
         self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)))
+        self._alone = ScoredAlone(observation.trainer, self._recorder)
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._dtype = "float32"
@@ -136,6 +138,7 @@ class MicroBatchHooks:
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls) if compared else None
+        clean = self._scored_alone(inputs, new, old if fresh and self._scores_old(old) else None)
         seen.meter.hold(
             self._microbatches,
             inputs,
@@ -150,10 +153,25 @@ class MicroBatchHooks:
             head=None if activity.head is None else activity.head.take(new),
             replaced=self._replaced,
             whole=compared,
+            clean=clean,
         )
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
+
+    def _scored_alone(self, inputs: dict[str, Any], new: Tensor, old: Tensor | None) -> dict[str, Any]:
+        """Rows of one micro-batch of a cycle, scored again alone."""
+        cycle, place = divmod(self._microbatches, self._observation.schedule.microbatches_per_cycle)
+        found: dict[str, Any] = {}
+        # As many samples later in each compared cycle: what is wrong in some rows is met in some of them.
+        if is_compared_whole(cycle) and place == cycle % self._observation.schedule.microbatches_per_cycle:
+            with self._alone.guard:
+                found = self._alone.look(cycle, inputs, new.detach(), old)
+        return found
+
+    def _scores_old(self, old: Tensor | None) -> bool:
+        """Whether old log-probs are one for each token, and the trainer's own."""
+        return old is not None and old.dim() == 2 and self._observation.schedule.old_logprob_source != "engine"
 
     def _tell_dtype(self, log_probs: Tensor) -> None:
         """Say once in which dtype log-probs are kept: it decides which updates they can show."""

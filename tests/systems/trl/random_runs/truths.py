@@ -59,6 +59,7 @@ TRUE: dict[tuple[str, str], Callable[[Draw, Any, Any], bool]] = {
     ("RLS506", "warning"): rows_never_seen,
     ("RLS301", "warning"): noise,
     ("RLS313", "warning"): another_forward,
+    ("RLS314", "warning"): another_forward,
     ("RLS414", "warning"): noise,
 }
 """Conditions by code and severity."""

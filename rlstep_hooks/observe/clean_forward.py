@@ -1,0 +1,246 @@
+"""Rows of a training batch that are scored again alone: no padding, no neighbours, no chunks, through the model's own layers and head.
+
+Nothing of the host changes: no gradient, no training mode, no random state, no autocast. What may explain a distance from the clean
+log-probs is computed only where one is beyond rounding. Shapes: P prompt tokens with padding, C completion tokens of one row.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.token_log_probs import token_log_probs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RATIOS = math.log(0.9), math.log(1.1)
+"""Log ratios between which a token's probability counts as the same (trl issue 6789)."""
+EXPLAINED = 0.05
+"""The share of a distance that a cause may leave, where its own rounding is not known."""
+NEIGHBOURS = 4
+"""Rows before and after one that may have been read together with it."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row as the framework holds it, padded, and without its padding."""
+
+    padded: Tensor
+    """(P + length,), prompt and completion with padding."""
+    places: Tensor
+    """(L,), the places of its real tokens in that."""
+    length: int
+    """C, real tokens of the completion."""
+    prompt: int
+    """P."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """(L,), its real tokens."""
+        return self.padded[self.places]
+
+    @property
+    def left(self) -> int:
+        """Real tokens of the prompt."""
+        return int(self.places.numel()) - self.length
+
+
+def row_of(prompt: Tensor, prompt_mask: Tensor, completion: Tensor, completion_mask: Tensor) -> Row:
+    """One row from what a framework hands to its loss, each of one dimension."""
+    mask = torch.cat([prompt_mask, completion_mask]).bool()
+    length = int(completion_mask.bool().sum())
+    return Row(torch.cat([prompt, completion]), mask.nonzero().squeeze(1), length, int(prompt.numel()))
+
+
+class CleanGap(msgspec.Struct, frozen=True):
+    """How far what training computed for one row is from the clean log-probs."""
+
+    mean: float
+    """Of |distance|, in nats."""
+    largest: float
+    near_largest: float
+    """The 99th percentile."""
+    outside: float
+    """The share of tokens whose ratio to the clean probability is outside of [0.9, 1.1]."""
+    like: str = ""
+    """What else gives these log-probs; empty where nothing does that was tried."""
+
+
+class CleanForward:
+    """Scores rows alone.
+
+    Args:
+        model: A transformers model, or PEFT's wrapper of one, unwrapped from what trains it.
+        temperature: By which logits are divided.
+        autocast: Gives the context that training's forwards run in.
+    """
+
+    def __init__(self, model: Any, temperature: float, autocast: Any) -> None:
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._layers = base.base_model
+        self._head = base.get_output_embeddings()
+        self._temperature = temperature
+        self._autocast = autocast
+
+    def score(self, row: Row) -> Tensor:
+        """(C,) float32, the clean log-probs of a row's completion."""
+        return self._scored(self._hidden(row.tokens), row.tokens, row.length)
+
+    def compare(self, row: Row, clean: Tensor, observed: Tensor, tolerance: float, neighbours: list[Row]) -> CleanGap:
+        """Compare what training computed with the clean log-probs; waits for the device.
+
+        Args:
+            row: The row.
+            clean: (C,), by `score`.
+            observed: (C,), what training computed.
+            tolerance: Mean distance that rounding explains.
+            neighbours: Other rows of the batch, nearest first.
+        """
+        observed = observed.detach().float()
+        signed = observed - clean
+        distance = signed.abs()
+        outside = ((signed < RATIOS[0]) | (signed > RATIOS[1])).float().mean()
+        numbers = torch.stack([distance.mean(), distance.amax(), distance.quantile(0.99), outside])
+        mean, largest, near_largest, share = numbers.tolist()
+        like = "" if mean <= tolerance else self._like(row, observed, mean, tolerance, neighbours)
+        return CleanGap(mean, largest, near_largest, share, like)
+
+    def _like(self, row: Row, observed: Tensor, mean: float, tolerance: float, neighbours: list[Row]) -> str:
+        """The words of the alternative that is nearest, if it is near enough."""
+        left, words = min(
+            (float((of - observed).abs().nanmean()), words) for words, of in self._alternatives(row, neighbours)
+        )
+        return words if left <= max(min(tolerance, mean / 4), EXPLAINED * mean) else ""
+
+    def _alternatives(self, row: Row, neighbours: list[Row]) -> Iterator[tuple[str, Tensor]]:
+        """Log-probs (C,) of the same row under mistakes, nan where one says nothing, with what each is."""
+        tokens, length = row.tokens, row.length
+        hidden, temperature = self._hidden(tokens), self._temperature
+        clean = self._scored(hidden, tokens, length)
+        if temperature != 1.0:
+            yield "temperature: not applied", self._scored(hidden, tokens, length, 1.0)
+            yield "temperature: applied twice", self._scored(hidden, tokens, length, temperature**2)
+        nothing = torch.full_like(clean[:1], torch.nan)
+        if length > 1:
+            yield (
+                "chunk of the head: each token has the log-prob of the one before it",
+                torch.cat([nothing, clean[:-1]]),
+            )
+            yield "chunk of the head: each token has the log-prob of the one after it", torch.cat([clean[1:], nothing])
+            moved = self._head_of(hidden[-length:])
+            yield (
+                "chunk of the head: each token is scored one position too late",
+                token_log_probs(moved.float() / temperature, tokens[-length:]),
+            )
+            moved = self._head_of(hidden[-length - 2 : -2])
+            if moved.shape[0] == length:
+                yield (
+                    "chunk of the head: each token is scored one position too early",
+                    token_log_probs(moved.float() / temperature, tokens[-length:]),
+                )
+        for words, positions in self._positions(row):
+            yield f"position ids: {words}", self._scored(self._hidden(tokens, positions), tokens, length)
+        yield from self._padded(row)
+        for neighbour in neighbours[:NEIGHBOURS]:
+            together = torch.cat([neighbour.tokens, tokens])
+            yield (
+                "a neighbour: the row is read after another row of the batch",
+                self._scored(self._hidden(together), together, length),
+            )
+            each = [torch.arange(of.numel(), device=of.device) for of in (neighbour.tokens, tokens)]
+            yield (
+                "a neighbour: the row is read after another row of the batch, with position ids of its own",
+                self._scored(self._hidden(together, torch.cat(each)), together, length),
+            )
+        device = tokens.device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
+            yield "autocast: bfloat16", self._scored(self._hidden(tokens), tokens, length)
+
+    @staticmethod
+    def _positions(row: Row) -> Iterator[tuple[str, Tensor]]:
+        count, left = row.places.numel(), row.left
+        plain = torch.arange(count, device=row.places.device)
+        yield "they begin at 1", plain + 1
+        if not torch.equal(row.places, plain):
+            yield "they count the padding", row.places
+        if left:
+            yield "they begin again at the completion", torch.cat([plain[:left], plain[: count - left]])
+            yield "the completion is one place too far", torch.cat([plain[:left], plain[left:] + 1])
+        if row.prompt > left > 0:
+            apart = torch.cat([plain[:left], row.prompt + plain[: count - left]])
+            yield "padding stands between prompt and completion (padding side)", apart
+        yield "all of them 0", torch.zeros_like(plain)
+
+    def _padded(self, row: Row) -> Iterator[tuple[str, Tensor]]:
+        if row.prompt == row.left or not row.left:
+            return
+        whole = row.padded[: row.prompt + row.length]
+        yield (
+            "attention mask: the padding before the prompt is attended to",
+            self._scored(self._hidden(whole), whole, row.length),
+        )
+        padding = row.prompt - row.left
+        turned = torch.cat([whole[padding : row.prompt], whole[:padding], whole[row.prompt :]])
+        yield (
+            "padding side: padding between prompt and completion is attended to",
+            self._scored(self._hidden(turned), turned, row.length),
+        )
+
+    def _hidden(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """(L, H), the output of the layers for tokens that stand alone."""
+        given = {} if positions is None else {"position_ids": positions.unsqueeze(0)}
+        # A mask of ones is said: without one, layers read position ids that begin again as several packed rows.
+        ones = torch.ones_like(tokens).unsqueeze(0)
+        with self._unseen(tokens):
+            output = self._layers(input_ids=tokens.unsqueeze(0), attention_mask=ones, use_cache=False, **given)
+        hidden: Tensor = output.last_hidden_state[0]
+        if hidden.shape[0] != tokens.shape[0]:
+            raise ValueError(f"{hidden.shape[0]} outputs of the layers for {tokens.shape[0]} tokens")
+        return hidden
+
+    def _head_of(self, hidden: Tensor) -> Tensor:
+        with torch.no_grad(), self._autocast():
+            logits: Tensor = self._head(hidden.to(self._head.weight.dtype))
+        return logits
+
+    def _scored(self, hidden: Tensor, tokens: Tensor, length: int, temperature: float | None = None) -> Tensor:
+        logits = self._head_of(hidden[-length - 1 : -1]).float() / (temperature or self._temperature)
+        return token_log_probs(logits, tokens[-length:])
+
+    @contextmanager
+    def _unseen(self, tokens: Tensor) -> Iterator[None]:
+        """Nothing is left behind: no gradient, no random number, no warning."""
+        devices = [tokens.device] if tokens.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.no_grad(), self._autocast(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # reentrant gradient checkpointing warns where nothing needs a gradient
+            yield
+
+
+def why_not_alone(model: Any) -> str:
+    """Why a model's rows cannot be scored alone through its layers and its head; empty where they can."""
+    settings = getattr(model, "active_peft_config", None)
+    if getattr(settings, "is_prompt_learning", False):
+        return "the adapter puts virtual tokens before each row"
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    head, layers = base.get_output_embeddings(), getattr(base, "base_model", None)
+    if layers is None or layers is base or not isinstance(head, torch.nn.Linear):
+        return "the model's layers and its head are not apart"
+    if type(head).forward is not torch.nn.Linear.forward:
+        return "the head is no plain matrix"
+    compiled = [of for of in (base, layers) if hasattr(of, "_orig_mod") or getattr(of, "_compiled_call_impl", None)]
+    if compiled:
+        return "the model is compiled, and would be compiled again for another length"
+    config = base.config.get_text_config() if hasattr(base.config, "get_text_config") else base.config
+    # transformers 5.23: Gemma 2 and its like cap logits, Cohere's and Granite's scale them, after the head.
+    if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
+        return "the model changes its logits after the head"
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if any(name in str(rope) for name in ("dynamic", "longrope")):
+        return "the positions of this model depend on the length of the padded batch"
+    return ""
