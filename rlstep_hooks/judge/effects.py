@@ -19,8 +19,8 @@ LAG = ("RLS303", "RLS304", "RLS307")
 SAMPLES = ("RLS502", "RLS507", "RLS512")
 """Samples that are trained another number of times."""
 
-OTHER_FORWARD = ("RLS301", "RLS313")
-"""A loss whose log-probs are not those of the sampling."""
+OTHER_FORWARD = ("RLS301", "RLS313", "RLS314")
+"""A loss whose log-probs are not those of the sampling, or of the same row alone."""
 
 STANDING_STILL = ("RLS302", "RLS310", "RLS401", "RLS406")
 """Weights that do not move, and so the ratio."""

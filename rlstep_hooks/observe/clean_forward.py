@@ -7,6 +7,7 @@ log-probs is computed only where one is beyond rounding. Shapes: P prompt tokens
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -217,9 +218,13 @@ class CleanForward:
     def _unseen(self, tokens: Tensor) -> Iterator[None]:
         """Nothing is left behind: no gradient, no random number, no warning."""
         devices = [tokens.device] if tokens.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.no_grad(), self._autocast(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # reentrant gradient checkpointing warns where nothing needs a gradient
-            yield
+        state = random.getstate()
+        try:
+            with torch.random.fork_rng(devices), torch.no_grad(), self._autocast(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # reentrant gradient checkpointing warns where nothing needs a gradient
+                yield
+        finally:
+            random.setstate(state)
 
 
 def why_not_alone(model: Any) -> str:
@@ -229,6 +234,8 @@ def why_not_alone(model: Any) -> str:
         return "the adapter puts virtual tokens before each row"
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head, layers = base.get_output_embeddings(), getattr(base, "base_model", None)
+    if not type(base).__module__.startswith("transformers."):
+        return "the model's class is not transformers' own, and its forward may keep something"
     if layers is None or layers is base or not isinstance(head, torch.nn.Linear):
         return "the model's layers and its head are not apart"
     if type(head).forward is not torch.nn.Linear.forward:
@@ -236,6 +243,8 @@ def why_not_alone(model: Any) -> str:
     compiled = [of for of in (base, layers) if hasattr(of, "_orig_mod") or getattr(of, "_compiled_call_impl", None)]
     if compiled:
         return "the model is compiled, and would be compiled again for another length"
+    if any(isinstance(of, torch.nn.modules.batchnorm._NormBase) and of.track_running_stats for of in base.modules()):
+        return "a forward in training mode would change the model's running statistics"
     config = base.config.get_text_config() if hasattr(base.config, "get_text_config") else base.config
     # transformers 5.23: Gemma 2 and its like cap logits, Cohere's and Granite's scale them, after the head.
     if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
@@ -244,3 +253,24 @@ def why_not_alone(model: Any) -> str:
     if any(name in str(rope) for name in ("dynamic", "longrope")):
         return "the positions of this model depend on the length of the padded batch"
     return ""
+
+
+_OWN_HOOKS = ("rlstep_hooks.", "transformers.", "peft.", "accelerate.", "torch.")
+"""Beginnings of the modules whose forward hooks keep nothing that training reads."""
+
+
+def hooked_by_others(model: Any) -> bool:
+    """Whether somebody's own hooks would see a forward of this model: what they keep of it, training might read."""
+    hooks = [
+        hook
+        for module in model.modules()
+        for of in (module._forward_hooks, module._forward_pre_hooks)
+        for hook in of.values()
+    ]
+    return any(not _module_of(hook).startswith(_OWN_HOOKS) for hook in hooks)
+
+
+def _module_of(hook: Any) -> str:
+    while hasattr(hook, "func"):  # functools.partial
+        hook = hook.func
+    return str(getattr(hook, "__module__", None) or type(hook).__module__) + "."

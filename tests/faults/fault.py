@@ -60,7 +60,7 @@ class Fault:
     """What the finding must say of it."""
     headline: str = ""
     """The rule of the headline, where another one sees the cause itself; empty where it is `code`."""
-    beside: str = ""
+    beside: tuple[str, ...] = ()
     """A rule that sees the same mistake in other rollouts, in which the headline's rule does not."""
     doubtful: bool = False
     """Whether it may also be meant, or be noise of a kernel, so that it is a warning and the run passes."""

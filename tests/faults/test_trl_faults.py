@@ -162,7 +162,7 @@ def test_fault_is_found_by_its_rule_at_its_event(fault: Fault, tmp_path: Path, c
         # a fault can show itself in other places too, because what follows from it is another.
         heads = [head.code for head, _ in groups(alarms(report))]
         assert heads[0] == (fault.headline or fault.code), found
-        assert set(heads) - {heads[0]} == ({fault.beside} if fault.beside else set()), found
+        assert set(heads) - {heads[0]} == set(fault.beside), found
         assert report.verdict == ("PASS" if fault.doubtful else "FAIL"), found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from packaging.version import Version
+from transformers import Qwen2ForCausalLM
 
 from rlstep_hooks.record.events import Measured
 from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_tokenizer
@@ -31,8 +33,6 @@ TEMPERATURE = 0.7
 
 def sharp_model(**more: Any) -> Any:
     """A tiny Qwen2 whose attention matters: usual initial weights give nearly the same logits whatever is attended to."""
-    from transformers import Qwen2ForCausalLM
-
     torch.manual_seed(0)
     return Qwen2ForCausalLM(tiny_architecture(tiny_tokenizer(), layers=2, initializer_range=0.25, **more))
 
@@ -102,12 +102,36 @@ def test_dropout_is_said_and_not_judged(build: Callable[..., Any]) -> None:
     assert "dropout makes each forward in training mode another one" in str(audit.report.not_evaluated)
 
 
+def test_somebodys_own_hooks_see_no_forward_of_ours(build: Callable[..., Any]) -> None:
+    model, forwards = sharp_model(), []
+    model.model.layers[0].register_forward_hook(lambda *_: forwards.append(torch.is_grad_enabled()))
+    audit = trained(build, model=model, max_steps=2)
+    assert not gaps(audit)
+    assert "somebody's own hooks of the model's modules" in str(audit.report.not_evaluated)
+    assert sum(forwards) == 2, "one forward of each update has a gradient"
+
+
+class Counting(Qwen2ForCausalLM):
+    """A model whose class is somebody's own."""
+
+
+def test_a_class_of_somebodys_own_is_left_alone() -> None:
+    from rlstep_hooks.observe.clean_forward import why_not_alone
+
+    plain = sharp_model()
+    own = Counting(plain.config)
+    assert not why_not_alone(plain)
+    assert "not transformers' own" in why_not_alone(own)
+    plain.norm = torch.nn.BatchNorm1d(2)
+    assert "running statistics" in why_not_alone(plain)
+
+
 def test_the_random_state_and_the_mode_of_the_model_stay_as_they_were(build: Callable[..., Any]) -> None:
     from rlstep_hooks.observe.clean_forward import CleanForward, row_of
 
     trainer, _ = build(model=sharp_model())
     model = trainer.model.train()
-    state, modes = torch.get_rng_state(), [of.training for of in model.modules()]
+    state, python, modes = torch.get_rng_state(), random.getstate(), [of.training for of in model.modules()]
     ones = torch.ones(3, dtype=torch.long)
     row = row_of(torch.tensor([0, 5, 6]), torch.tensor([0, 1, 1]), torch.tensor([7, 8, 9]), ones)
     scored = CleanForward(model, TEMPERATURE, trainer.accelerator.autocast).score(row)
@@ -116,6 +140,7 @@ def test_the_random_state_and_the_mode_of_the_model_stay_as_they_were(build: Cal
     assert torch.allclose(scored, expected, atol=1e-5)
     assert not scored.requires_grad
     assert torch.equal(state, torch.get_rng_state())
+    assert python == random.getstate()
     assert modes == [of.training for of in model.modules()]
     assert all(parameter.grad is None for parameter in model.parameters())
 

@@ -164,7 +164,7 @@ class MaskAltered(Rule):
     title = "Mask altered on the way"
     topics = ("samples", "log_ratio")
     nothing_seen = "the observer does not see masks both with old log-probs and in training"
-    produces = (here("RLS313", *LOSS),)
+    produces = (here("RLS313", "RLS314", *LOSS),)
     needs = ("microbatch_values.mask_intact", "critic_microbatch_values.mask_intact")
 
     def carried(self, event: Carried) -> None:

@@ -43,10 +43,11 @@ class ScoredOtherwise(ValueRule):
         head, and for noise or another precision in one of the forwards.
 
     Known limits:
+        - Only models of transformers' own classes, because others may keep something of each forward, and none whose modules have
+          forward hooks of somebody else.
         - Not with dropout or NEFTune, images, a compiled model, a head that is no plain matrix, capped or scaled logits, or on
           several processes, FSDP or DeepSpeed. Log-probs of the reference are not compared.
-        - A mistake in the model's layers themselves is in both forwards. Hooks of the model's modules see this forward too, in
-          training mode and without a gradient.
+        - A mistake in the model's layers themselves is in both forwards.
         - A constant shift of all position ids changes nothing in a model with rotary positions, and is no finding there.
         - Models with absolute positions, such as GPT-2, are found rightly where the training forward gives no positions and prompts
           are padded on the left.

@@ -58,7 +58,7 @@ class LossAsSampled(ValueRule):
     topics = ("versions", "drawn_log_probs", "log_ratio")
     nothing_seen = "no micro-batch at lag 0 had the log-probs with which its tokens were drawn"
     optional = True
-    produces = (here("RLS408"),)
+    produces = (here("RLS314", "RLS408"),)
     needs = ("microbatch_values.sampling_gap",)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:

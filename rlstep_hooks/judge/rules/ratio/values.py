@@ -118,7 +118,7 @@ class RatioAtLagZero(ValueRule):
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
     )
     cannot_see = "which version computed the old log-probs of a micro-batch, or their ratio, was not observed"
-    produces = (here("RLS313"),)
+    produces = (here("RLS313", "RLS314"),)
     # A mean of 0.125 makes the average token 13 % more or less probable, in two forwards of one program with the same weights.
     beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": 2.5}
 

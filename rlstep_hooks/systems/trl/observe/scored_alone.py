@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
-from rlstep_hooks.observe.clean_forward import CleanForward, CleanGap, Row, row_of, why_not_alone
+from rlstep_hooks.observe.clean_forward import CleanForward, CleanGap, Row, hooked_by_others, row_of, why_not_alone
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
 
@@ -53,6 +53,12 @@ class ScoredAlone:
             if not self._why:
                 self._recorder.cannot(TOPIC, "rows with images are not scored alone")
             return {}
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        if hooked_by_others(model):
+            self._recorder.cannot(
+                TOPIC, "somebody's own hooks of the model's modules would see forwards that training does not make"
+            )
+            return {}
         lengths = inputs["completion_mask"].bool().sum(1).tolist()
         prompts = inputs["prompt_mask"].bool().sum(1).tolist()
         places = [place for place, length in enumerate(lengths) if length]
@@ -60,7 +66,6 @@ class ScoredAlone:
             return {}
         chosen = dict.fromkeys((min(places, key=prompts.__getitem__), places[cycle % len(places)]))
         rows = {place: _row(inputs, place) for place in places}
-        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         clean = CleanForward(model, self._temperature, self._trainer.accelerator.autocast)
         tolerance = MEAN_TOLERANCE[precision_class(compute_dtype(self._trainer))]
         found: list[tuple[str, CleanGap]] = []
