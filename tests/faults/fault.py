@@ -61,7 +61,7 @@ class Fault:
     headline: str = ""
     """The rule of the headline, where another one sees the cause itself; empty where it is `code`."""
     beside: tuple[str, ...] = ()
-    """A rule that sees the same mistake in other rollouts, in which the headline's rule does not."""
+    """Rules that see the same mistake where the headline's rule does not, or something else of it."""
     doubtful: bool = False
     """Whether it may also be meant, or be noise of a kernel, so that it is a warning and the run passes."""
     settings: Settings = field(default_factory=lambda: REUSED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.effects import here
+from rlstep_hooks.judge.effects import here, lasting
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
@@ -58,7 +58,7 @@ class LossAsSampled(ValueRule):
     topics = ("versions", "drawn_log_probs", "log_ratio")
     nothing_seen = "no micro-batch at lag 0 had the log-probs with which its tokens were drawn"
     optional = True
-    produces = (here("RLS314", "RLS408"),)
+    produces = (here("RLS408"), lasting("RLS314"))
     needs = ("microbatch_values.sampling_gap",)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:

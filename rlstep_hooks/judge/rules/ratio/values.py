@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, ClassVar
 
 from rlstep_hooks.judge.conformance import observed_lag
-from rlstep_hooks.judge.effects import here
+from rlstep_hooks.judge.effects import here, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import BEYOND_ROUNDING, SEVERAL, ValueRule
 from rlstep_hooks.judge.rules.noise import noise_of
@@ -118,7 +118,7 @@ class RatioAtLagZero(ValueRule):
         "no micro-batch at lag 0 had old log-probs of its own (they are the current ones, ratio 1 by construction)"
     )
     cannot_see = "which version computed the old log-probs of a micro-batch, or their ratio, was not observed"
-    produces = (here("RLS313", "RLS314"),)
+    produces = (here("RLS313"), lasting("RLS314"))
     # A mean of 0.125 makes the average token 13 % more or less probable, in two forwards of one program with the same weights.
     beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": 2.5}
 
