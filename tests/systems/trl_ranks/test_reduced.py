@@ -29,7 +29,7 @@ LIMIT = 900
 EVERYWHERE = ", in all"
 OWN = "each rank's own gradient: nothing of another rank"
 
-_USUAL = ("gas1", "gas2", "gas3-bf16", "half", "lora", "checkpointing", "uneven", "unclipped", "loose")
+_USUAL = ("gas1", "gas2", "gas3-bf16", "half", "lora", "checkpointing", "uneven", "unclipped", "loose", "untied")
 HEALTHY: dict[str, tuple[str, ...]] = {
     "ddp": (*_USUAL, "fp16hook", "large", "large-gas3-bf16"),
     "fsdp1": (*_USUAL, "flat"),

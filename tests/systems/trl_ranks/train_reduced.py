@@ -22,10 +22,11 @@ import torch
 import transformers
 from accelerate.state import AcceleratorState, DistributedType, GradientState
 from torch.distributed.fsdp import FullyShardedDataParallel
+from transformers import Qwen2ForCausalLM
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.record import cadence
-from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
+from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_model, tiny_tokenizer, tiny_trainer
 from tests.systems.trl_ranks.reduction_faults import AFTER_BUILT, BEFORE_BUILT
 
 STEPS = 4
@@ -49,6 +50,12 @@ def settings_of(words: list[str]) -> dict[str, Any]:
     if "checkpointing" in words:
         found |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
     return found
+
+
+def untied_model() -> Qwen2ForCausalLM:
+    """A model whose head has a weight of its own, as most models from 3 billion parameters on."""
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(tiny_architecture(tiny_tokenizer(), layers=2, tie_word_embeddings=False))
 
 
 class CpuIsNamed:
@@ -93,7 +100,7 @@ def train(folder: Path, deployment: str, case: str) -> dict[str, Any]:
     GradientState._reset_state()
     torch.manual_seed(7)
     audit = StepAuditCallback(log_dir=folder / case / "log", listeners=())
-    model = tiny_model(tiny_tokenizer())
+    model = untied_model() if "untied" in words else tiny_model(tiny_tokenizer())
     if "half" in words:
         model = model.to(torch.bfloat16)
     if "lora" in words:
