@@ -617,6 +617,14 @@ def soak(session: nox.Session) -> None:
     session.run("python", "-m", "tests.systems.trl.random_runs", *arguments, env=OFFLINE)
 
 
+@nox.session(name="soak-verl")
+def soak_verl(session: nox.Session) -> None:
+    """The same for verl, 100 launches of a minute each: no false finding. `-- --runs N --seed S` for others."""
+    install_verl(session)
+    arguments = session.posargs or ("--runs", "100", "--seed", str(random.randrange(10**6)))
+    session.run("python", "-m", "tests.systems.verl.random_runs", *arguments, env=OFFLINE)
+
+
 @nox.session
 @nox.parametrize("target", ("grpo", "rloo", "sb3"), ids=("grpo", "rloo", "sb3"))
 def mutants(session: nox.Session, target: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlstep_hooks.judge.conformance import observed_lag
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.rules import progress as rules_progress
 from rlstep_hooks.record.events import (
@@ -375,6 +376,24 @@ def test_a_ratio_of_one_is_none_where_masks_leave_no_token_with_an_advantage() -
     ]
     assert "RLS310" in codes(judge(run))
     assert "RLS310" not in codes(judge(masked))
+    assert outcome(judge(masked), "RLS310") == "NOT_EVALUATED"
+
+
+def test_a_ratio_of_one_is_none_after_updates_that_taught_nothing() -> None:
+    """The first half of a rollout was cut off and is masked: what is trained after it still has the probabilities of the sampling."""
+    run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), update=UNCHANGED | NO_GRADIENT, ratio=0.0)
+    first = {e.index for e in run if isinstance(e, MicroBatch) and observed_lag(e) == 0}
+    masked = [
+        msgspec.structs.replace(
+            e,
+            microbatches=tuple(
+                msgspec.structs.replace(v, max_abs_advantage=0.0) if v.index in first else v for v in e.microbatches
+            ),
+        )
+        if isinstance(e, Measured)
+        else e
+        for e in run
+    ]
     assert outcome(judge(masked), "RLS310") == "NOT_EVALUATED"
 
 

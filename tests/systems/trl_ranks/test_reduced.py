@@ -37,6 +37,9 @@ HEALTHY: dict[str, tuple[str, ...]] = {
 }
 """By deployment, settings and hooks of torch's own that change how gradients are reduced, rightly."""
 
+SPLIT = "splitbatches"
+"""accelerate cuts each batch into a part for each process."""
+
 Found = tuple[str, int | None, int, str]
 """The rule that finds a fault, the rank that it names, the first update, and the beginning of what it says."""
 
@@ -103,7 +106,8 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def of(deployment: str) -> dict[str, Any]:
         if deployment not in known:
             folder = tmp_path_factory.mktemp(deployment)
-            known[deployment] = launch(folder, deployment, *HEALTHY[deployment], *FOUND[deployment])
+            more = (SPLIT,) if deployment == "ddp" else ()
+            known[deployment] = launch(folder, deployment, *HEALTHY[deployment], *FOUND[deployment], *more)
         return known[deployment]
 
     return of
@@ -158,6 +162,14 @@ def test_a_fault_is_found_with_its_rank_and_update(launched: Any, deployment: st
     [found] = [finding for finding in errors if finding[0] == code]
     assert found[2:4] == [rank, update]
     assert found[4].startswith(words)
+
+
+def test_batches_that_are_split_are_not_judged_by_the_plan(launched: Any) -> None:
+    told = launched("ddp")[SPLIT]
+    assert "error" not in told, told["error"]
+    assert [finding for finding in told["findings"] if finding[1] != "info"] == []
+    assert told["verdict"] == "NOT_EVALUATED"
+    assert told["not_evaluated"]["order"].startswith("split_batches: each process gets a part of a batch")
 
 
 @pytest.mark.thorough

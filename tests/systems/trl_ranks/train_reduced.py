@@ -45,6 +45,8 @@ def settings_of(words: list[str]) -> dict[str, Any]:
     }
     if "unclipped" in words:
         found["max_grad_norm"] = 0.0
+    if "splitbatches" in words:
+        found["accelerator_config"] = {"split_batches": True}
     if "loose" in words:
         found["max_grad_norm"] = 1e6
     if "checkpointing" in words:

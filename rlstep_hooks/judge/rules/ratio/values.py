@@ -322,8 +322,9 @@ class RatioNeverMoves(Rule):
         self._signal = RolloutsWithSignal()
         self._open: _AtLag | None = None
         self._unmoved = 0
-        self._learned_from = -1
-        """The latest rollout of which some trained token has, or may have, an advantage other than 0."""
+        self._taught: dict[int, int] = {}
+        """By policy version the rollout of a micro-batch that was trained with it, of which some trained token has, or may have, an
+        advantage other than 0."""
 
     def update(self, event: Update) -> None:
         """Remember the rate of an update."""
@@ -338,7 +339,7 @@ class RatioNeverMoves(Rule):
         """Look at a micro-batch that is trained after an update."""
         rollout = self.progress.rollout_shown
         if may_teach(values):
-            self._learned_from = rollout
+            remember(self._taught, event.policy_version, rollout)
         lag = observed_lag(event)
         if (
             event.old_source not in ("at_rollout", "recompute", "engine")
@@ -353,7 +354,9 @@ class RatioNeverMoves(Rule):
             self._settle()
             self._open = _AtLag(rollout, event, self.progress.place_shown)
         self._open.microbatches += 1
-        self._open.learned = self._open.learned or self._learned_from == self._open.rollout
+        # An update on micro-batches that teach nothing, such as truncated completions that are masked, leaves the ratio at 1.
+        before = range(event.policy_version - lag, event.policy_version)
+        self._open.learned = self._open.learned or any(self._taught.get(version) == rollout for version in before)
         self._open.moved = self._open.moved or values.max_abs_log_ratio != 0.0
         between = range(
             max(event.policy_version - lag, event.policy_version - RECENT_UPDATES) + 1, event.policy_version + 1

@@ -1,0 +1,168 @@
+"""`python -m tests.systems.verl.random_runs --runs 20 --seed 0`: random legal launches of verl, trained for real. None may be accused.
+
+What verl refuses, or what does not end in time, is drawn again. A finding is printed with the draw that it came from, which
+`--only NUMBER` trains again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.systems.audited import read
+from tests.systems.verl.audited import ROOT, alarms
+from tests.systems.verl.launch import Assets, critic, grpo, launch, reference
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+CORRECTION = "algorithm.rollout_correction"
+LIMIT = 400.0
+"""Seconds after which a launch is given up."""
+
+PLAIN: dict[str, list[Any]] = {
+    "algorithm.adv_estimator": [
+        "grpo", "grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax",
+        "opo", "gpg", "grpo_passk", "gae", "gae", "optimal_token_baseline",
+    ],
+    "algorithm.norm_adv_by_std_in_grpo": [True, False],
+    "algorithm.gamma": [1.0, 1.0, 0.95],
+    "algorithm.lam": [1.0, 0.9],
+    "algorithm.kl_penalty": ["kl", "abs", "mse", "low_var_kl"],
+    "algorithm.kl_ctrl.type": ["fixed", "fixed", "adaptive"],
+    f"{CORRECTION}.rollout_is": ["token", "sequence"],
+    f"{CORRECTION}.rollout_is_threshold": [2.0, 1.01, "0.9_1.1"],
+    f"{CORRECTION}.rollout_is_batch_normalize": [True, False],
+    f"{CORRECTION}.bypass_mode": [True, False, False],
+    f"{ACTOR}.policy_loss.loss_mode": [
+        "vanilla", "vanilla", "gspo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "cispo",
+    ],
+    f"{ACTOR}.loss_agg_mode": [
+        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "token-sum-norm",
+    ],
+    f"{ACTOR}.clip_ratio_low": [0.2, 0.1],
+    f"{ACTOR}.clip_ratio_high": [0.2, 0.28],
+    f"{ACTOR}.clip_ratio_c": [3.0, 10.0],
+    f"{ACTOR}.entropy_coeff": [0, 0.01, -0.01],
+    f"{ACTOR}.calculate_entropy": [True, False],
+    f"{ACTOR}.kl_loss_coef": [0.001, 0.5],
+    f"{ACTOR}.kl_loss_type": ["kl", "abs", "mse", "low_var_kl", "low_var_kl+", "k2", "k1+"],
+    f"{ACTOR}.ppo_epochs": [1, 2, 3],
+    f"{ACTOR}.shuffle": [True, False],
+    f"{ACTOR}.data_loader_seed": [42, 7],
+    f"{ACTOR}.ppo_mini_batch_size": [8, 4, 3, 2],
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": [1, 2, 4, 8],
+    f"{ACTOR}.use_dynamic_bsz": [True, False, False],
+    f"{ACTOR}.ppo_max_token_len_per_gpu": [80, 160, 16384],
+    f"{ACTOR}.optim.lr": [1e-6, 1e-4, 1e-3],
+    f"{ACTOR}.optim.lr_warmup_steps": [-1, 0, 2],
+    f"{ACTOR}.optim.lr_warmup_steps_ratio": [0.0, 0.3],
+    f"{ACTOR}.optim.lr_scheduler_type": ["constant", "cosine"],
+    f"{ACTOR}.optim.min_lr_ratio": [0.0, 0.1],
+    f"{ACTOR}.optim.num_cycles": [0.5, 1.0],
+    f"{ACTOR}.optim.weight_decay": [0.0, 0.01, 0.5],
+    f"{ACTOR}.optim.betas": [[0.9, 0.999], [0.8, 0.95]],
+    f"{ACTOR}.optim.clip_grad": [1.0, 0.01, 100.0],
+    f"{ACTOR}.optim.optimizer": ["AdamW", "AdamW", "Adam", "SGD"],
+    f"{ACTOR}.strategy": ["fsdp", "fsdp2", "fsdp2"],
+    f"+{ACTOR}.fsdp_config.mixed_precision.param_dtype": ["fp32", "fp32", "bf16"],
+    f"{ACTOR}.entropy_from_logits_with_chunking": [True, False],
+    "actor_rollout_ref.model.enable_gradient_checkpointing": [True, False],
+    "actor_rollout_ref.model.lora_rank": [0, 0, 0, 4],
+    f"{ROLLOUT}.n": [1, 2, 3, 4],
+    f"{ROLLOUT}.temperature": [1.0, 0.7, 1.5],
+    f"{ROLLOUT}.top_p": [1.0, 1.0, 0.9],
+    f"{ROLLOUT}.top_k": [-1, -1, 5],
+    f"{ROLLOUT}.calculate_log_probs": [True, False],
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": [1, 3, 8],
+    f"{ROLLOUT}.log_prob_use_dynamic_bsz": [True, False, False],
+    "data.train_batch_size": [8, 8, 6, 5],
+    "data.shuffle": [True, False],
+    "data.seed": [1, 2],
+    "data.max_response_length": [12, 5, 20],
+    "trainer.total_epochs": [1, 2],
+    "trainer.test_freq": [-1, 2],
+    "trainer.val_before_train": [True, False],
+    "trainer.balance_batch": [True, False],
+    "trainer.use_v1": [True, True, False],
+    "trainer.v1.trainer_mode": ["sync", "sync", "sync", "colocate_async"],
+}
+"""Settings and their values; how often a value stands there says how often it is drawn."""
+OF_A_CRITIC: dict[str, list[Any]] = {
+    "critic.cliprange_value": [0.5, 0.01],
+    "critic.ppo_epochs": [1, 2],
+    "critic.ppo_mini_batch_size": [8, 4, 3],
+    "critic.loss_agg_mode": ["token-mean", "seq-mean-token-mean"],
+    "critic.optim.lr": [1e-5, 1e-3],
+    "critic.optim.clip_grad": [1.0, 0.01],
+    "trainer.critic_warmup": [0, 0, 1],
+}
+SHARE = 0.35
+"""How likely a setting is drawn; else it keeps the value of the tests' plain run, or verl's own."""
+
+
+def draw(seed: int, number: int, assets: Assets) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Draw what is given to a launch, and which part of it was drawn."""
+    rng = random.Random(f"verl/{seed}/{number}")
+    ranks = rng.choice([1, 1, 1, 2])
+    drawn = {name: rng.choice(values) for name, values in PLAIN.items() if rng.random() < SHARE}
+    given = grpo(assets, ranks=ranks)
+    if drawn.get("algorithm.adv_estimator") == "gae":
+        given |= critic(assets)
+        drawn |= {name: rng.choice(values) for name, values in OF_A_CRITIC.items() if rng.random() < SHARE}
+    kind = rng.choice(["none", "none", "loss", "reward"])
+    if kind != "none":
+        given |= reference(loss=kind == "loss")
+    if rng.random() < SHARE:
+        given |= {"trainer.total_training_steps": 3}
+    return given | drawn, {"ranks": ranks, "reference": kind, **drawn}
+
+
+def said(output: str) -> str:
+    """Why verl refused a launch: the last line of its output that names an error."""
+    lines = [line.strip() for line in output.splitlines() if "Error" in line or "error:" in line]
+    return (lines or ["no error is named"])[-1][:200]
+
+
+def main() -> int:
+    """Exit status 0 if no healthy run was accused."""
+    parser = argparse.ArgumentParser(prog="random_runs")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="train this one draw")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="verl-runs-"))
+    assets = Assets.write(folder)
+    trained = accused = refused = 0
+    number = 0 if arguments.only is None else arguments.only
+    while trained < arguments.runs:
+        overrides, drawn = draw(arguments.seed, number, assets)
+        begun = time.monotonic()
+        where = folder / str(number)
+        variables = {"RLSTEP_DIR": str(where / "log"), "PYTHONPATH": str(ROOT)}
+        outcome = launch(overrides, where, environment=variables, limit=LIMIT)
+        if outcome.status != 0:
+            refused += 1
+            print(f"{number}: no run: {said(outcome.output)}", flush=True)
+        else:
+            trained += 1
+            run = read(outcome, where / "log")
+            found = [str(finding) for finding in alarms(run.report)]
+            accused += bool(found)
+            print(f"{number}: {run.report.verdict} in {time.monotonic() - begun:.0f} s", flush=True)
+            for text in found:
+                print(f"  {text}", flush=True)
+            if found or run.report.verdict != "PASS":
+                print(f"  {drawn}\n  {run.report.not_evaluated}", flush=True)
+        number += 1
+        if arguments.only is not None:
+            break
+    print(f"verl: {trained} healthy runs, {accused} accused; {refused} draws gave no run (seed {arguments.seed})")
+    return int(bool(accused))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
