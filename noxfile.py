@@ -484,6 +484,13 @@ def llamafactory(session: nox.Session) -> None:
 
 @nox.session
 @leaves_room
+def tinker(session: nox.Session) -> None:
+    """The Tinker cookbook's own loop and client against a server of the tests that trains: clean runs and faults. Not by default."""
+    train_pinned(session, "tinker")
+
+
+@nox.session
+@leaves_room
 def classic(session: nox.Session) -> None:
     """Loops of one's own, CleanRL's style, torchrl's parts, Stable-Baselines3 and RLlib: trained on the CPU."""
     install_classic(session, *RLLIB)

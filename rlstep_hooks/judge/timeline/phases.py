@@ -86,7 +86,8 @@ def phase_events(schedule: Schedule, start: PhasePosition | None = None) -> Gene
         data_dependent = schedule.rows_bound == "data_dependent" or schedule.remainder == "wrap"
         outcome = yield ExpectedRollout(None if data_dependent else planned, version, reference)
         # Padding completes the last mini-batch of any rollout, so the number of samples decides the number of mini-batches.
-        samples = _size(outcome, planned) if data_dependent or schedule.remainder == "pad" else planned
+        counts = data_dependent or schedule.remainder in ("pad", "data_dependent")
+        samples = _size(outcome, planned) if counts else planned
         if schedule.syncs == "first_and_before_updates":
             yield ExpectedSync(version)
         began, waits = version, rollout < schedule.frozen_rollouts
@@ -215,6 +216,9 @@ class _Updates:
                 applied += yield from self._carried_pass(samples, now)
             elif self.schedule.remainder == "drop":
                 applied += yield from self._pass(now, _filled(minibatches, samples))
+            elif self.schedule.remainder == "data_dependent":
+                # As many updates as planned, but none without a sample.
+                applied += yield from self._pass(now, minibatches[:samples])
             else:
                 applied += yield from self._pass(now, minibatches)
             if self._ended:
@@ -246,6 +250,8 @@ class _Updates:
         may_end = self._may_end()
         each = self.schedule.samples_per_microbatch
         own = None if each is None else each // self.schedule.world_size
+        if self.schedule.remainder == "data_dependent":
+            return (yield from self._of_any_size(lag))
         count = 0
         while samples > 0:
             size, at_most = (None, samples) if own is None else (min(own, samples), None)
@@ -256,6 +262,13 @@ class _Updates:
             samples -= own or taken or samples
             count += 1
         return None if own is None else count
+
+    def _of_any_size(self, lag: int | None) -> Generator[ExpectedEvent, Outcome, int]:
+        """The micro-batches of one mini-batch whose sizes the data decide; their number is planned."""
+        count = self.schedule.microbatches_per_update or 1
+        for _ in range(count):
+            yield ExpectedMicroBatch(None, lag, self._role)
+        return count
 
     def windows(self, lag: int | None, *, flushed: bool) -> Generator[ExpectedEvent, Outcome, tuple[int, int]]:
         """The updates on one rollout when windows continue over passes and rollouts, as accelerate counts them.
