@@ -52,8 +52,16 @@ def rate_falls_to_zero(draw: Draw, config: Any, trainer: Any) -> bool:
     return str(config.lr_scheduler_type.value) == "cosine" and "num_cycles" in (config.lr_scheduler_kwargs or {})
 
 
+def nothing_is_taught(draw: Draw, config: Any, trainer: Any) -> bool:
+    """RLS406, RLS310: cispo multiplies each log-prob by the ratio, cut off at an upper bound that is 0 here."""
+    upper = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    return getattr(config, "loss_type", "") == "cispo" and upper == 0
+
+
 TRUE: dict[tuple[str, str], Callable[[Draw, Any, Any], bool]] = {
     ("RLS505", "warning"): no_signal,
+    ("RLS310", "error"): nothing_is_taught,
+    ("RLS406", "error"): nothing_is_taught,
     ("RLS605", "warning"): rates_changed,
     ("RLS603", "warning"): rate_falls_to_zero,
     ("RLS506", "warning"): rows_never_seen,
