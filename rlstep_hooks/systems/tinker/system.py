@@ -31,15 +31,8 @@ SYSTEM = System(
     observed_releases=("0.6.1", "0.7"),
     trained_releases=("0.6.1",),
     package="tinker-cookbook",
-    recognised=(
-        Entry(
-            "tinker",
-            programs=("module:tinker_cookbook.recipes.*",),
-            keys=("max_steps_off_policy",),
-            calls=("ServiceClient", "train.Config"),
-            packages=("tinker", "tinker_cookbook"),
-        ),
-    ),
+    # The one recipe whose defaults were read: others have sizes of their own, and some train by supervision.
+    recognised=(Entry("tinker", programs=("module:tinker_cookbook.recipes.math_rl.train",)),),
     overrides=True,
     settings={
         "groups_per_batch": count(100, also=("batch_size", "dataset_builder.batch_size")),
