@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -62,5 +63,29 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
             f"{source.shown} beside the launch is no program of slime that is known: {'; '.join(map(str, reader.unknown[:3]))}",
             remedy=_REMEDY,
         )
+    if says := _several_samples(given, checkout):
+        raise LaunchError(
+            f"how many samples a rollout has depends on the run: {says}",
+            remedy=f"{_REMEDY}, with one sample for each call",
+        )
     text = f"the program beside the launch was read: num_rollout rollouts, and nothing ends it earlier ({source.at(trains[0].lineno)})"
     return Beside(system, notes=(Note("assumes", text),))
+
+
+def _several_samples(given: Mapping[str, Setting], checkout: Checkout) -> str:
+    """What of the launch's own generation makes several samples of one; empty where it makes one, or is not in the checkout.
+
+    slime flattens what comes back, and trains all of it: a rollout then has more updates than its sizes say (slime 624b824
+    slime/ray/rollout.py _get_rollout_data).
+    """
+    setting = given.get("custom_generate_function_path")
+    if setting is None or setting.unknown or not isinstance(setting.value, str):
+        return ""
+    module, _, name = setting.value.rpartition(".")
+    path = f"{module.replace('.', '/')}.py"
+    source = checkout.source(path) or Checkout(checkout.root, checkout.root).source(path)
+    for function in source.methods(name) if source is not None else []:
+        returns = ast.unparse(function.returns) if function.returns is not None else ""
+        if "list[" in returns.lower():
+            return f"{setting.value} returns {returns} ({source.at(function.lineno) if source is not None else path})"
+    return ""

@@ -281,6 +281,32 @@ def test_a_fork_that_took_such_settings_over_and_ends_otherwise_is_asked_for(tmp
     assert "--version a14dc3a" in str(error.value)
 
 
+ANEW = """
+    def _next_pass(self):
+        self.train_dataloader = DataLoader(batch_size=self.config.data.train_batch_size, drop_last=True)
+
+    def _load_checkpoint(self):
+        self.train_dataloader = torch.load(path)
+"""
+RESUMED = ANEW[ANEW.index("    def _load") :]
+
+
+@pytest.mark.parametrize("launch", [LAUNCH, SEARCH])
+def test_a_trainer_that_makes_its_loader_anew_is_asked_for(tmp_path: Path, launch: str) -> None:
+    """One fork samples a single batch for each pass from the second on: 508 rollouts came where 4 499 were planned."""
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    with pytest.raises(LaunchError, match=r"_next_pass makes train_dataloader anew \(verl/trainer/ppo/ray_trainer\.py") as error:
+        planned(tmp_path, source + ANEW, launch)
+    assert "_load_checkpoint" not in str(error.value)
+    assert "--version" in str(error.value)
+
+
+@pytest.mark.parametrize(("launch", "number"), [(LAUNCH, 19), (SEARCH, 6)])
+def test_a_loader_that_a_resumed_run_takes_up_is_no_other_loader(tmp_path: Path, launch: str, number: int) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    assert rollouts(planned(tmp_path, source + RESUMED, launch)) == number
+
+
 def test_a_program_whose_trainer_is_not_found_is_asked_for(tmp_path: Path) -> None:
     other = LAUNCH.replace("python3 -m verl.trainer.main_ppo", "python3 main_ppo_split.py")
     (tmp_path / "scripts").mkdir()

@@ -16,7 +16,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.verl.checkout.configuration import configuration
-from rlstep_hooks.systems.verl.checkout.loader import read_loader
+from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.recipe import read_recipe
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
@@ -111,7 +111,7 @@ def ends_early(system: System, command: Command, folder: Path, given: Mapping[st
         given: What it sets.
 
     Raises:
-        LaunchError: It ends elsewhere.
+        LaunchError: It ends elsewhere, or makes its loader anew as it goes.
     """
     program = _program(command, folder)
     found = _fit(program[0], program[2], program[1]) if program is not None and program[2] is not None else None
@@ -124,6 +124,11 @@ def ends_early(system: System, command: Command, folder: Path, given: Mapping[st
         raise LaunchError(
             f"the trainer beside the launch is not that of {system.title} {system.version}: {ends} "
             f"({source.at(fit.lineno)})",
+            remedy=f"--version {system.version} plans it as {system.title}",
+        )
+    if anew := replaced(source):
+        raise LaunchError(
+            f"the trainer beside the launch is not that of {system.title} {system.version}: {'; '.join(map(str, anew[:3]))}",
             remedy=f"--version {system.version} plans it as {system.title}",
         )
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.checkout import Line, dotted
@@ -18,6 +19,30 @@ _TOTALS = {
     ),
     "self.total_training_steps": ("total_training_steps",),
 }
+_REPLACED = re.compile(
+    r"^[ \t]*(?:async )?def (?P<method>\w+)\(|^[ \t]+self\.(?P<name>train_dataloader|total_training_steps) = (?P<value>[^\n]*)",
+    re.MULTILINE,
+)
+"""The methods of a file, and where they set the loader or the total of steps."""
+_MAKERS = ("_create_dataloader", "_load_checkpoint")
+"""Methods that set them in the releases: the second one, until 0.3, where a run is resumed."""
+
+
+def replaced(source: Source) -> list[Line]:
+    """Where a trainer makes its loader or its total of steps anew, as it goes: a pass is then as long as the run says.
+
+    Args:
+        source: The trainer's file.
+    """
+    found: list[Line] = []
+    method = ""
+    for each in _REPLACED.finditer(source.text):
+        method = each["method"] or method
+        if each["name"] is None or method in _MAKERS or each["value"].partition("#")[0].strip() == "None":
+            continue
+        line = source.text.count("\n", 0, each.start()) + 1
+        found.append(Line(f"{method} makes {each['name']} anew", source.at(line)))
+    return found
 
 
 def read_loader(source: Source, trainer: str) -> list[Line]:
@@ -30,7 +55,7 @@ def read_loader(source: Source, trainer: str) -> list[Line]:
     found = source.methods("_create_dataloader", of=trainer)
     if not found:
         return [Line(f"{trainer} has no _create_dataloader", source.shown)]
-    unknown: list[Line] = []
+    unknown = replaced(source)
     loaders = 0
     for node in ast.walk(found[0]):
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
