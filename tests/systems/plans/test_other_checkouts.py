@@ -146,19 +146,24 @@ def test_a_line_that_may_end_a_run_of_slime_is_asked_about(tmp_path: Path, chang
 
 
 @pytest.mark.parametrize(
-    ("returns", "asked"), [(" -> list[Sample]", True), (" -> Sample | list[Sample]", True), (" -> Sample", False), ("", False)]
+    ("returns", "asked"),
+    [(" -> list[Sample]", True), (" -> Sample | list[Sample]", True), (" -> Sample", False), ("", False)],
 )
 def test_a_function_that_makes_several_samples_of_one_is_asked_about(tmp_path: Path, returns: str, asked: bool) -> None:
     """slime trains all samples that come back: the sizes alone do not say how many updates that makes."""
     (tmp_path / "agents").mkdir()
-    (tmp_path / "agents/rollout.py").write_text(f"async def generate(args, sample, parameters){returns}:\n    return sample\n")
+    (tmp_path / "agents/rollout.py").write_text(
+        f"async def generate(args, sample, parameters){returns}:\n    return sample\n"
+    )
     more = "--custom-generate-function-path agents.rollout.generate"
     if not asked:
         plan = in_slime(tmp_path, more=more)
         assert plan.schedule is not None
         assert plan.schedule.updates == 100
         return
-    with pytest.raises(LaunchError, match=r"depends on the run: agents\.rollout\.generate returns .*agents/rollout\.py:1"):
+    with pytest.raises(
+        LaunchError, match=r"depends on the run: agents\.rollout\.generate returns .*agents/rollout\.py:1"
+    ):
         in_slime(tmp_path, more=more)
 
 

@@ -295,7 +295,9 @@ RESUMED = ANEW[ANEW.index("    def _load") :]
 def test_a_trainer_that_makes_its_loader_anew_is_asked_for(tmp_path: Path, launch: str) -> None:
     """One fork samples a single batch for each pass from the second on: 508 rollouts came where 4 499 were planned."""
     source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
-    with pytest.raises(LaunchError, match=r"_next_pass makes train_dataloader anew \(verl/trainer/ppo/ray_trainer\.py") as error:
+    with pytest.raises(
+        LaunchError, match=r"_next_pass makes train_dataloader anew \(verl/trainer/ppo/ray_trainer\.py"
+    ) as error:
         planned(tmp_path, source + ANEW, launch)
     assert "_load_checkpoint" not in str(error.value)
     assert "--version" in str(error.value)
