@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PassesEnded,
         Refresh,
         Rewarded,
+        TurnsJoined,
         Rollout,
         RolloutValues,
         RunEnded,
@@ -309,6 +310,9 @@ class Rule:
 
     def rewarded(self, event: Rewarded) -> None:
         """Rewards and advantages of a rollout were compared."""
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """The rows of a rollout were compared with the turns that agent loops sampled for them."""
 
     def carried(self, event: Carried) -> None:
         """Samples of a rollout were carried from one place to the next, and compared."""

@@ -12,7 +12,7 @@ from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS, SHIFTED_DONES
 
 if TYPE_CHECKING:
-    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
+    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues, TurnsJoined
 
 
 _CONVENTIONS = {
@@ -248,7 +248,7 @@ class MaskNotDocumented(Rule):
     topics = ("samples", "mask")
     nothing_seen = "no rollout showed a mask that is to be compared"
     optional = True
-    produces = (of_rollout("RLS804", *OTHER_FORWARD, *LOSS),)
+    produces = (of_rollout("RLS403", "RLS804", *OTHER_FORWARD, *LOSS),)
     needs = ("rollout_values.masks_wrong",)
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
@@ -264,15 +264,7 @@ class MaskNotDocumented(Rule):
         if not self.any_wrong(wrong):
             return
         if values is not None and values.rows_joined is not None:
-            self.fail(
-                expected="masks that train the tokens which the policy sampled, and no others",
-                observed=f"others in {wrong} of {values.rows_joined} samples: {values.masks_like}",
-                why="the loss trains tokens that the policy did not give, or leaves out tokens that it gave; in "
-                f"{values.masks_at}",
-                fix="look for code that computes or shifts the mask of tools or of the environment; a rollout_func that adds tokens "
-                "to a completion gives an env_mask with 0 on them",
-                variant="several turns",
-            )
+            self._other_than_sampled(f"{wrong} of {values.rows_joined}", values.masks_like, values.masks_at)
         else:
             self.fail(
                 expected="masks that count each completion through its end, and truncated ones as configured",
@@ -280,3 +272,18 @@ class MaskNotDocumented(Rule):
                 why="the loss trains tokens that are not part of the answer, or leaves out tokens that are",
                 fix="look for code that computes or shifts the mask, and for an end token that the tokenizer does not have",
             )
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """Look at the comparison of the rows of agent loops with their turns."""
+        if self.any_wrong(event.masks_wrong):
+            self._other_than_sampled(f"{event.masks_wrong} of {event.rows}", event.masks_like, event.masks_at)
+
+    def _other_than_sampled(self, how_many: str, like: str, at: str) -> None:
+        self.fail(
+            expected="masks that train the tokens which the policy sampled, and no others",
+            observed=f"others in {how_many} samples: {like}",
+            why=f"the loss trains tokens that the policy did not give, or leaves out tokens that it gave; in {at}",
+            fix="look for code that computes or shifts the mask of tools or of the environment; a rollout_func that adds tokens "
+            "to a completion gives an env_mask with 0 on them",
+            variant="several turns",
+        )

@@ -9,7 +9,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 
 if TYPE_CHECKING:
-    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues
+    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues, TurnsJoined
 
 
 def _in_the_loss(rule: Rule, intact: bool | None, name: str) -> None:
@@ -60,7 +60,7 @@ class OldLogProbsAltered(Rule):
     topics = ("refresh", "samples")
     nothing_seen = "the run had no old log-probs to follow"
     optional = True
-    produces = (here("RLS312", *OTHER_FORWARD, *LOSS),)
+    produces = (of_rollout("RLS403"), here("RLS312", *OTHER_FORWARD, *LOSS))
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
@@ -69,10 +69,19 @@ class OldLogProbsAltered(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the log-probs of the sampling that a rollout came with."""
-        if event.purpose == "training" and self.any_wrong(values.sampling_moved):
+        if event.purpose == "training":
+            self._of_sampling(values.sampling_moved, event.samples, values.sampling_like)
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """Look at the log-probs of the sampling in the rows of agent loops."""
+        moved = event.log_probs_moved if event.log_probs_compared else None
+        self._of_sampling(moved, event.log_probs_compared, event.log_probs_like)
+
+    def _of_sampling(self, moved: int | None, samples: int, like: str) -> None:
+        if self.any_wrong(moved):
             self.fail(
                 expected="the log-probs of the sampling, each at the token that it was drawn with",
-                observed=f"others in {values.sampling_moved} of {event.samples} samples: {values.sampling_like}",
+                observed=f"others in {moved} of {samples} samples: {like}",
                 why="the correction between sampler and trainer then compares probabilities of different tokens",
                 fix="give one log-prob for each token of a completion, in the same order, also for tokens of tools or an environment",
                 variant="of the sampling",
@@ -168,15 +177,7 @@ class TokensAltered(Rule):
         if event.purpose != "training" or not self.any_wrong(values.tokens_moved):
             return
         if values.rows_joined is not None:
-            self.fail(
-                expected="rows with the tokens of each turn as they were sampled, behind the prompt that the turn was asked for",
-                observed=f"others in {values.tokens_moved} of {event.samples} samples: {values.tokens_like}",
-                why="the loss takes the probability of other tokens than the policy gave, or behind another prompt than it saw; first "
-                f"in {values.tokens_at}",
-                fix="join the token ids that were sampled and do not encode text again; where a chat template leaves out the thoughts "
-                "of earlier turns, train each turn as a row of its own",
-                variant="several turns",
-            )
+            self._other_than_sampled(f"{values.tokens_moved} of {event.samples}", values.tokens_like, values.tokens_at)
         else:
             self.fail(
                 expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
@@ -185,6 +186,21 @@ class TokensAltered(Rule):
                 fix="look for code that wraps the generation, and for buffers that several samples share",
                 variant="on the way into the rollout",
             )
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """Look at the comparison of the rows of agent loops with their turns."""
+        if self.any_wrong(event.tokens_moved):
+            self._other_than_sampled(f"{event.tokens_moved} of {event.rows}", event.tokens_like, event.tokens_at)
+
+    def _other_than_sampled(self, how_many: str, like: str, at: str) -> None:
+        self.fail(
+            expected="rows with the tokens of each turn as they were sampled, behind the prompt that the turn was asked for",
+            observed=f"others in {how_many} samples: {like}",
+            why=f"the loss takes the probability of other tokens than the policy gave, or behind another prompt than it saw; first in {at}",
+            fix="join the token ids that were sampled and do not encode text again; where a chat template leaves out the thoughts "
+            "of earlier turns, train each turn as a row of its own",
+            variant="several turns",
+        )
 
 
 class ReferenceLogProbsAltered(Rule):

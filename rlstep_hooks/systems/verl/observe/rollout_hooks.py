@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe.agent_records import AgentRecords
+from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
@@ -106,6 +111,8 @@ class RolloutHooks:
         """Prompts between submission and training; None where no queue is followed."""
         self._v1 = v1
         self.own_fit = own_fit
+        self._turns = AgentRecords(folder(), run_of_ray())
+        self._turns_guard = Guard(recorder, ("mask",))
         self._not_sampled = why_not_sampled(trainer.config, own_fit=own_fit, v1=v1)
         """Why completions need not be drawn from the policy's distribution; empty where they are to be."""
         if self._not_sampled:
@@ -285,6 +292,10 @@ class RolloutHooks:
             due=due,
             parts=sizes if len(sizes) > 1 else (),
         )
+        with self._turns_guard:
+            joined = self._turns.take([key.rpartition("_")[0] for key, _ in real], self._trained)
+            if joined is not None:
+                self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now()))
 
     def _generated_v0(self, call: Call) -> None:
         # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
