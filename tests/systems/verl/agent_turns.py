@@ -7,10 +7,12 @@ verl imports this module in every process. The tiny model never writes a call, s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MODULE = __name__
 VARIABLE = "RLSTEP_TEST_TURNS"

@@ -41,7 +41,7 @@ def test_a_tool_agent_is_silent_until_its_rows_are_wrong(assets: Assets, tmp_pat
         modules=[agent_turns.MODULE],
         environment={agent_turns.VARIABLE: asked},
     )
-    joined = {event.rollout: event for event in run.events if isinstance(event, TurnsJoined)}
+    joined = {event.rollout: event for event in run.record("controller") if isinstance(event, TurnsJoined)}
     assert len(joined) == 9
     assert all(event.rows == 8 and event.turns == 16 and event.written > 0 for event in joined.values())
     found = {(finding.code, finding.where.rollout) for finding in run.report.findings if finding.severity == "error"}

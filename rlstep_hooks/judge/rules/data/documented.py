@@ -12,7 +12,15 @@ from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS, SHIFTED_DONES
 
 if TYPE_CHECKING:
-    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues, TurnsJoined
+    from rlstep_hooks.record.events import (
+        Carried,
+        MicroBatch,
+        MicroBatchValues,
+        Rewarded,
+        Rollout,
+        RolloutValues,
+        TurnsJoined,
+    )
 
 
 _CONVENTIONS = {

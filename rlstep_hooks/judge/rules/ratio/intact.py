@@ -196,7 +196,8 @@ class TokensAltered(Rule):
         self.fail(
             expected="rows with the tokens of each turn as they were sampled, behind the prompt that the turn was asked for",
             observed=f"others in {how_many} samples: {like}",
-            why=f"the loss takes the probability of other tokens than the policy gave, or behind another prompt than it saw; first in {at}",
+            why="the loss takes the probability of other tokens than the policy gave, or behind another prompt than it saw; first "
+            f"in {at}",
             fix="join the token ids that were sampled and do not encode text again; where a chat template leaves out the thoughts "
             "of earlier turns, train each turn as a row of its own",
             variant="several turns",

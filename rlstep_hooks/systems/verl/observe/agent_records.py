@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 _KEPT = 1 << 14
 """Sessions that are remembered until their samples are trained."""
-_COUNTS = ("rows", "turns", "sampled", "written", "tokens_moved", "masks_wrong", "log_probs_compared", "log_probs_moved")
+_COUNTS = (
+    "rows",
+    "turns",
+    "sampled",
+    "written",
+    "tokens_moved",
+    "masks_wrong",
+    "log_probs_compared",
+    "log_probs_moved",
+)
 _WORDS = ("tokens_like", "tokens_at", "masks_like", "masks_at", "log_probs_like")
 
 
