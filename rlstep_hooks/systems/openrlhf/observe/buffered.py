@@ -32,7 +32,7 @@ class Came(msgspec.Struct, frozen=True, gc=False):
 
 
 _FOLLOWED: dict[Role, dict[str, str]] = {
-    "policy": {"advantages": "advantages"},
+    "policy": {"advantages": "advantages", "rollout_log_probs": "rollout_log_probs"},
     "critic": {"returns": "returns", "old_values": "values"},
 }
 """The field of OpenRLHF's `Experience` that an argument of the loss is taken from, by role and argument."""
@@ -63,14 +63,16 @@ class BufferedSamples:
             # The same prompt may stand in two groups, with equal completions of other advantages.
             came = self._came.setdefault(identity(item), {})
             for name, of in self._fields.items():
-                came.setdefault(name, set()).add(checksum_of(getattr(item, of)))
+                numbers = getattr(item, of)
+                if numbers is not None:  # without a correction the engine gives no log-probs
+                    came.setdefault(name, set()).add(checksum_of(numbers))
 
     def collated(self, experience: Any, items: Iterable[Any]) -> None:
         """Look at a micro-batch that was put together from items of the buffer."""
         found = []
         for item in items:
             key, log_probs = identity(item)
-            came = dict(self._came.get((key, log_probs), {}))
+            came = {**self._came.get((key, log_probs), {}), "old_log_probs": {log_probs}}
             if "old_values" in self._fields and key in self._computed:
                 came["old_values"] = self._computed[key]
             mask = checksum_of(item.action_mask.bool())

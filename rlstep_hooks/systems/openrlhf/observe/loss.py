@@ -23,6 +23,7 @@ from rlstep_hooks.observe.losses import (
     mean_over_sequence,
     near,
 )
+from rlstep_hooks.systems.openrlhf.observe.correction import NOT_CORRECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,7 +164,7 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
     flipped = batch.with_tensors(advantages=-given["advantages"])
     yield "that of advantages of the opposite sign", settings, flipped
     yield "without its KL term", replace(settings, kl_coef=0.0), batch
-    yield "without the correction for the engine's log-probs", replace(settings, correction=None), batch
+    yield NOT_CORRECTED, replace(settings, correction=None), batch
     ones = batch.with_tensors(old=given["log_probs"])
     yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones
     yield "that without a clip", replace(settings, clip_low=1e30, clip_high=1e30, dual_clip=None), batch

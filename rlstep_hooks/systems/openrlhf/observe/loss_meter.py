@@ -14,7 +14,9 @@ from torch import Tensor
 
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.observe.importance import Weighed
 from rlstep_hooks.observe.losses import Formula, LossBatch
+from rlstep_hooks.systems.openrlhf.observe.correction import Weighing, read_weighing
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
 from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings, value_formula
 
@@ -51,6 +53,8 @@ class _Held(HeldBatch):
     epsilon: float
     came: list[Came]
     """What its samples came to this process with; empty where that is not known."""
+    weighed: Weighing | None
+    """How its tokens are weighed; None where they are not, or what was weighed is not held."""
 
 
 class LossMeter(HeldLosses[_Held]):
@@ -80,6 +84,9 @@ class LossMeter(HeldLosses[_Held]):
         self._coefficient = 0.0
         self._experience: Any = None
         self._came: list[Came] = []
+        self._weighing = read_weighing(args) if role == "policy" else None
+        self._token_losses: Tensor | None = None
+        """What the open micro-batch's loss adds up of each token, once that is known."""
 
     def next_rollout(self) -> None:
         """The passes over a rollout begin."""
@@ -97,6 +104,17 @@ class LossMeter(HeldLosses[_Held]):
         """
         self._pass += step == 0
         self._step, self._coefficient, self._experience, self._came = step, float(coefficient), experience, came
+        self._token_losses = None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether importance weights of tokens are compared."""
+        return self._weighing is not None
+
+    def added_up(self, losses: Any) -> None:
+        """The policy's losses of the open micro-batch's tokens, (B, T), are about to be added up."""
+        if self._weighing is not None and self._token_losses is None and self.looks:
+            self._token_losses = losses.detach()
 
     def computed(self, index: int, given: Mapping[str, Any], loss: Tensor) -> None:
         """The loss of a micro-batch was computed from these, by the name of their argument."""
@@ -106,6 +124,10 @@ class LossMeter(HeldLosses[_Held]):
             return
         tensors, formula, whole = self._policy(given) if self._role == "policy" else self._values(given)
         tensors["action_mask"] = mask
+        losses, self._token_losses = self._token_losses, None
+        weighed = losses is not None and losses.shape == mask.shape and "rollout_log_probs" in tensors
+        if weighed:
+            tensors[_TOKEN_LOSSES] = losses
         dynamic = bool(self._args.train.dynamic_batch_enable) or self._ranks > 1
         computed = [
             tensor.dtype for name, tensor in tensors.items() if name in ("log_probs", "advantages", *_OF_VALUES)
@@ -121,6 +143,7 @@ class LossMeter(HeldLosses[_Held]):
             ranks=int(given.get("dp_size") or 1),
             epsilon=max(torch.finfo(dtype).eps for dtype in computed),
             came=self._came,
+            weighed=self._weighing if weighed else None,
         )
         numbers = [torch.as_tensor(given[name]) for name in ("batch_num_tokens", "global_batch_size")]
         numbers = [number.to(loss.device) for number in numbers]
@@ -161,8 +184,8 @@ class LossMeter(HeldLosses[_Held]):
         held, parts = opened
         self.hold(held, (*parts, loss))
 
-    def arrived(self) -> dict[int, LossNumbers]:
-        """The losses that have arrived, compared; by micro-batch."""
+    def arrived(self) -> tuple[dict[int, LossNumbers], Weighed]:
+        """The losses that have arrived, compared, by micro-batch; and what was found of their tokens' weights."""
         arrived = [_Arrived.of(held, parts, gradient) for held, parts, gradient in self.ready()]
         windows: dict[tuple[int, int], list[LossBatch]] = {}
         for each in arrived:
@@ -172,8 +195,12 @@ class LossMeter(HeldLosses[_Held]):
             window = [] if each.held.window is None else windows[each.held.window]
             if len(window) == each.held.window_size:
                 each.given = _as_part(each.given, window)
-        return {each.held.index: each.compared() for each in arrived}
+        numbers = {each.held.index: each.compared() for each in arrived}
+        return numbers, Weighed.of_parts(each.weighed(numbers[each.held.index]) for each in arrived)
 
+
+_TOKEN_LOSSES = "token_losses"
+"""The name of what the loss adds up among the tensors that are held."""
 
 _OF_VALUES = ("values", "old_values", "returns")
 """Arguments of the critic's loss."""
@@ -223,6 +250,13 @@ class _Arrived(msgspec.Struct):
             targets_intact=self._intact("returns"),
             values_intact=self._intact("old_values"),
         )
+
+    def weighed(self, loss: LossNumbers) -> Weighed:
+        """The weights of its tokens against what is documented of them; `loss` is what was found of its loss."""
+        if self.held.weighed is None:
+            return Weighed()
+        intact = [self._intact(name) for name in ("old_log_probs", "rollout_log_probs")]
+        return self.held.weighed.compared(self.given, self.tensors[_TOKEN_LOSSES], intact, loss)
 
     def _intact(self, name: str) -> bool | None:
         """Whether a tensor is the one that came, sample by sample; None where that is not known."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +21,7 @@ from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
+from rlstep_hooks.observe.importance import Weighed
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
@@ -33,6 +36,7 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, weights_of
+from rlstep_hooks.systems.openrlhf.observe.correction import why_not_weighed
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
@@ -43,11 +47,14 @@ from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.observe.losses import LossNumbers
-    from rlstep_hooks.record.values import Role
+    from rlstep_hooks.record.values import Role, RolloutValues
 
 _ORDER, _VALUES, _SAMPLES = ("order",), ("log_ratio", "weights"), ("samples", "refresh")
 _FORMULA, _LOSS, _SAMPLER, _DELIVERY = ("formula",), ("loss",), ("sampler",), ("delivery",)
+_CORRECTION = ("correction",)
 """What is not observed any more where a hook fails."""
+
+_LOSSES = "openrlhf.models.loss"
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """`ds.param_dtype` -> torch's name."""
@@ -159,6 +166,13 @@ class OpenRlhfTrainer:
         hooks.forward(trainer.actor_loss_fn, before=self._see_log_probs, topics=_VALUES)
         hooks.forward(trainer.actor_loss_fn, after=self._loss, topics=_FORMULA)
         hooks.forward(trainer.actor_loss_fn, after=self._see_clipped, topics=_LOSS)
+        unweighed = why_not_weighed(trainer.args)
+        if unweighed:
+            self.cannot("correction", unweighed)
+        if self._meter.weighs:
+            # loss.py:13: gets the losses of all tokens, times their importance weights. Gives RolloutValues.weights_off. PolicyLoss is
+            # the only one that calls it by this name in this process: ppo_actor.py has a name of its own for it.
+            wrap(sys.modules[_LOSSES], "aggregate_loss", before=self._see_added_up, topics=_CORRECTION)
         # ppo_actor.py:409: all tensors of a sync.
         wrap(trainer, "broadcast_to_vllm", after=self._see_sent, topics=_SAMPLER)
         wrap(trainer, "broadcast_to_vllm", after=self._deliver, topics=_DELIVERY)
@@ -345,6 +359,9 @@ class OpenRlhfTrainer:
         if self._record.open_index is not None:
             self._meter.computed(self._record.open_index, call.named(*_OF_POLICY_LOSS), call.result[0])
 
+    def _see_added_up(self, call: Call) -> None:
+        self._meter.added_up(call.argument("loss", 0))
+
     def _see_clipped(self, call: Call) -> None:
         if self._record.open_index is not None:
             # loss.py 0.11.2: PolicyLoss gives the loss, and the part of the tokens whose surrogate the clip lowers.
@@ -410,18 +427,28 @@ class OpenRlhfTrainer:
         """Write the numbers of a rollout, and those of its micro-batches. A sync waits for the device in any case."""
         values = self._buffered.take(self._record.calls("refresh") - 1)
         if values is not None:
-            self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take()))
-        self._record.write_numbers(self._losses_arrived)
+            values = msgspec.structs.replace(values, model_moved=self._model.take())
+        self._record.write_numbers(partial(self._policy_losses, values))
 
     def _write_numbers(self, call: Call) -> None:
         """Write the numbers of the critic's micro-batches, which no sync follows."""
         self._record.send_numbers()
         self._record.write_numbers(self._losses_arrived)
 
+    def _policy_losses(self, values: RolloutValues | None) -> dict[int, LossNumbers]:
+        """The losses of the rollout that have arrived; its other numbers go with what was found of its weights."""
+        losses, weighed = self._arrived()
+        if values is not None:
+            self._record.measured(msgspec.structs.replace(values, **msgspec.structs.asdict(weighed)))
+        return losses
+
     def _losses_arrived(self) -> dict[int, LossNumbers]:
+        return self._arrived()[0]
+
+    def _arrived(self) -> tuple[dict[int, LossNumbers], Weighed]:
         with self._formula:
             return self._meter.arrived()
-        return {}
+        return {}, Weighed()
 
 
 _OF_POLICY_LOSS = ("log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs")

@@ -6,26 +6,13 @@ log-probs are the trainer's, the others those that the engine gave with the toke
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import msgspec
-
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.importance import Correction, compare
+from rlstep_hooks.observe.importance import NOT_WEIGHED, Correction, Weighed, compare
 
 LARGEST_LOG = 20.0
 """Logarithms of weights are cut off here (rollout_corr_helper.py:75)."""
-NOT_WEIGHED = 1e30
-"""How far weights are off that are missing."""
-
-
-class Weighed(msgspec.Struct, frozen=True):
-    """What was found; fields as in `Rewarded`."""
-
-    weights_off: float | None = None
-    weights_like: str = ""
-    weights_cut: float | None = None
 
 
 def why_not_compared(algorithm: Any) -> str:
@@ -74,10 +61,10 @@ class CorrectionWatch:
             self._parts.append(compared(self._correction, data.batch))
 
     def take(self) -> Weighed:
-        """What was found of the rollout, now that it was trained: of its worst part."""
+        """What was found of the rollout, now that it was trained."""
         parts, self._parts = self._parts, []
         self._rollouts += 1
-        return max(parts, key=lambda part: part.weights_off or 0.0, default=Weighed())
+        return Weighed.of_parts(parts)
 
 
 def compared(correction: Correction, batch: Any) -> Weighed:
@@ -97,8 +84,4 @@ def compared(correction: Correction, batch: Any) -> Weighed:
         batch["rollout_log_probs"],
         batch["response_mask"],
     )
-    # The controller's tensors are on the host.
-    off, cut = float(found.off), float(found.cut)
-    if math.isnan(off):
-        return Weighed()
-    return Weighed(min(off, NOT_WEIGHED), found.like() if off > 1 else "", cut)
+    return found.weighed()  # the controller's tensors are on the host
