@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
 def verl(size: Size, folder: Path, environment: dict[str, str]) -> Report:
     """Train with verl; what the audit found."""
-    from tests.systems.verl.audited import audited, tail
+    from tests.systems.verl.audited import audited
     from tests.systems.verl.launch import Assets, grpo
 
     assets = Assets.write(folder / "assets", train_rows=size.prompts * size.rollouts)
@@ -64,13 +64,13 @@ def verl(size: Size, folder: Path, environment: dict[str, str]) -> Report:
         "actor_rollout_ref.actor.ppo_mini_batch_size": size.prompts // 2,
     }
     run = audited(overrides, folder / "run", modules=[MODULE], environment=environment, limit=LIMIT)
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     return run.report
 
 
 def openrlhf(size: Size, folder: Path, environment: dict[str, str]) -> Report:
     """Train with OpenRLHF; what the audit found."""
-    from tests.systems.openrlhf.audited import audited, tail, tracked
+    from tests.systems.openrlhf.audited import audited, tracked
     from tests.systems.openrlhf.launch import Assets, reinforce
 
     rows = size.prompts * size.rollouts
@@ -91,7 +91,7 @@ def openrlhf(size: Size, folder: Path, environment: dict[str, str]) -> Report:
         environment=environment | {"RLSTEP_TEST_MODULE": MODULE},
         limit=LIMIT,
     )
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     return run.report
 
 

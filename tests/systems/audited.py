@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.controlled.live import recorded_phases
+from rlstep_hooks.judge.replay import NoRecordError
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import AnyEvent, Judged
 from rlstep_hooks.record.ledger import CONTROLLER, Record, records
@@ -13,6 +15,7 @@ from tests.detection.outcomes import Delay, delay_of
 from tests.reports import ControlledRun, report_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rlstep_hooks.judge.report import Report
@@ -60,9 +63,40 @@ class Audited:
         return run
 
 
+RAY_STANDS = "Started a local Ray instance"
+"""What `ray.init` writes when its node has registered (ray/_private/worker.py, 2.55)."""
+
+PORT_LOST = "EADDRINUSE"
+"""A free port was chosen for a group of trainers, which listens on it when it has loaded; another process may be first."""
+
+
+def audited_launch(attempt: Callable[[], Outcome], log: Path) -> Audited:
+    """Launch, once more where the machine and not the run was at fault, and read what it left.
+
+    Ray gives its own node 30 seconds to register (ray/_private/node.py:411, 2.55), which a loaded machine may take. Such a launch
+    fails before Ray says that it stands, so before any process of the run exists.
+
+    Args:
+        attempt: Makes one launch.
+        log: Where its records are.
+    """
+    outcome = attempt()
+    if outcome.status and (RAY_STANDS not in outcome.output or PORT_LOST in outcome.output):
+        shutil.rmtree(log, ignore_errors=True)
+        outcome = attempt()
+    return read(outcome, log)
+
+
 def read(outcome: Outcome, log: Path) -> Audited:
-    """The records of a launch that has ended."""
-    report = report_of(log)
+    """The records of a launch that has ended.
+
+    Raises:
+        AssertionError: It left none; the message has the end of what it wrote.
+    """
+    try:
+        report = report_of(log)
+    except NoRecordError as error:
+        raise AssertionError(f"{error}; its status was {outcome.status}, and it ended with\n{outcome.tail}") from error
     controller = next(found for found in records(log)[report.run] if found.process == CONTROLLER)
     live = next((event for event in controller.events() if isinstance(event, Judged)), None)
     return Audited(outcome, report, live, log)

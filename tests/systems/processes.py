@@ -39,6 +39,11 @@ class Outcome:
     folder: Path
     mark: str
 
+    @property
+    def tail(self) -> str:
+        """The end of what all processes wrote."""
+        return "\n".join(self.output.splitlines()[-60:])
+
 
 @contextmanager
 def ray_folder() -> Iterator[str]:

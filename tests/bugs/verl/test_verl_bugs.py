@@ -19,7 +19,7 @@ from rlstep_hooks.planning.finding import Where
 from tests.bugs.bug import bugs_of
 from tests.bugs.outcomes import check_after, check_before
 from tests.bugs.verl.mistakes import MODULE, asking_for
-from tests.systems.verl.audited import alarms, audited, tail
+from tests.systems.verl.audited import alarms, audited
 from tests.systems.verl.faults import FAULTS
 from tests.systems.verl.launch import Assets, critic, grpo, reference
 
@@ -84,7 +84,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Au
         overrides = grpo(assets) | (critic(assets) if made.critic else {}) | made.settings
         more: dict[str, Any] = {"modules": [MODULE], "environment": asking_for(made.faults)} if broken else {}
         done = audited(overrides, folder / "run", **more)
-        assert done.outcome.status == 0, tail(done.outcome)
+        assert done.outcome.status == 0, done.outcome.tail
         return done
 
     return run

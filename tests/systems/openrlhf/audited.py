@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.show.scalars import PREFIX
 from rlstep_hooks.systems.openrlhf.observe.ray_hooks import HOOK
-from tests.systems.audited import Audited, read
+from tests.systems.audited import Audited, audited_launch
 from tests.systems.openrlhf.launch import launch
 from tests.systems.tensorboard import Points, points, split
 
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from tests.systems.processes import Outcome
-
-
-PORT_LOST = "EADDRINUSE"
-"""OpenRLHF chooses a free port for a group of trainers and listens on it when they have loaded; another process may be first."""
 
 
 def audited(
@@ -57,11 +51,7 @@ def audited(
             limit=limit,
         )
 
-    outcome = attempt()
-    if outcome.status and PORT_LOST in outcome.output:
-        shutil.rmtree(log, ignore_errors=True)
-        outcome = attempt()
-    return read(outcome, log)
+    return audited_launch(attempt, log)
 
 
 def alarms(report: Report) -> list[Finding]:
@@ -81,8 +71,3 @@ def tracked(folder: Path) -> dict[str, Any]:
 def shown(outcome: Outcome) -> tuple[Points, Points]:
     """What the tracker shows of the audit, and of the run itself."""
     return split(points(outcome.folder / "tensorboard"), f"train/{PREFIX}")
-
-
-def tail(outcome: Outcome) -> str:
-    """The end of what all processes wrote."""
-    return os.linesep.join(outcome.output.splitlines()[-60:])

@@ -15,7 +15,7 @@ import pytest
 from rlstep_hooks.record.events import Generated, Measured, MicroBatch, RolloutValues, Update, WeightSync
 from tests.detection.outcomes import Clean, note
 from tests.reports import claimed, unproved
-from tests.systems.openrlhf.audited import NAMES, alarms, audited, shown, tail, tracked
+from tests.systems.openrlhf.audited import NAMES, alarms, audited, shown, tracked
 from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, reinforce
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def check(run: Audited, **counts: int) -> None:
     """A clean run: what was counted, and nothing found."""
     found = alarms(run.report)
     note(Clean(framework="OpenRLHF", alarms=tuple(finding.code for finding in found)))
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert [str(finding) for finding in found] == []
     assert run.live is not None
     assert run.live.verdict == run.report.verdict == "PASS", "judged while it ran as it is from its records"
@@ -241,7 +241,7 @@ def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: P
         "rollout.max_tokens_per_gpu": 120,
     }
     run = audited(flags, tmp_path, extensions=extensions)
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     # A mistake of OpenRLHF's own: with ZeRO-2 an update is made of its last micro-batch. Nothing else is found.
     lost = "openrlhf-dynamic-batch-keeps-the-last-micro-batch"
     found = alarms(run.report)

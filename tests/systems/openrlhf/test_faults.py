@@ -13,7 +13,7 @@ import pytest
 from rlstep_hooks.record.events import RunEnded
 from tests.detection.outcomes import Detected, note
 from tests.systems.openrlhf import rank_faults
-from tests.systems.openrlhf.audited import alarms, audited, shown, tail, tracked
+from tests.systems.openrlhf.audited import alarms, audited, shown, tracked
 from tests.systems.openrlhf.faults import FAULTS, asking
 from tests.systems.openrlhf.launch import ENGINE_LOG_PROBS, Assets, model_rewards, reinforce
 
@@ -260,7 +260,7 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
 @pytest.mark.xdist_group("openrlhf/test_faults policy")
 def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
     run = run_of("policy")
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert run.report.counts.rollouts == 32
 
 
@@ -268,7 +268,7 @@ def test_faults_do_not_end_training(run_of: Callable[[str], Audited]) -> None:
 @pytest.mark.thorough
 def test_stop_saves_and_ends_training_and_says_so(run_of: Callable[[str], Audited]) -> None:
     run = run_of("stop")
-    assert run.outcome.status == 1, tail(run.outcome)
+    assert run.outcome.status == 1, run.outcome.tail
     assert "rlstep: on_fail=stop ended training after " in run.outcome.output
     assert run.report.stopped_by
     assert (run.outcome.folder / "final" / "model.safetensors").exists(), "what the run has is saved"

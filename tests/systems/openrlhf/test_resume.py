@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.systems.openrlhf.audited import alarms, audited, tail
+from tests.systems.openrlhf.audited import alarms, audited
 from tests.systems.openrlhf.faults import asking
 from tests.systems.openrlhf.launch import Assets, reinforce
 
@@ -39,14 +39,14 @@ def train(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFac
         return audited(flags, folder, extensions=extensions, environment=environment)
 
     first = run(episodes=1, environment={"RLSTEP_ON_FAIL": "raise"})
-    assert first.outcome.status == 0, tail(first.outcome)
+    assert first.outcome.status == 0, first.outcome.tail
     assert alarms(first.report) == []
     return run
 
 
 def test_a_run_that_resumes_at_the_end_of_a_pass_is_clean(train: Callable[..., Audited]) -> None:
     run = train(episodes=2, latest="global_step4", environment={"RLSTEP_ON_FAIL": "raise"})
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert [str(finding) for finding in alarms(run.report)] == []
     assert (run.report.verdict, run.report.counts.rollouts, run.report.updates_before) == ("PASS", 4, 8)
     assert {o.code: o.verdict for o in run.report.rules}["RLS702"] == "PASS", "the weights are those that were saved"
@@ -56,7 +56,7 @@ def test_a_run_that_resumes_at_the_end_of_a_pass_is_clean(train: Callable[..., A
 def test_asynchronous_training_that_resumes_is_clean(train: Callable[..., Audited], generated: int) -> None:
     more = {"train.async_enable": True, "rollout.vllm_generate_batch_size": generated}
     run = train(episodes=1, latest="global_step2", environment={"RLSTEP_ON_FAIL": "raise"}, **more)
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert [str(finding) for finding in alarms(run.report)] == []
     counts = run.report.counts
     assert (run.report.verdict, counts.rollouts, counts.weight_syncs, run.report.updates_before) == ("PASS", 2, 2, 4)

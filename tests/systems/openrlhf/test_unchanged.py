@@ -13,7 +13,7 @@ import pytest
 
 from tests.systems import broken
 from tests.systems.openrlhf import broken_hooks
-from tests.systems.openrlhf.audited import alarms, audited, shown, tail, tracked
+from tests.systems.openrlhf.audited import alarms, audited, shown, tracked
 from tests.systems.openrlhf.launch import Assets, reinforce
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def launched(flags: dict[str, Any], folder: Path, extensions: Path, *, call: int
 
 def check(run: Audited, rates: dict[str, list[float]]) -> None:
     """All of training was done, and nothing is claimed of what was not observed."""
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     _, logged = shown(run.outcome)
     assert {name: [value for _, value in logged[f"train/{name}"]] for name in rates} == {
         name: pytest.approx(values) for name, values in rates.items()

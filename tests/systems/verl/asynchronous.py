@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.detection.outcomes import Detected, note
-from tests.systems.verl.audited import alarms, tail
+from tests.systems.verl.audited import alarms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ def check_named(run: Audited, trainer: str, name: str, fault: SeparateFault, at:
 
 def check_beside(run: Audited, faults: Mapping[str, SeparateFault], made: Mapping[str, int], rollouts: int) -> None:
     """Training goes on to its end, and no alarm is raised in rollouts without a fault."""
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert run.report.counts.rollouts == rollouts
     places = {
         place

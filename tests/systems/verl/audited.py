@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from rlstep_hooks.record.events import MicroBatch
 from rlstep_hooks.show.scalars import PREFIX
 from tests.detection.outcomes import Clean, note
 from tests.reports import claimed
-from tests.systems.audited import Audited, read
+from tests.systems.audited import Audited, audited_launch
 from tests.systems.tensorboard import Points, points, split
 from tests.systems.verl.launch import MAIN, launch
 
@@ -54,8 +53,11 @@ def audited(
         program: The module of verl that is run.
     """
     variables = {"RLSTEP_DIR": str(folder / log), "PYTHONPATH": str(ROOT)} | dict(environment or {})
-    outcome = launch(logged(overrides), folder, modules=modules, environment=variables, limit=limit, program=program)
-    return read(outcome, folder / log)
+
+    def attempt() -> Outcome:
+        return launch(logged(overrides), folder, modules=modules, environment=variables, limit=limit, program=program)
+
+    return audited_launch(attempt, folder / log)
 
 
 def logged(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,11 +95,6 @@ def alarms(report: Report) -> list[Finding]:
     return [finding for finding in report.findings if finding.severity != "info"]
 
 
-def tail(outcome: Outcome) -> str:
-    """The end of what all processes wrote."""
-    return os.linesep.join(outcome.output.splitlines()[-60:])
-
-
 @dataclass(frozen=True)
 class Expected:
     """What the formulas give for a run."""
@@ -117,7 +114,7 @@ class Expected:
     def check(self, run: Audited) -> None:
         """A clean run: what was counted, and nothing found."""
         note(Clean(framework="verl", alarms=tuple(finding.code for finding in alarms(run.report))))
-        assert run.outcome.status == 0, tail(run.outcome)
+        assert run.outcome.status == 0, run.outcome.tail
         assert problems(run.report) == []
         assert run.report.verdict == "PASS"
         assert claimed(run.report, "verl") == set()

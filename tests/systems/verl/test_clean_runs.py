@@ -13,7 +13,7 @@ import pytest
 from rlstep_hooks.record.events import Generated, MicroBatch, RunStarted, WeightSync
 from tests.detection.outcomes import Detected, note
 from tests.reports import unproved
-from tests.systems.verl.audited import Expected, alarms, audited, metrics, tail
+from tests.systems.verl.audited import Expected, alarms, audited, metrics
 from tests.systems.verl.launch import critic, grpo, reference
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(a
 
     # With the steps of the first run again: nothing is left to do, and verl ends at once with status 0 (verl#7401).
     again = audited(overrides | on | {"trainer.total_training_steps": 3}, tmp_path / "again")
-    assert again.outcome.status == 0, tail(again.outcome)
+    assert again.outcome.status == 0, again.outcome.tail
     counts = again.report.counts
     assert (counts.rollouts, counts.updates, counts.weight_syncs) == (0, 0, 1)
     (finding,) = alarms(again.report)

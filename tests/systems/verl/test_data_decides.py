@@ -10,7 +10,7 @@ import pytest
 from rlstep_hooks.record.events import Generated
 from tests.detection.outcomes import Clean, note
 from tests.systems.verl.agent_loops import FAILING, MODULE, SEVERAL
-from tests.systems.verl.audited import alarms, audited, problems, tail
+from tests.systems.verl.audited import alarms, audited, problems
 from tests.systems.verl.launch import Assets, grpo
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def healthy(run: Audited) -> list[Generated]:
     """A clean run of three rollouts; its rollouts of training."""
     note(Clean(framework="verl", alarms=tuple(finding.code for finding in alarms(run.report))))
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert problems(run.report) == []
     assert run.report.verdict == "PASS"
     assert run.live is not None

@@ -12,7 +12,7 @@ import pytest
 
 from rlstep_hooks.record.events import RunEnded
 from tests.detection.outcomes import Detected, note
-from tests.systems.verl.audited import alarms, audited, shown, tail
+from tests.systems.verl.audited import alarms, audited, shown
 from tests.systems.verl.faults import FAULTS, MODULE, Fault, asking
 from tests.systems.verl.launch import Assets, critic, grpo, launch, reference
 
@@ -228,7 +228,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Audited]
                 overrides |= {"trainer.default_local_dir": folder / "checkpoints", "trainer.resume_mode": "auto"}
                 saving = {"trainer.total_training_steps": made.resumed_at, "trainer.save_freq": made.resumed_at}
                 saved = launch(overrides | saving, folder / "saved")
-                assert saved.status == 0, tail(saved)
+                assert saved.status == 0, saved.tail
             environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
             done[name] = audited(overrides, folder / "run", modules=[MODULE], environment=environment)
         return done[name]
@@ -320,7 +320,7 @@ def test_the_tracker_shows_old_weights(run_of: Callable[[str], Audited]) -> None
 @pytest.mark.parametrize("launch", map(chosen, ["policy", "critic"]))
 def test_faults_do_not_end_training(launch: str, run_of: Callable[[str], Audited]) -> None:
     run = run_of(launch)
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert run.report.counts.rollouts == LAUNCHES[launch].rows // 8
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.record.events import RunEnded
-from tests.systems.verl.audited import Expected, audited, problems, tail
+from tests.systems.verl.audited import Expected, audited, problems
 from tests.systems.verl.launch import Assets, grpo
 from tests.systems.verl.own_trainer import MODULE, OWN_BUILDING, RAISES_AT
 
@@ -28,7 +28,7 @@ def test_a_loop_of_ones_own_that_raises(assets: Assets, tmp_path: Path) -> None:
     """It also loads checkpoints in its own way."""
     overrides = grpo(assets) | {"trainer.use_v1": False}
     run = audited(overrides, tmp_path, modules=[MODULE], environment={RAISES_AT: "3", OWN_BUILDING: "1"})
-    assert run.outcome.status != 0, tail(run.outcome)
+    assert run.outcome.status != 0, run.outcome.tail
     assert "a loop of one's own broke" in run.outcome.output
     (ended,) = [event for event in run.record("controller") if isinstance(event, RunEnded)]
     assert ended.status == "raised"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.systems import broken
 from tests.systems.verl import broken_hooks
-from tests.systems.verl.audited import Expected, audited, logged, metrics, problems, shown, tail
+from tests.systems.verl.audited import Expected, audited, logged, metrics, problems, shown
 from tests.systems.verl.launch import Assets, critic, grpo, launch
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def overrides(assets: Assets) -> dict[str, Any]:
 def bare(overrides: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What verl logs without an audit."""
     outcome = launch(logged(overrides), tmp_path_factory.mktemp("bare"))
-    assert outcome.status == 0, tail(outcome)
+    assert outcome.status == 0, outcome.tail
     logged_metrics = metrics(outcome)
     assert len({values["actor/grad_norm"] for values in logged_metrics if "actor/grad_norm" in values}) == 3
     return logged_metrics
@@ -71,7 +71,7 @@ def test_training_is_the_same_when_hooks_raise(
     # At its second call, when the run is under way.
     environment = broken.asking(names, call=2)
     run = audited(overrides, tmp_path / "run", modules=[broken_hooks.MODULE], environment=environment)
-    assert run.outcome.status == 0, tail(run.outcome)
+    assert run.outcome.status == 0, run.outcome.tail
     assert metrics(run.outcome) == bare
     assert broken.names_in(names) == {name for _, name in broken_hooks.FUNCTIONS}
     assert run.report.verdict == "NOT_EVALUATED"
