@@ -177,6 +177,15 @@ def install(session: nox.Session, *arguments: str, **more: dict[str, str]) -> No
     session.install("--no-compile", *arguments, **more)
 
 
+def import_once(session: nox.Session, *modules: str, env: dict[str, str]) -> None:
+    """Import what the processes of a launch import, so that its bytecode is there when many of them start at once.
+
+    Without it each of the ten processes of both first launches compiles the same thousands of files at the same time. On a slow
+    machine Ray then gives its node up, after 30 seconds.
+    """
+    session.run("python", "-W", "ignore", "-c", f"import {', '.join(modules)}", env=env, silent=True)
+
+
 def leaves_room(function: Callable[..., None]) -> Callable[..., None]:
     """Remove the session's environment after it where the disk is nearly full, so that the next one can be made."""
 
@@ -436,6 +445,9 @@ def trl_step(session: nox.Session) -> None:
 def verl(session: nox.Session) -> None:
     """Real training with verl on the CPU: clean runs, faults, the example."""
     install_verl(session)
+    import_once(
+        session, "verl.trainer.main_ppo", "verl.workers.engine_workers", "verl.trainer.ppo.v1.trainer_base", env=OFFLINE
+    )
     session.run("pytest", *BY_LAUNCH, "-m", "not thorough", *chosen(session, "tests/systems/verl"), env=OFFLINE)
 
 
@@ -444,6 +456,8 @@ def verl(session: nox.Session) -> None:
 def openrlhf(session: nox.Session) -> None:
     """Real training with OpenRLHF on the CPU, DeepSpeed and vLLM included: clean runs and faults."""
     kept = install_openrlhf(session)
+    modules = ("openrlhf.cli.train_ppo_ray", "openrlhf.trainer.ray.vllm_engine")
+    import_once(session, *modules, env=OFFLINE | kept | {"PYTHONPATH": "tests/cpu/openrlhf_cpu/site"})
     session.run(
         "pytest", *BY_LAUNCH, "-m", "not thorough", *chosen(session, "tests/systems/openrlhf"), env=OFFLINE | kept
     )
