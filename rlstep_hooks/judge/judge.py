@@ -38,6 +38,7 @@ from rlstep_hooks.record.events import (
     Rollout,
     RunEnded,
     RunStarted,
+    TurnsJoined,
     Unobserved,
     Update,
     WeightsHeld,
@@ -166,6 +167,9 @@ class Judge:
     def _observe_rewarded(self, event: Rewarded) -> list[Finding]:
         self._readings.add_rewarded(event)
         return self._show("rewarded", event)
+
+    def _observe_turns_joined(self, event: TurnsJoined) -> list[Finding]:
+        return self._show("turns_joined", event)
 
     def _observe_carried(self, event: Carried) -> list[Finding]:
         return self._show("carried", event) if event.compared else []
@@ -495,6 +499,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     RunStarted: Judge._observe_start,
     Rollout: Judge._observe_rollout,
     Rewarded: Judge._observe_rewarded,
+    TurnsJoined: Judge._observe_turns_joined,
     Carried: Judge._observe_carried,
     Refresh: Judge._observe_refresh,
     MicroBatch: Judge._observe_microbatch,

@@ -56,6 +56,8 @@ class Row(msgspec.Struct, frozen=True):
     """The log-probs of the sampling that the loss gets for the completion; None where it gets none."""
     handed: list[float] | None = None
     """The log-probs of the sampling that the trainer was handed, in float32; None where that was not seen."""
+    name: str = ""
+    """What a finding calls the row; its place where this is empty."""
 
     @property
     def whole(self) -> Ids:
@@ -198,6 +200,19 @@ def join(calls: Sequence[Sequence[Request]], rows: Sequence[Row], rule: RowRule)
     return found
 
 
+def compare_row(row: Row, turns: list[Request], rule: RowRule) -> Joined:
+    """Compare one row with the turns of its conversation, which are known to be its own.
+
+    Args:
+        row: The row.
+        turns: Its turns in order; a turn that was interrupted may stand as several, each asked for behind the part before it.
+        rule: What the framework documents of its rows.
+    """
+    found = Joined()
+    _compare(found, _Comparison(0, row, turns, [turns], rule))
+    return found
+
+
 def _in_order(chains: list[list[Request]], rows: int) -> list[list[Request] | None]:
     return [chains[place] if place < len(chains) else None for place in range(rows)]
 
@@ -235,14 +250,14 @@ def _compare(found: Joined, of: _Comparison) -> None:
     found.sampled += sum(sampled)
     found.written += len(sampled) - sum(sampled)
     if problem:
-        _note_tokens(found, problem, of.place)
+        _note_tokens(found, problem, of)
         return
     _compare_log_probs(found, of, sampled)
     truncated = rule.masks_truncated and bool(row.completion) and row.completion[-1] not in rule.closers
     expected = [0] * len(sampled) if truncated else sampled
     difference = _mask_difference(of, expected)
     if difference is not None:
-        _note_mask(found, difference, of.place)
+        _note_mask(found, difference, of)
 
 
 def _compare_log_probs(found: Joined, of: _Comparison, sampled: Ids) -> None:
@@ -299,23 +314,23 @@ def _compare_left_out(found: Joined, of: _Comparison) -> None:
     """A row of which nothing is trained where truncated rows are left out."""
     completion = of.chain[-1].whole[len(of.row.prompt) :][: of.rule.longest]
     if of.rule.exact and completion and completion[-1] in of.rule.closers:
-        _note_mask(found, Difference("nothing of a row is trained that ended by itself", "all of it"), of.place)
+        _note_mask(found, Difference("nothing of a row is trained that ended by itself", "all of it"), of)
 
 
-def _note_tokens(found: Joined, problem: Difference, place: int | None = None) -> None:
+def _note_tokens(found: Joined, problem: Difference, of: _Comparison | None = None) -> None:
     found.tokens_moved += 1
     if not found.tokens_like:
-        found.tokens_like, found.tokens_at = problem.like, _at(problem, place)
+        found.tokens_like, found.tokens_at = problem.like, _at(problem, of)
 
 
-def _note_mask(found: Joined, problem: Difference, place: int) -> None:
+def _note_mask(found: Joined, problem: Difference, of: _Comparison) -> None:
     found.masks_wrong += 1
     if not found.masks_like:
-        found.masks_like, found.masks_at = problem.like, _at(problem, place)
+        found.masks_like, found.masks_at = problem.like, _at(problem, of)
 
 
-def _at(problem: Difference, place: int | None) -> str:
-    return problem.at if place is None else f"sample {place}: {problem.at}"
+def _at(problem: Difference, of: _Comparison | None) -> str:
+    return problem.at if of is None else f"{of.row.name or f'sample {of.place}'}: {problem.at}"
 
 
 def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:
@@ -323,8 +338,11 @@ def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:
     row, rule = of.row, of.rule
     whole, before = row.whole, len(row.prompt)
     sampled = [0] * len(whole)
+    is_full = rule.exact and len(row.completion) >= rule.longest
     for turn, request in enumerate(of.chain, 1):
         start, given = len(request.asked), request.given
+        if is_full and start >= len(whole) and request.asked[: len(whole)] == whole:
+            break  # This turn, and all behind it, are where the row is cut.
         if whole[:start] != request.asked:
             if rule.exact or any(row.trained[max(0, common_length(request.asked, whole) - before) :]):
                 return _other_prompt(of, turn), sampled[before:]
@@ -334,7 +352,7 @@ def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:
         if same == len(given):
             continue
         last, cut = turn == len(of.chain), start + same
-        if cut == len(whole) and last and (not rule.exact or len(row.completion) >= rule.longest):
+        if cut == len(whole) and (is_full or (last and not rule.exact)):
             continue
         goes_on = len(whole) if last else len(of.chain[turn].asked)
         if rule.exact or (

@@ -139,6 +139,43 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     equal_groups: int | None = None
 
 
+class TurnsJoined(Event, frozen=True, kw_only=True, gc=False, tag="turns_joined"):
+    """What agent loops sampled for one rollout was compared, turn by turn, with the rows that they gave."""
+
+    rollout: int
+    """Index of the rollout."""
+    rows: int
+    """Rows that were compared."""
+    turns: int = 0
+    """Sampled turns of the compared rows."""
+    sampled: int = 0
+    """Tokens of the compared completions that were sampled."""
+    written: int = 0
+    """Tokens of the compared completions that a tool or the chat template wrote."""
+    tokens_moved: int = 0
+    """Rows with other tokens than their turns, or with turns that were asked for behind other tokens."""
+    tokens_like: str = ""
+    """What is wrong with the tokens of the first such row, in words."""
+    tokens_at: str = ""
+    """The place of that difference, with the texts."""
+    masks_wrong: int = 0
+    """Rows that train other tokens than the sampled ones."""
+    masks_like: str = ""
+    """What is wrong with the mask of the first such row, in words."""
+    masks_at: str = ""
+    """The place of that difference, with the text."""
+    log_probs_compared: int = 0
+    """Rows of which log-probs of the sampling were compared."""
+    log_probs_moved: int = 0
+    """Rows whose log-probs of the sampling stand at other tokens."""
+    log_probs_like: str = ""
+    """What is wrong with the log-probs of the first such row, in words."""
+    left_out: int = 0
+    """Sessions whose rows were not compared."""
+    left_out_why: str = ""
+    """Why the first of them was not."""
+
+
 class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
     """What a controller observed of the latest rollout once its advantages were computed; fields as in `Rollout`."""
 

@@ -29,6 +29,7 @@ from rlstep_hooks.record.controlled_events import QueueStep as QueueStep
 from rlstep_hooks.record.controlled_events import QueueStepName as QueueStepName
 from rlstep_hooks.record.controlled_events import Received as Received
 from rlstep_hooks.record.controlled_events import Rewarded as Rewarded
+from rlstep_hooks.record.controlled_events import TurnsJoined as TurnsJoined
 from rlstep_hooks.record.event_base import FORMAT_VERSION as FORMAT_VERSION
 from rlstep_hooks.record.event_base import Event as Event
 from rlstep_hooks.record.event_base import Purpose as Purpose
@@ -310,6 +311,7 @@ AnyEvent = (
     | Generated
     | QueueStep
     | Rewarded
+    | TurnsJoined
     | Inspected
     | Carried
     | Rollout

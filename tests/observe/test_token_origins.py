@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, chains_of, common_length, join
+from rlstep_hooks.observe.token_origins import (
+    Joined,
+    Request,
+    Row,
+    RowRule,
+    chains_of,
+    common_length,
+    compare_row,
+    join,
+)
 
 
 def ids(text: str) -> list[int]:
@@ -89,6 +98,32 @@ def test_other_masks_are_named(trained: str, like: str) -> None:
 def test_the_last_turn_may_be_cut_at_the_longest_completion_and_nowhere_else() -> None:
     assert joined("abc.[t]d", "11110001", longest=8).tokens_moved == 0
     assert joined("abc.[t]d", "11110001", longest=9).tokens_moved == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "completion", "trained"),
+    [
+        ([("p:", ""), ("p:", "abc.")], "abc.", "1111"),
+        ([("p:", "ab"), ("p:ab", "c."), ("p:abc.[t]", "de.")], "abc.[t]de.", "1111000111"),
+    ],
+)
+def test_a_turn_that_was_interrupted_stands_as_its_parts(
+    parts: list[tuple[str, str]], completion: str, trained: str
+) -> None:
+    turns = [request(*part) for part in parts]
+    found = compare_row(row("p:", completion, trained), turns, rule())
+    assert (found.rows, found.tokens_moved, found.masks_wrong) == (1, 0, 0)
+    found = compare_row(row("p:", completion, "0" * len(completion)), turns, rule())
+    assert found.masks_like == "sampled tokens are not trained"
+
+
+def test_a_full_row_is_cut_in_any_of_its_turns() -> None:
+    turns = [request("p:", "ab"), request("p:ab", "cd"), request("p:abcd", "ef")]
+    for longest in (1, 2, 3, 4, 5):
+        found = compare_row(row("p:", "abcdef"[:longest], "1" * longest), turns, rule(longest=longest))
+        assert (found.tokens_moved, found.masks_wrong) == (0, 0), found
+    assert compare_row(row("p:", "abxd", "1111"), turns, rule(longest=4)).tokens_like == "turn 2 has other tokens"
+    assert compare_row(row("p:", "abc", "111"), turns, rule(longest=4)).tokens_like == "turn 2 was cut"
 
 
 def test_truncated_rows_are_left_out_where_they_are_to_be() -> None:

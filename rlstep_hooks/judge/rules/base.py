@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         RolloutValues,
         RunEnded,
         RunStarted,
+        TurnsJoined,
         Update,
         UpdateValues,
         WeightSync,
@@ -310,6 +311,9 @@ class Rule:
     def rewarded(self, event: Rewarded) -> None:
         """Rewards and advantages of a rollout were compared."""
 
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """The rows of a rollout were compared with the turns that agent loops sampled for them."""
+
     def carried(self, event: Carried) -> None:
         """Samples of a rollout were carried from one place to the next, and compared."""
 
@@ -372,6 +376,7 @@ HANDLERS = (
     "difference",
     "rollout",
     "rewarded",
+    "turns_joined",
     "carried",
     "refresh",
     "microbatch",

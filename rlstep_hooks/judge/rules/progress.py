@@ -11,7 +11,16 @@ import msgspec
 from rlstep_hooks.judge.conformance import Difference
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.planning.finding import Where
-from rlstep_hooks.record.events import Carried, MicroBatch, Refresh, Rewarded, RunStarted, Update, never_seen
+from rlstep_hooks.record.events import (
+    Carried,
+    MicroBatch,
+    Refresh,
+    Rewarded,
+    RunStarted,
+    TurnsJoined,
+    Update,
+    never_seen,
+)
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -128,7 +137,7 @@ class Progress:
             return Where()
         if isinstance(shown, Difference):
             return shown.where
-        if isinstance(shown, Refresh | Rewarded | Carried):
+        if isinstance(shown, Refresh | Rewarded | Carried | TurnsJoined):
             return self.where(rollout=self.rollout_number(shown.rollout))
         return self.where_at(self.place_shown, shown)
 

@@ -12,7 +12,16 @@ from rlstep_hooks.judge.rules.precision import how_far
 from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS, SHIFTED_DONES
 
 if TYPE_CHECKING:
-    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
+    from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.record.events import (
+        Carried,
+        MicroBatch,
+        MicroBatchValues,
+        Rewarded,
+        Rollout,
+        RolloutValues,
+        TurnsJoined,
+    )
 
 
 _CONVENTIONS = {
@@ -210,9 +219,9 @@ class MaskNotDocumented(Rule):
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact.
 
-        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`) each row is compared with what `generate` gave for
-        it, turn by turn: the tokens that were sampled are trained, and those that a tool, an environment or the chat template wrote
-        are not.
+        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; verl's `tool_agent`) each row is
+        compared with what was sampled for it, turn by turn: the tokens that were sampled are trained, and those that a tool, an
+        environment or the chat template wrote are not.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts
@@ -248,8 +257,21 @@ class MaskNotDocumented(Rule):
     topics = ("samples", "mask")
     nothing_seen = "no rollout showed a mask that is to be compared"
     optional = True
-    produces = (of_rollout("RLS804", *OTHER_FORWARD, *LOSS),)
+    produces = (of_rollout("RLS403", "RLS804", *OTHER_FORWARD, *LOSS),)
     needs = ("rollout_values.masks_wrong",)
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._left_out = ""
+        """Why rows of agent loops were not compared with their turns; empty where all were."""
+
+    def reason(self) -> str:
+        """Why nothing was compared: what the observer says of agent loops, if it says anything."""
+        return self._left_out or super().reason()
+
+    def note(self) -> str:
+        """Say it where rows of some sessions were not compared."""
+        return f"rows of some sessions were not compared: {self._left_out}" if self._left_out else ""
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
@@ -264,15 +286,7 @@ class MaskNotDocumented(Rule):
         if not self.any_wrong(wrong):
             return
         if values is not None and values.rows_joined is not None:
-            self.fail(
-                expected="masks that train the tokens which the policy sampled, and no others",
-                observed=f"others in {wrong} of {values.rows_joined} samples: {values.masks_like}",
-                why="the loss trains tokens that the policy did not give, or leaves out tokens that it gave; in "
-                f"{values.masks_at}",
-                fix="look for code that computes or shifts the mask of tools or of the environment; a rollout_func that adds tokens "
-                "to a completion gives an env_mask with 0 on them",
-                variant="several turns",
-            )
+            self._other_than_sampled(f"{wrong} of {values.rows_joined}", values.masks_like, values.masks_at)
         else:
             self.fail(
                 expected="masks that count each completion through its end, and truncated ones as configured",
@@ -280,3 +294,19 @@ class MaskNotDocumented(Rule):
                 why="the loss trains tokens that are not part of the answer, or leaves out tokens that are",
                 fix="look for code that computes or shifts the mask, and for an end token that the tokenizer does not have",
             )
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """Look at the comparison of the rows of agent loops with their turns."""
+        self._left_out = self._left_out or event.left_out_why
+        if self.any_wrong(event.masks_wrong if event.rows else None):
+            self._other_than_sampled(f"{event.masks_wrong} of {event.rows}", event.masks_like, event.masks_at)
+
+    def _other_than_sampled(self, how_many: str, like: str, at: str) -> None:
+        self.fail(
+            expected="masks that train the tokens which the policy sampled, and no others",
+            observed=f"others in {how_many} samples: {like}",
+            why=f"the loss trains tokens that the policy did not give, or leaves out tokens that it gave; in {at}",
+            fix="look for code that computes or shifts the mask of tools or of the environment; a rollout_func of TRL that adds tokens "
+            "to a completion gives an env_mask with 0 on them, an agent loop of verl a response_mask",
+            variant="several turns",
+        )

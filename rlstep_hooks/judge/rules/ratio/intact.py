@@ -9,7 +9,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 
 if TYPE_CHECKING:
-    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues
+    from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues, TurnsJoined
 
 
 def _in_the_loss(rule: Rule, intact: bool | None, name: str) -> None:
@@ -30,7 +30,8 @@ class OldLogProbsAltered(Rule):
         A checksum of each sample's old log-probs, taken when they were computed, equals the checksum at each use: bit
         for bit, sample by sample. In OpenRLHF the engine's log-probs too, up to the trainer's buffer. In TRL (1.16) those that a
         `rollout_func` hands over: the rollout has them bit for bit, and where the policy's `generate` drew the tokens they are not
-        those of the token before or after.
+        those of the token before or after. In verl's own agent loops the engine's log-probs in each row are not those of
+        the token before or after.
 
     Why it matters:
         Values that were overwritten, or that moved to another sample, give a ratio between unrelated numbers.
@@ -60,7 +61,7 @@ class OldLogProbsAltered(Rule):
     topics = ("refresh", "samples")
     nothing_seen = "the run had no old log-probs to follow"
     optional = True
-    produces = (here("RLS312", *OTHER_FORWARD, *LOSS),)
+    produces = (of_rollout("RLS403"), here("RLS312", *OTHER_FORWARD, *LOSS))
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
@@ -69,10 +70,19 @@ class OldLogProbsAltered(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the log-probs of the sampling that a rollout came with."""
-        if event.purpose == "training" and self.any_wrong(values.sampling_moved):
+        if event.purpose == "training":
+            self._of_sampling(values.sampling_moved, event.samples, values.sampling_like)
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """Look at the log-probs of the sampling in the rows of agent loops."""
+        moved = event.log_probs_moved if event.log_probs_compared else None
+        self._of_sampling(moved, event.log_probs_compared, event.log_probs_like)
+
+    def _of_sampling(self, moved: int | None, samples: int, like: str) -> None:
+        if self.any_wrong(moved):
             self.fail(
                 expected="the log-probs of the sampling, each at the token that it was drawn with",
-                observed=f"others in {values.sampling_moved} of {event.samples} samples: {values.sampling_like}",
+                observed=f"others in {moved} of {samples} samples: {like}",
                 why="the correction between sampler and trainer then compares probabilities of different tokens",
                 fix="give one log-prob for each token of a completion, in the same order, also for tokens of tools or an environment",
                 variant="of the sampling",
@@ -93,8 +103,9 @@ class TokensAltered(Rule):
         A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss. In TRL also one of its
         prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
         asked for and gave. In several turns (`tools`, `environment_factory`, `rollout_func` of TRL 1.16) the tokens of each turn are
-        those that `generate` gave, in order, and the prompt of each turn is what stands before it in the row. In OpenRLHF prompts are
-        those of the data set, and samples have the tokens that the engine gave, up to the trainer's buffer.
+        those that `generate` gave, in order, and the prompt of each turn is what stands before it in the row. So are the rows of
+        verl's own agent loops, against what the engines were asked and gave. In OpenRLHF prompts are those of the data
+        set, and samples have the tokens that the engine gave, up to the trainer's buffer.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
@@ -133,7 +144,10 @@ class TokensAltered(Rule):
     topics = ("samples",)
     nothing_seen = "nothing was trained"
     cannot_see = "the tokens of the micro-batches were not compared with those generated"
-    produces = (of_rollout("RLS413", "RLS515", "RLS518"), here("RLS305", "RLS311", "RLS804", *OTHER_FORWARD, *LOSS))
+    produces = (
+        of_rollout("RLS403", "RLS413", "RLS515", "RLS518"),
+        here("RLS305", "RLS311", "RLS804", *OTHER_FORWARD, *LOSS),
+    )
     needs = ("rollout_values.tokens_moved",)
 
     def carried(self, event: Carried) -> None:
@@ -168,15 +182,7 @@ class TokensAltered(Rule):
         if event.purpose != "training" or not self.any_wrong(values.tokens_moved):
             return
         if values.rows_joined is not None:
-            self.fail(
-                expected="rows with the tokens of each turn as they were sampled, behind the prompt that the turn was asked for",
-                observed=f"others in {values.tokens_moved} of {event.samples} samples: {values.tokens_like}",
-                why="the loss takes the probability of other tokens than the policy gave, or behind another prompt than it saw; first "
-                f"in {values.tokens_at}",
-                fix="join the token ids that were sampled and do not encode text again; where a chat template leaves out the thoughts "
-                "of earlier turns, train each turn as a row of its own",
-                variant="several turns",
-            )
+            self._other_than_sampled(f"{values.tokens_moved} of {event.samples}", values.tokens_like, values.tokens_at)
         else:
             self.fail(
                 expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
@@ -185,6 +191,22 @@ class TokensAltered(Rule):
                 fix="look for code that wraps the generation, and for buffers that several samples share",
                 variant="on the way into the rollout",
             )
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """Look at the comparison of the rows of agent loops with their turns."""
+        if self.any_wrong(event.tokens_moved if event.rows else None):
+            self._other_than_sampled(f"{event.tokens_moved} of {event.rows}", event.tokens_like, event.tokens_at)
+
+    def _other_than_sampled(self, how_many: str, like: str, at: str) -> None:
+        self.fail(
+            expected="rows with the tokens of each turn as they were sampled, behind the prompt that the turn was asked for",
+            observed=f"others in {how_many} samples: {like}",
+            why="the loss takes the probability of other tokens than the policy gave, or behind another prompt than it saw; first "
+            f"in {at}",
+            fix="join the token ids that were sampled and do not encode text again; where a chat template leaves out the thoughts "
+            "of earlier turns, train each turn as a row of its own",
+            variant="several turns",
+        )
 
 
 class ReferenceLogProbsAltered(Rule):

@@ -46,6 +46,9 @@ def attach() -> None:
         _when_imported("verl.trainer.ppo.ray_trainer", _place_controller("RayPPOTrainer"))
         # Verified with 0.9.1: the parent of both actors of fully_async_policy, the one that generates and the one that trains.
         _when_imported("verl.experimental.separation.ray_trainer", _place_fully_async)
+        # Verified with 0.9.1 V1: agent loops run in actors of their own, which call a client of the engines.
+        _when_imported("verl.experimental.agent_loop.agent_loop", _place_agents)
+        _when_imported("verl.workers.rollout.llm_server", _place_client)
         if scalars.asked():
             _when_imported("verl.utils.tracking", _place_tracking)
         _name_run()
@@ -85,6 +88,20 @@ def _place_fully_async(module: Any) -> None:
         from rlstep_hooks.systems.verl.observe.fully_async.hooks import place_hooks
 
         place_hooks(_patches, module.SeparateRayPPOTrainer)
+
+
+def _place_agents(module: Any) -> None:
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.agent_turns import place_hooks
+
+        place_hooks(_patches, module.AgentLoopWorker)
+
+
+def _place_client(module: Any) -> None:
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.agent_turns import place_client_hook
+
+        place_client_hook(_patches, module.LLMServerClient)
 
 
 def _place_tracking(module: Any) -> None:

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe.agent_records import AgentRecords
+from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.record.events import Rewarded
+    from rlstep_hooks.record.events import Rewarded, TurnsJoined
     from rlstep_hooks.session.recorder import Recorder
 
 
@@ -106,6 +111,8 @@ class RolloutHooks:
         """Prompts between submission and training; None where no queue is followed."""
         self._v1 = v1
         self.own_fit = own_fit
+        self._turns = AgentRecords(folder(), run_of_ray())
+        self._turns_guard = Guard(recorder, ("mask",))
         self._not_sampled = why_not_sampled(trainer.config, own_fit=own_fit, v1=v1)
         """Why completions need not be drawn from the policy's distribution; empty where they are to be."""
         if self._not_sampled:
@@ -285,10 +292,20 @@ class RolloutHooks:
             due=due,
             parts=sizes if len(sizes) > 1 else (),
         )
+        with self._turns_guard:
+            self._turns_joined(self._turns.take([key.rpartition("_")[0] for key, _ in real], self._trained))
+
+    def _turns_joined(self, joined: TurnsJoined) -> None:
+        # Where sessions have one turn each, the controller compares the masks of all rows itself.
+        if joined.rows or self.several_turns:
+            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now()))
 
     def _generated_v0(self, call: Call) -> None:
         # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
         self._came(call.result, call.args[0].non_tensor_batch.get("__do_sample__") if call.args else None)
+        with self._turns_guard:
+            if not self.validating:
+                self._turns_joined(self._turns.take_all(len(call.result), self._trained))
 
     def _generated_ahead(self, call: Call) -> None:
         if call.result is not None:

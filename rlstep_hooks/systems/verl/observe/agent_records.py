@@ -1,0 +1,116 @@
+"""What the processes of verl's agent loops found of each session, on its way to the controller: a file a process, beside the record.
+
+A line is written before verl hands the samples of its session on, so it is there when the controller gets them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.observe.token_origins import Joined
+from rlstep_hooks.record.events import TurnsJoined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_KEPT = 1 << 14
+"""Sessions that are remembered until their samples are trained."""
+_COUNTS = (
+    "rows",
+    "turns",
+    "sampled",
+    "written",
+    "tokens_moved",
+    "masks_wrong",
+    "log_probs_compared",
+    "log_probs_moved",
+)
+_WORDS = ("tokens_like", "tokens_at", "masks_like", "masks_at", "log_probs_like")
+NO_LINE = "the processes of its agent loops wrote nothing beside this record"
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What comparing the row of one session found."""
+
+    key: str
+    """In V1 the prompt's name in verl and the number of the session, as in the names of its samples; in V0 a name of its own."""
+    found: Joined
+    why_not: str = ""
+    """Why its row was not compared; empty where it was."""
+
+
+def file_of(folder: Path, run: str, process: int) -> Path:
+    """The file of one process."""
+    return folder / f"{run}.agent{process}.turns"
+
+
+class AgentRecords:
+    """Reads what the processes of agent loops write.
+
+    Args:
+        folder: The folder of the record.
+        run: The run.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self._folder, self._run = folder, run
+        self._read: dict[Path, int] = {}
+        self._sessions: dict[str, Session] = {}
+
+    def take(self, keys: Iterable[str], rollout: int) -> TurnsJoined:
+        """What was found of the sessions of a rollout.
+
+        Args:
+            keys: Names of the sessions, each as often as it gave samples.
+            rollout: Index of the rollout.
+        """
+        self._collect()
+        return _added_up([self._sessions.pop(key, None) for key in dict.fromkeys(keys)], rollout)
+
+    def take_all(self, samples: int, rollout: int) -> TurnsJoined:
+        """What was found of all sessions since the call before.
+
+        Args:
+            samples: How many sessions there were.
+            rollout: Index of the rollout.
+        """
+        self._collect()
+        sessions: list[Session | None] = [*self._sessions.values()]
+        self._sessions.clear()
+        return _added_up(sessions + [None] * (samples - len(sessions)), rollout)
+
+    def _collect(self) -> None:
+        for path in sorted(self._folder.glob(f"{self._run}.agent*.turns")):
+            start = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._read[path] = start + len(whole) + len(newline)
+            for line in whole.splitlines():
+                session = msgspec.json.decode(line, type=Session)
+                self._sessions[session.key] = session
+        while len(self._sessions) > _KEPT:
+            del self._sessions[next(iter(self._sessions))]
+
+
+def _added_up(sessions: Iterable[Session | None], rollout: int) -> TurnsJoined:
+    """What was found of some sessions together; None stands for one of which there is no line."""
+    counts, words, left_out = dict.fromkeys(_COUNTS, 0), dict.fromkeys(_WORDS, ""), []
+    for session in sessions:
+        if session is None or session.why_not:
+            left_out.append(NO_LINE if session is None else session.why_not)
+            continue
+        for name in _COUNTS:
+            counts[name] += getattr(session.found, name)
+        for name in _WORDS:
+            words[name] = words[name] or getattr(session.found, name)
+    return TurnsJoined(
+        rollout=rollout,
+        left_out=len(left_out),
+        left_out_why=left_out[0] if left_out else "",
+        **counts,  # type: ignore[arg-type]  # the names are those of its fields
+        **words,  # type: ignore[arg-type]
+    )

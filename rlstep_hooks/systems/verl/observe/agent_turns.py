@@ -1,0 +1,170 @@
+"""The turns of verl's agent loops against the rows that they give, in the processes where the loops run.
+
+Each call of the engines' client within one session is a turn: its prompt, the tokens that came back, and their log-probs. All of it
+stands in plain lists on the CPU. What a comparison finds goes to a file that the controller reads (`agent_records.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.observe.processes import run_of_ray
+from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe.agent_records import Session, file_of
+from rlstep_hooks.systems.verl.observe.process import folder
+from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
+
+_TAKE_TOKENS_OUT = ("deepseek", "gemma4", "glm")
+"""Beginnings of the types of models behind whose turns verl takes sampled tokens out of the row, as their chat templates want it
+(utils/tokenizer/continuous_token.py 0.9.1:640, 809 and 1031)."""
+
+
+class _Open(msgspec.Struct):
+    """A session that is being generated."""
+
+    name: str
+    """What a finding calls it."""
+    key: str
+    """What the controller knows it by; see `Session`."""
+    turns: list[Request]
+    why_not: str
+    """Why its row is not compared; empty where it is."""
+
+
+_open: ContextVar[_Open | None] = ContextVar("rlstep_session", default=None)
+"""The session that this task runs; None outside of a session of the training."""
+
+_numbers = itertools.count()
+"""Numbers of V0's sessions in this process."""
+
+
+def place_hooks(patches: Patches, worker: Any) -> None:
+    """Put the hooks on the class of the processes that run agent loops.
+
+    Args:
+        patches: What takes them off again.
+        worker: `AgentLoopWorker`, the parent of V1's.
+    """
+    # Verified in 0.9.1: one call is one session (agent_loop.py:661). Its row goes to the reward and, as it is, to the queue of V1
+    # (v1/agent_loop_tq.py:160), or in V0 to the samples that come back (agent_loop.py:822). V1's child class is pickled whole and
+    # cannot carry hooks; both methods are its parent's.
+    patches.wrap(worker, "_run_agent_loop", _session)
+    patches.wrap(worker, "_compute_score", _row)
+
+
+def place_client_hook(patches: Patches, client: Any) -> None:
+    """Put the hook on the client of the engines. Verified in 0.9.1: each turn is one call of it (llm_server.py:99), and each part of a
+    turn that was interrupted (llm_server.py:281)."""
+    patches.wrap(client, "generate", _turn)
+
+
+async def _session(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    token = _open.set(_begun(worker, args, kwargs))
+    try:
+        return await wrapped(*args, **kwargs)
+    finally:
+        _open.reset(token)
+
+
+def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
+    """A session that begins; None where it is a validation, or one that runs ahead of V0's training."""
+    try:
+        trajectory = kwargs["trajectory"] if "trajectory" in kwargs else args[1]
+        v1 = "session_id" in kwargs
+        if trajectory["validate"] or not (v1 or _is_in_step(worker.config)):
+            return None
+        if v1:
+            prompt, number = kwargs["uid"], kwargs["session_id"]
+            name, key = f"session {number} of prompt {prompt}", f"{prompt}_{number}"
+        else:
+            name, key = f"a session of row {trajectory['sample_index']}", f"{os.getpid()}_{next(_numbers)}"
+        return _Open(name, key, [], _why_not(worker, str(kwargs.get("agent_name"))))
+    except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this session
+        return None
+
+
+def _is_in_step(config: Any) -> bool:
+    """Whether a V0 controller takes the samples of a rollout before the next is generated."""
+    return not (is_one_step_off(config) or is_fully_async(config))
+
+
+def _why_not(worker: Any, loop: str) -> str:
+    """Why the rows of an agent loop are not compared with its turns; empty where they are."""
+    model = str(worker.hf_model_type)
+    if loop not in SHIPPED_AGENT_LOOPS:
+        return f"the agent loop {loop} is not one of verl's own"
+    if worker.processor is not None:
+        return "the policy has a processor of images, which counts tokens otherwise"
+    if model.startswith(_TAKE_TOKENS_OUT):
+        return f"behind a turn of a model of type {model} verl takes sampled tokens out of the row"
+    return ""
+
+
+async def _turn(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+    session = _open.get()
+    if session is None or session.why_not:
+        return await wrapped(*args, **kwargs)
+    asked = kwargs.get("prompt_ids")
+    asked = None if asked is None else list(asked)
+    result = await wrapped(*args, **kwargs)
+    try:
+        drawn = result.log_probs
+        turn = Request(msgspec.convert(asked, list[int]), list(result.token_ids), list(drawn) if drawn else None)
+        session.turns.append(turn)
+    except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
+        session.why_not = f"a hook failed: {describe(error)}"
+    return result
+
+
+async def _row(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    session = _open.get()
+    if session is not None:
+        try:
+            _look(worker, session, args[0] if args else kwargs["outputs"])
+        except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
+            session.why_not = f"a hook failed: {describe(error)}"
+    return await wrapped(*args, **kwargs)
+
+
+def _look(worker: Any, session: _Open, outputs: Any) -> None:
+    """Compare the row of a session with its turns, and write down what was found."""
+    found, why_not = Joined(), session.why_not
+    if not why_not and len(outputs) != 1:
+        why_not = "a session gave several rows"
+    if not why_not:
+        try:
+            found = _compare(worker, session, outputs[0])
+        except Exception as error:  # noqa: BLE001 - the line says it
+            why_not = f"a hook failed: {describe(error)}"
+    line = Session(session.key, found, why_not)
+    with file_of(folder(), run_of_ray(), os.getpid()).open("ab") as file:
+        file.write(msgspec.json.encode(line) + b"\n")
+
+
+def _compare(worker: Any, session: _Open, output: Any) -> Joined:
+    tokenizer, drawn = worker.tokenizer, output.response_logprobs
+    row = Row(
+        prompt=list(output.prompt_ids),
+        completion=list(output.response_ids),
+        trained=[int(one) for one in output.response_mask],
+        log_probs=list(drawn) if drawn else None,
+        name=session.name,
+    )
+    rule = RowRule(
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
+        longest=int(worker.rollout_config.response_length),
+        closers=frozenset(),
+        masks_truncated=False,
+        exact=True,
+    )
+    return compare_row(row, session.turns, rule)

@@ -1,0 +1,61 @@
+"""The rows of verl's tool agent against the turns that were sampled for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.record.events import TurnsJoined
+from tests.systems.verl import agent_turns
+from tests.systems.verl.audited import alarms, audited
+from tests.systems.verl.launch import Assets, grpo
+
+if TYPE_CHECKING:
+    from typing import Any
+
+TOOL_FILE = Path(__file__).with_name("digits_tool.py")
+
+
+def several_turns(assets: Assets) -> dict[str, Any]:
+    """Overrides of a run whose sessions have two turns with the output of a tool between them."""
+    rollout = "actor_rollout_ref.rollout"
+    return grpo(assets) | {
+        f"{rollout}.agent.default_agent_loop": "tool_agent",
+        f"{rollout}.multi_turn.enable": True,
+        f"{rollout}.multi_turn.max_assistant_turns": 2,
+        f"{rollout}.multi_turn.function_tool_path": TOOL_FILE,
+        f"{rollout}.multi_turn.format": agent_turns.PARSER,
+        f"{rollout}.calculate_log_probs": True,
+        "data.train_batch_size": 4,
+        "data.max_prompt_length": 512,
+        "data.max_response_length": 160,
+    }
+
+
+@pytest.mark.parametrize("v1", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_a_tool_agent_is_silent_until_its_rows_are_wrong(assets: Assets, tmp_path: Path, v1: bool) -> None:
+    mistakes = {name: place for place, name in enumerate(agent_turns.MISTAKES, 2)}
+    asked = ",".join(f"{name}@{place}" for name, place in mistakes.items())
+    run = audited(
+        several_turns(assets) | {"trainer.use_v1": v1},
+        tmp_path,
+        modules=[agent_turns.MODULE],
+        environment={agent_turns.VARIABLE: asked},
+    )
+    assert run.outcome.status == 0, run.outcome.tail
+    joined = {event.rollout: event for event in run.record("controller") if isinstance(event, TurnsJoined)}
+    assert len(joined) == 9
+    for event in joined.values():
+        assert (event.rows, event.turns, event.left_out) == (8, 16, 0)
+        assert event.written > 0, "each session has the text of the tool in it"
+        assert event.log_probs_compared == (0 if event.tokens_moved else 8), (
+            "the rows whose tokens stand where they were drawn"
+        )
+    found = {(each.code, each.where.rollout) for each in alarms(run.report)}
+    # What engine and trainer disagree about in those rollouts is what the mistakes bring with them.
+    apart = {place for code, place in found if code == "RLS403"}
+    assert apart <= set(mistakes.values())
+    named = {(code, place) for code, place in found if code != "RLS403"}
+    assert named == {(agent_turns.MISTAKES[name][0], place) for name, place in mistakes.items()}
