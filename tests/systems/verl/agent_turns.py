@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from tests.systems.verl.launch import ALWAYS_CALLS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODULE = __name__
 VARIABLE = "RLSTEP_TEST_TURNS"
-PARSER = "always_calls"
 SESSIONS = 8
 """Sessions of a rollout; one process runs them all."""
 
@@ -82,7 +83,7 @@ def _add_parser(module: Any) -> None:
             text = self.tokenizer.decode(responses_ids)
             return text, [module.FunctionCall(name="digits", arguments='{"number": 3}')]
 
-    module.ToolParser.register(PARSER)(AlwaysCalls)
+    module.ToolParser.register(ALWAYS_CALLS)(AlwaysCalls)
 
 
 wrapt.when_imported(PARSERS)(_add_parser)

@@ -175,6 +175,26 @@ def fully_async() -> dict[str, Any]:
     }
 
 
+ALWAYS_CALLS = "always_calls"
+"""The parser of `tests.systems.verl.agent_turns`, which finds a call in each turn."""
+
+
+def several_turns(assets: Assets) -> dict[str, Any]:
+    """Overrides of a run whose sessions have two turns with the output of a tool between them; with the module `agent_turns`."""
+    rollout = "actor_rollout_ref.rollout"
+    return grpo(assets) | {
+        f"{rollout}.agent.default_agent_loop": "tool_agent",
+        f"{rollout}.multi_turn.enable": True,
+        f"{rollout}.multi_turn.max_assistant_turns": 2,
+        f"{rollout}.multi_turn.function_tool_path": Path(__file__).with_name("digits_tool.py"),
+        f"{rollout}.multi_turn.format": ALWAYS_CALLS,
+        f"{rollout}.calculate_log_probs": True,
+        "data.train_batch_size": 4,
+        "data.max_prompt_length": 512,
+        "data.max_response_length": 160,
+    }
+
+
 MAIN = "verl.trainer.main_ppo"
 ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 FULLY_ASYNC = "verl.experimental.fully_async_policy.fully_async_main"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,28 +9,10 @@ import pytest
 from rlstep_hooks.record.events import TurnsJoined
 from tests.systems.verl import agent_turns
 from tests.systems.verl.audited import alarms, audited
-from tests.systems.verl.launch import Assets, grpo
+from tests.systems.verl.launch import Assets, several_turns
 
 if TYPE_CHECKING:
-    from typing import Any
-
-TOOL_FILE = Path(__file__).with_name("digits_tool.py")
-
-
-def several_turns(assets: Assets) -> dict[str, Any]:
-    """Overrides of a run whose sessions have two turns with the output of a tool between them."""
-    rollout = "actor_rollout_ref.rollout"
-    return grpo(assets) | {
-        f"{rollout}.agent.default_agent_loop": "tool_agent",
-        f"{rollout}.multi_turn.enable": True,
-        f"{rollout}.multi_turn.max_assistant_turns": 2,
-        f"{rollout}.multi_turn.function_tool_path": TOOL_FILE,
-        f"{rollout}.multi_turn.format": agent_turns.PARSER,
-        f"{rollout}.calculate_log_probs": True,
-        "data.train_batch_size": 4,
-        "data.max_prompt_length": 512,
-        "data.max_response_length": 160,
-    }
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("v1", [True, pytest.param(False, marks=pytest.mark.thorough)])
