@@ -79,6 +79,8 @@ class RowRule(msgspec.Struct, frozen=True):
     exact: bool
     """Whether the framework itself joins the turns: then each sampled token is in the row and trained. A function of the user's may cut
     turns, and leave some of them untrained."""
+    goes_on: bool = False
+    """Whether a row may end with what an environment said behind the last turn."""
 
 
 class Joined(msgspec.Struct):
@@ -360,7 +362,7 @@ def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:
         ):
             return _other_turn(of, turn, same), sampled[before:]
     end = len(of.chain[-1].whole)
-    if rule.exact and len(whole) > end:
+    if rule.exact and not rule.goes_on and len(whole) > end:
         return Difference("it has tokens behind its last turn", _quoted(rule, whole[end:])), sampled[before:]
     return None, sampled[before:]
 

@@ -23,8 +23,9 @@ LINKS: dict[LinkName, Link] = {
         "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
     ),
     "completions on the way": yes(
-        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer",
-        "asynchronous: from the controller on",
+        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer; the answers of OpenRLHF's "
+        "own executors against the turns that the engine sampled for them",
+        "asynchronous: from the controller on; not answers of an executor with a loop of its own, or with images",
         often="compared",
         proved=("ZeRO-2",),
     ),
@@ -45,7 +46,7 @@ LINKS: dict[LinkName, Link] = {
         proved=("ZeRO-2",),
     ),
     "mask": yes(
-        "the tokens that the sampler chose",
+        "the tokens that the sampler chose, turn by turn",
         "not where another process generates (asynchronous training)",
         often="compared",
     ),
@@ -121,9 +122,9 @@ LINKS: dict[LinkName, Link] = {
 _ENGINE = yes("what vLLM is given and holds after each sync", "not weights through CUDA IPC")
 
 RULES: dict[str, Link] = {
-    "RLS305": yes("from the refresh to the loss, and the engine's log-probs from its answer to the trainer's buffer"),
+    "RLS305": yes("from the refresh to the loss, and the engine's log-probs from its turns to the trainer's buffer"),
     "RLS306": yes(
-        "prompts from the data set to the engines; tokens from the engine's answer to the trainer's buffer",
+        "prompts from the data set to the engines; tokens from the engine's turns to the trainer's buffer",
         "asynchronous: from the controller on",
         "compared",
     ),

@@ -219,7 +219,7 @@ class MaskNotDocumented(Rule):
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact.
 
-        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; verl's `tool_agent`) each row is
+        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; verl's `tool_agent`, OpenRLHF's agents) each row is
         compared with what was sampled for it, turn by turn: the tokens that were sampled are trained, and those that a tool, an
         environment or the chat template wrote are not.
 
@@ -306,7 +306,7 @@ class MaskNotDocumented(Rule):
             expected="masks that train the tokens which the policy sampled, and no others",
             observed=f"others in {how_many} samples: {like}",
             why=f"the loss trains tokens that the policy did not give, or leaves out tokens that it gave; in {at}",
-            fix="look for code that computes or shifts the mask of tools or of the environment; a rollout_func of TRL that adds tokens "
-            "to a completion gives an env_mask with 0 on them, an agent loop of verl a response_mask",
+            fix="look for code that computes or shifts the mask of tools or of the environment: env_mask of a rollout_func in TRL, "
+            "response_mask of an agent loop in verl, action_ranges of an agent in OpenRLHF",
             variant="several turns",
         )

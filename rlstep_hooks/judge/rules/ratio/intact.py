@@ -104,8 +104,8 @@ class TokensAltered(Rule):
         prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
         asked for and gave. In several turns (`tools`, `environment_factory`, `rollout_func` of TRL 1.16) the tokens of each turn are
         those that `generate` gave, in order, and the prompt of each turn is what stands before it in the row. So are the rows of
-        verl's own agent loops, against what the engines were asked and gave. In OpenRLHF prompts are those of the data
-        set, and samples have the tokens that the engine gave, up to the trainer's buffer.
+        verl's own agent loops and of OpenRLHF's own executors, against what the engines were asked and gave. In OpenRLHF prompts are
+        those of the data set, and samples have the tokens that the engine gave, up to the trainer's buffer.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong

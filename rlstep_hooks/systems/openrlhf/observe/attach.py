@@ -32,6 +32,8 @@ def attach() -> None:
     # Verified with 0.11.2. The comments at the hooks say in which process each class is used.
     _when_imported("openrlhf.trainer.ppo_trainer", _place("controller"))
     _when_imported("openrlhf.trainer.ppo_utils.samples_generator", _place("generator"))
+    _when_imported("openrlhf.trainer.ray.vllm_engine", _place("agents"))
+    _when_imported("openrlhf.utils.agent", _place("single turns"))
     _when_imported("openrlhf.trainer.ray.launcher", _place("calls"))
     _when_imported("openrlhf.trainer.ray.ppo_actor", _place("policy"))
     _when_imported("openrlhf.trainer.ray.ppo_critic", _place("critic"))
@@ -66,6 +68,10 @@ def _place(role: str) -> Callable[[Any], None]:
             from rlstep_hooks.systems.openrlhf.observe.engine import place_hooks
         elif role == "requests":
             from rlstep_hooks.systems.openrlhf.observe.engine import place_sampling_hooks as place_hooks
+        elif role == "agents":
+            from rlstep_hooks.systems.openrlhf.observe.agents import place_hooks
+        elif role == "single turns":
+            from rlstep_hooks.systems.openrlhf.observe.agents import place_single_turn_hooks as place_hooks
         elif role == "calls":
             from rlstep_hooks.systems.openrlhf.observe.trainers import place_call_hooks as place_hooks
         elif role == "policy":

@@ -20,6 +20,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Rewarded
 from rlstep_hooks.record.ledger import rank_process
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.schedule import Schedule
-    from rlstep_hooks.record.events import Carried, PhaseName
+    from rlstep_hooks.record.events import Carried, PhaseName, TurnsJoined
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.session.recorder import Recorder
 
@@ -57,6 +58,7 @@ ATTACH_HINT = (
     "and RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook"
 )
 _ORDER, _SAMPLES, _ADVANTAGES, _RECORDING = ("order",), ("samples",), ("advantages",), ("recording",)
+_TURNS = ("mask",)
 """What is not observed any more where a hook fails."""
 
 _CALLS: dict[tuple[str, str], PhaseName] = {
@@ -109,6 +111,9 @@ class OpenRlhfController:
         self._patches = Patches()
         self._waiting: Generated | None = None
         """The rollout that was generated and is trained next."""
+        self._turns = TurnRecords(folder(), run_name())
+        self._joined: TurnsJoined | None = None
+        """The comparison of the latest rollout's rows with the turns that were sampled for them."""
         self._served: Carried | None = None
         """The comparison of the prompts that went to the engines for the latest rollout."""
         self._rollouts = 0
@@ -246,6 +251,9 @@ class OpenRlhfController:
             wrap(generator, "_process_response_into_experience", after=self._responded, topics=_SAMPLES)
             wrap(generator, "_process_response_into_experience", after=self._masked, topics=_ADVANTAGES)
             wrap(generator, "generate_eval_samples", after=self._evaluated, topics=_ORDER)
+            # What agents did for an evaluation, or for a rollout: each has come back when the call returns.
+            wrap(generator, "generate_eval_samples", after=self._leave_out, topics=_TURNS)
+            wrap(generator, "generate_samples", after=self._join, topics=_TURNS)
             ends(generator, "generate_eval_samples")
         else:
             # ppo_trainer_async.py:199: gives "done" when nothing follows.
@@ -368,6 +376,13 @@ class OpenRlhfController:
             if not samples:
                 self._end_if_over()
 
+    def _leave_out(self, call: Call) -> None:
+        self._turns.take_all(0, self._rollouts)
+
+    def _join(self, call: Call) -> None:
+        joined = self._turns.take_all(0, self._rollouts)
+        self._joined = joined if call.result[0] and (joined.rows or joined.left_out) else None
+
     def _evaluated(self, call: Call) -> None:
         self._emit_rollout(Generated(index=0, samples=0, prompts=0, purpose="evaluation"))
 
@@ -428,6 +443,9 @@ class OpenRlhfController:
         self._rollouts += 1
         served, self._served = self._served, None
         self._carried(served)
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now()))
 
     def _emit_untrained(self) -> None:
         """A rollout was generated and the loop went on without it (OpenRLHF#1297): what should have followed is missing."""

@@ -1,7 +1,8 @@
 """The turns of verl's agent loops against the rows that they give, in the processes where the loops run.
 
 Each call of the engines' client within one session is a turn: its prompt, the tokens that came back, and their log-probs. All of it
-stands in plain lists on the CPU. What a comparison finds goes to a file that the controller reads (`agent_records.py`).
+stands in plain lists on the CPU. What a comparison finds goes to a file that the controller reads
+(`rlstep_hooks.observe.turn_records`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import msgspec
 
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row
+from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
-from rlstep_hooks.systems.verl.observe.agent_records import Session, file_of
 from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
 
@@ -104,7 +105,7 @@ def _why_not(worker: Any, loop: str) -> str:
     if loop not in SHIPPED_AGENT_LOOPS:
         return f"the agent loop {loop} is not one of verl's own"
     if worker.processor is not None:
-        return "the policy has a processor of images, which counts tokens otherwise"
+        return "the policy has images, which count tokens otherwise"
     if model.startswith(_TAKE_TOKENS_OUT):
         return f"behind a turn of a model of type {model} verl takes sampled tokens out of the row"
     return ""
@@ -114,13 +115,15 @@ async def _turn(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
     session = _open.get()
     if session is None or session.why_not:
         return await wrapped(*args, **kwargs)
-    asked = kwargs.get("prompt_ids")
-    asked = None if asked is None else list(asked)
+    asked: list[int] = []
+    try:
+        asked = list(kwargs["prompt_ids"])  # its own: the loop may write into it while the engine samples
+    except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
+        session.why_not = f"a hook failed: {describe(error)}"
     result = await wrapped(*args, **kwargs)
     try:
         drawn = result.log_probs
-        turn = Request(msgspec.convert(asked, list[int]), list(result.token_ids), list(drawn) if drawn else None)
-        session.turns.append(turn)
+        session.turns.append(Request(asked, list(result.token_ids), list(drawn) if drawn else None))
     except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
         session.why_not = f"a hook failed: {describe(error)}"
     return result
@@ -146,9 +149,7 @@ def _look(worker: Any, session: _Open, outputs: Any) -> None:
             found = _compare(worker, session, outputs[0])
         except Exception as error:  # noqa: BLE001 - the line says it
             why_not = f"a hook failed: {describe(error)}"
-    line = Session(session.key, found, why_not)
-    with file_of(folder(), run_of_ray(), os.getpid()).open("ab") as file:
-        file.write(msgspec.json.encode(line) + b"\n")
+    write(folder(), run_of_ray(), Session(session.key, found, why_not))
 
 
 def _compare(worker: Any, session: _Open, output: Any) -> Joined:

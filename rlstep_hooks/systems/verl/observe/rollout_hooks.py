@@ -11,9 +11,9 @@ import msgspec
 
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.processes import run_of_ray
+from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
-from rlstep_hooks.systems.verl.observe.agent_records import AgentRecords
 from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
@@ -111,7 +111,7 @@ class RolloutHooks:
         """Prompts between submission and training; None where no queue is followed."""
         self._v1 = v1
         self.own_fit = own_fit
-        self._turns = AgentRecords(folder(), run_of_ray())
+        self._turns = TurnRecords(folder(), run_of_ray())
         self._turns_guard = Guard(recorder, ("mask",))
         self._not_sampled = why_not_sampled(trainer.config, own_fit=own_fit, v1=v1)
         """Why completions need not be drawn from the policy's distribution; empty where they are to be."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.observe.token_origins import Joined
-from rlstep_hooks.systems.verl.observe.agent_records import NO_LINE, AgentRecords, Session, file_of
+from rlstep_hooks.observe.turn_records import NO_LINE, Session, TurnRecords, file_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def found(**more: int | str) -> Joined:
 
 
 def test_the_sessions_of_a_rollout_are_added_up_from_all_processes(tmp_path: Path) -> None:
-    records = AgentRecords(tmp_path, "run")
+    records = TurnRecords(tmp_path, "run")
     write(tmp_path, 7, Session("a_0", found()), Session("b_0", found()))
     write(tmp_path, 8, Session("a_1", found(masks_wrong=1, masks_like="late", masks_at="there")))
     joined = records.take(["a_0", "a_1"], 3)
@@ -36,7 +36,7 @@ def test_the_sessions_of_a_rollout_are_added_up_from_all_processes(tmp_path: Pat
 
 
 def test_what_was_not_compared_is_counted_with_its_reason(tmp_path: Path) -> None:
-    records = AgentRecords(tmp_path, "run")
+    records = TurnRecords(tmp_path, "run")
     write(tmp_path, 7, Session("a_0", found()), Session("a_1", Joined(), "a session gave several rows"))
     joined = records.take(["a_0", "a_1", "a_1"], 0)
     assert (joined.rows, joined.left_out, joined.left_out_why) == (1, 1, "a session gave several rows")
@@ -44,7 +44,7 @@ def test_what_was_not_compared_is_counted_with_its_reason(tmp_path: Path) -> Non
 
 
 def test_all_sessions_since_the_last_rollout_are_those_of_a_controller_that_waits(tmp_path: Path) -> None:
-    records = AgentRecords(tmp_path, "run")
+    records = TurnRecords(tmp_path, "run")
     write(tmp_path, 7, Session("7_0", found()), Session("7_1", found()))
     assert (records.take_all(2, 0).rows, records.take_all(0, 0).rows) == (2, 0)
     write(tmp_path, 8, Session("8_0", found()))
@@ -53,7 +53,7 @@ def test_all_sessions_since_the_last_rollout_are_those_of_a_controller_that_wait
 
 
 def test_a_line_under_way_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    records, path = AgentRecords(tmp_path, "run"), file_of(tmp_path, "run", 7)
+    records, path = TurnRecords(tmp_path, "run"), file_of(tmp_path, "run", 7)
     line = msgspec.json.encode(Session("a_0", found())) + b"\n"
     path.write_bytes(line[:20])
     assert records.take(["b_0"], 0).rows == 0

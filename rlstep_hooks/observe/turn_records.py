@@ -1,10 +1,11 @@
-"""What the processes of verl's agent loops found of each session, on its way to the controller: a file a process, beside the record.
+"""What the processes where agents run found of each session, on its way to the controller: a file a process, beside the record.
 
-A line is written before verl hands the samples of its session on, so it is there when the controller gets them.
+A line is written before the framework hands the samples of its session on, so it is there when the controller gets them.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,17 +30,27 @@ _COUNTS = (
     "log_probs_moved",
 )
 _WORDS = ("tokens_like", "tokens_at", "masks_like", "masks_at", "log_probs_like")
-NO_LINE = "the processes of its agent loops wrote nothing beside this record"
+NO_LINE = "the processes where agents run wrote nothing beside this record"
 
 
 class Session(msgspec.Struct, frozen=True):
     """What comparing the row of one session found."""
 
     key: str
-    """In V1 the prompt's name in verl and the number of the session, as in the names of its samples; in V0 a name of its own."""
+    """What the controller knows it by; a name of its own where the controller waits for all sessions of a rollout."""
     found: Joined
     why_not: str = ""
     """Why its row was not compared; empty where it was."""
+
+
+def write(folder: Path, run: str, session: Session) -> None:
+    """Add the line of a session to the file of this process.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with file_of(folder, run, os.getpid()).open("ab") as file:
+        file.write(msgspec.json.encode(session) + b"\n")
 
 
 def file_of(folder: Path, run: str, process: int) -> Path:
@@ -47,8 +58,8 @@ def file_of(folder: Path, run: str, process: int) -> Path:
     return folder / f"{run}.agent{process}.turns"
 
 
-class AgentRecords:
-    """Reads what the processes of agent loops write.
+class TurnRecords:
+    """Reads what the processes where agents run write.
 
     Args:
         folder: The folder of the record.
@@ -74,7 +85,7 @@ class AgentRecords:
         """What was found of all sessions since the call before.
 
         Args:
-            samples: How many sessions there were.
+            samples: How many sessions there were at least.
             rollout: Index of the rollout.
         """
         self._collect()

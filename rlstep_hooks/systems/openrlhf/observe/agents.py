@@ -1,0 +1,159 @@
+"""The turns of OpenRLHF's agents against the rows that they answer with, in the actors of the engines where agents run.
+
+An agent asks the engine that it was given; what it asks and gets stands in plain lists. What a comparison finds goes to a file that
+the controller reads (`rlstep_hooks.observe.turn_records`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row
+from rlstep_hooks.observe.turn_records import Session, write
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.systems.openrlhf.observe.process import folder, run_name
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.patches import Patches
+
+_ANY_LENGTH = 1 << 60
+_numbers = itertools.count()
+
+
+def place_single_turn_hooks(patches: Patches, module: Any) -> None:
+    """Put the hook on the executor of `openrlhf.utils.agent` that runs where no agent is configured."""
+    # Verified in 0.11.2: one call is one sample (utils/agent.py:192, called at vllm_engine.py:189).
+    patches.wrap(module.SingleTurnAgentExecutor, "execute", _session)
+
+
+def place_hooks(patches: Patches, module: Any) -> None:
+    """Put the hook on agents as `openrlhf.trainer.ray.vllm_engine` loads them."""
+
+    def load(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        executor = wrapped(*args, **kwargs)
+        try:
+            # The class may be a child of one of OpenRLHF's that is observed already, so the object carries the hook.
+            patches.wrap(executor, "execute", _session)
+        except Exception:  # noqa: BLE001 - nothing here may reach OpenRLHF; the controller finds no line, and compares nothing
+            return executor
+        return executor
+
+    # Verified in 0.11.2: loads the class AgentExecutor of the configured file (vllm_engine.py:19).
+    patches.wrap(module, "_load_agent_executor", load)
+
+
+class _Open:
+    """A session that is being generated."""
+
+    def __init__(self, why_not: str = "") -> None:
+        self.turns: list[Request] = []
+        self.why_not = why_not
+        """Why its answer is not compared; empty where it is."""
+
+    def failed(self, error: Exception) -> None:
+        """An observation failed: nothing may reach OpenRLHF, and the controller is told."""
+        self.why_not = f"a hook failed: {describe(error)}"
+
+
+class _Asked(wrapt.ObjectProxy):  # type: ignore[type-arg]  # an engine of any class
+    """An engine that notes what it is asked for in one session."""
+
+    def __init__(self, engine: Any, session: _Open) -> None:
+        super().__init__(engine)
+        self._self_session = session
+
+    async def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Ask the engine, and note prompt, tokens and log-probs of this turn."""
+        session, asked = self._self_session, []
+        try:
+            asked = list(kwargs["prompt_token_ids"] if "prompt_token_ids" in kwargs else args[0])
+        except Exception as error:  # noqa: BLE001
+            session.failed(error)
+        result = await self.__wrapped__.generate(*args, **kwargs)
+        try:
+            session.turns.append(_turn(asked, result.outputs[0]))
+        except Exception as error:  # noqa: BLE001
+            session.failed(error)
+        return result
+
+
+def _turn(asked: list[int], given: Any) -> Request:
+    tokens = list(given.token_ids)
+    drawn = [float(each[token].logprob) for each, token in zip(given.logprobs or (), tokens, strict=False)]
+    return Request(asked, tokens, drawn or None)
+
+
+async def _session(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
+    if type(kwargs.get("llm_engine")) is _Asked:  # the same session, seen by the object and by its class
+        return await wrapped(*args, **kwargs)
+    session, kwargs = _begun(executor, kwargs)
+    response = await wrapped(*args, **kwargs)
+    _ended(session, response, kwargs)
+    return response
+
+
+def _begun(executor: Any, asked: dict[str, Any]) -> tuple[_Open, dict[str, Any]]:
+    """A session that begins, and what its agent is called with."""
+    session = _Open()
+    try:
+        session.why_not = _why_not(executor, asked)
+        if not session.why_not:
+            return session, {**asked, "llm_engine": _Asked(asked["llm_engine"], session)}
+    except Exception as error:  # noqa: BLE001
+        session.failed(error)
+    return session, asked
+
+
+def _why_not(executor: Any, asked: dict[str, Any]) -> str:
+    """Why an answer is not compared with its turns; empty where it is."""
+    if asked.get("llm_engine") is None:
+        return "the agent was called in another way than OpenRLHF calls it"
+    if asked.get("images"):
+        return "the prompt has images, which count tokens otherwise"
+    runs = next(each for each in type(executor).__mro__ if "execute" in vars(each))
+    return "" if runs.__module__ == "openrlhf.utils.agent" else f"the agent {runs.__name__} has a loop of its own"
+
+
+def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
+    """Compare an answer with the turns of its session, and write down what was found."""
+    found = Joined()
+    try:
+        if not session.why_not:
+            found = _compare(session.turns, response, asked["hf_tokenizer"])
+    except Exception as error:  # noqa: BLE001
+        session.failed(error)
+    try:
+        write(folder(), run_name(), Session(f"{os.getpid()}_{next(_numbers)}", found, session.why_not))
+    except Exception:  # noqa: BLE001 - the folder is on another machine: the controller finds no line, and compares nothing
+        return
+
+
+def _compare(turns: list[Request], response: dict[str, Any], tokenizer: Any) -> Joined:
+    tokens = [int(token) for token in response["observation_tokens"]]
+    spans = response["action_ranges"]
+    begins = spans[0][0] if spans else len(tokens)
+    trained = [0] * len(tokens)
+    for start, end in spans:
+        trained[start:end] = [1] * (end - start)
+    drawn = response.get("rollout_log_probs")
+    row = Row(
+        prompt=tokens[:begins],
+        completion=tokens[begins:],
+        trained=trained[begins:],
+        log_probs=[float(one) for one in drawn[begins:]] if drawn else None,
+        name=f"an answer to {str(response.get('prompt'))[:40]!r}",
+    )
+    rule = RowRule(
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
+        longest=_ANY_LENGTH,
+        closers=frozenset(),
+        masks_truncated=False,
+        exact=True,
+        # What the environment says when it is done stands in the row (utils/agent.py:165).
+        goes_on=True,
+    )
+    return compare_row(row, turns, rule)
