@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from rlstep_hooks.planning.token_row import Origin, Piece, TokenRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +26,10 @@ FEWEST = 4
 CLOSE = 0.02
 """Nats up to which two computations of one log-prob are taken for the same: a shift is named where all tokens are this close."""
 _SHIFTS = ((1, "before"), (-1, "after"))
+PIECES = 24
+"""Pieces of a row that are shown at most."""
+HEAD, TAIL = 24, 12
+"""Tokens at the beginning and the end of a piece whose text is shown."""
 SHOWN = 8
 """Tokens of which a finding has the text."""
 THOUGHT_ENDS = "</think>"
@@ -112,6 +119,8 @@ class Joined(msgspec.Struct):
     """Rows whose log-probs of the sampling stand at other tokens."""
     log_probs_like: str = ""
     """What is wrong with the log-probs of the first such row, in words."""
+    wrong_row: TokenRow | None = None
+    """The first row with other tokens or another mask."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -255,11 +264,16 @@ def _compare(found: Joined, of: _Comparison) -> None:
         _note_tokens(found, problem, of)
         return
     _compare_log_probs(found, of, sampled)
-    truncated = rule.masks_truncated and bool(row.completion) and row.completion[-1] not in rule.closers
-    expected = [0] * len(sampled) if truncated else sampled
+    expected = [0] * len(sampled) if _is_left_out(of) else sampled
     difference = _mask_difference(of, expected)
     if difference is not None:
         _note_mask(found, difference, of)
+
+
+def _is_left_out(of: _Comparison) -> bool:
+    """Whether nothing of the row should be trained, because it is truncated."""
+    completion = of.row.completion
+    return of.rule.masks_truncated and bool(completion) and completion[-1] not in of.rule.closers
 
 
 def _compare_log_probs(found: Joined, of: _Comparison, sampled: Ids) -> None:
@@ -323,16 +337,67 @@ def _note_tokens(found: Joined, problem: Difference, of: _Comparison | None = No
     found.tokens_moved += 1
     if not found.tokens_like:
         found.tokens_like, found.tokens_at = problem.like, _at(problem, of)
+    if of is not None:
+        found.wrong_row = found.wrong_row or _shown(of)
 
 
 def _note_mask(found: Joined, problem: Difference, of: _Comparison) -> None:
     found.masks_wrong += 1
     if not found.masks_like:
         found.masks_like, found.masks_at = problem.like, _at(problem, of)
+    found.wrong_row = found.wrong_row or _shown(of)
 
 
 def _at(problem: Difference, of: _Comparison | None) -> str:
-    return problem.at if of is None else f"{of.row.name or f'sample {of.place}'}: {problem.at}"
+    return problem.at if of is None else f"{_name(of)}: {problem.at}"
+
+
+def _name(of: _Comparison) -> str:
+    return of.row.name or f"sample {of.place}"
+
+
+def _shown(of: _Comparison) -> TokenRow:
+    """The row of a comparison, with neighbouring tokens of one kind together."""
+    whole = of.row.whole
+    trained = [0] * len(of.row.prompt) + of.row.trained
+    is_left_out = _is_left_out(of)
+    pieces, start = [], 0
+    kinds = zip(_origins(of), map(bool, trained), strict=True)
+    for ((origin, turn), is_trained), group in groupby(kinds):
+        count = len(list(group))
+        text = _clipped(of.rule, whole[start : start + count])
+        missing = origin == "sampled" and not is_trained and of.rule.exact and not is_left_out
+        extra = is_trained and (origin != "sampled" or is_left_out)
+        pieces.append(Piece(origin, is_trained, count, text, turn, origin == "other" or missing or extra))
+        start += count
+    shown = pieces[:PIECES]
+    return TokenRow(_name(of), tuple(shown), len(whole) - sum(piece.tokens for piece in shown))
+
+
+def _origins(of: _Comparison) -> list[tuple[Origin, int]]:
+    """For each token of a row its origin and the turn that it was sampled in; "other" from the first one on that is not as expected."""
+    whole, found = of.row.whole, list[tuple[Origin, int]]()
+    found += [("prompt", 0)] * len(of.row.prompt)
+    for turn, request in enumerate(of.chain, 1):
+        asked = common_length(request.asked, whole)
+        found += [("written", 0)] * (asked - len(found))
+        if asked < len(request.asked):
+            break
+        same = common_length(request.given, whole[asked:])
+        found = found[:asked] + [("sampled", turn)] * same
+        if same < len(request.given):
+            break
+    else:
+        behind: tuple[Origin, int] = ("written" if of.rule.goes_on else "other", 0)
+        return found + [behind] * (len(whole) - len(found))
+    return found + [("other", 0)] * (len(whole) - len(found))
+
+
+def _clipped(rule: RowRule, ids: Ids) -> str:
+    """The text of token ids, without its middle where they are many."""
+    if len(ids) <= HEAD + TAIL:
+        return rule.decode(ids)
+    return f"{rule.decode(ids[:HEAD])} … {rule.decode(ids[-TAIL:])}"
 
 
 def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:

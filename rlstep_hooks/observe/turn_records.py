@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from rlstep_hooks.planning.token_row import TokenRow
+
 _KEPT = 1 << 14
 """Sessions that are remembered until their samples are trained."""
 _COUNTS = (
@@ -110,6 +112,7 @@ class TurnRecords:
 def _added_up(sessions: Iterable[Session | None], rollout: int) -> TurnsJoined:
     """What was found of some sessions together; None stands for one of which there is no line."""
     counts, words, left_out = dict.fromkeys(_COUNTS, 0), dict.fromkeys(_WORDS, ""), []
+    row: TokenRow | None = None
     for session in sessions:
         if session is None or session.why_not:
             left_out.append(NO_LINE if session is None else session.why_not)
@@ -118,8 +121,10 @@ def _added_up(sessions: Iterable[Session | None], rollout: int) -> TurnsJoined:
             counts[name] += getattr(session.found, name)
         for name in _WORDS:
             words[name] = words[name] or getattr(session.found, name)
+        row = row or session.found.wrong_row
     return TurnsJoined(
         rollout=rollout,
+        wrong_row=row,
         left_out=len(left_out),
         left_out_why=left_out[0] if left_out else "",
         **counts,  # type: ignore[arg-type]  # the names are those of its fields

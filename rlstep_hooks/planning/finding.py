@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from rlstep_hooks.planning.token_row import TokenRow
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,6 +68,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the plan and the settings alone show it, before training."""
     explained_by: str = ""
     """Code of the finding that explains it, which stands before it in a report; empty if it is a headline of its own."""
+    row: TokenRow | None = None
+    """A row that shows it, token by token; None where no row does."""
 
     def __str__(self) -> str:
         lines = [

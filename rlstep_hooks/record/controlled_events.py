@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rlstep_hooks.planning.token_row import TokenRow
 from rlstep_hooks.record.event_base import FORMAT_VERSION, Event, Purpose
 from rlstep_hooks.record.values import CarriedPart, Queued, Role
 
@@ -170,6 +171,8 @@ class TurnsJoined(Event, frozen=True, kw_only=True, gc=False, tag="turns_joined"
     """Rows whose log-probs of the sampling stand at other tokens."""
     log_probs_like: str = ""
     """What is wrong with the log-probs of the first such row, in words."""
+    wrong_row: TokenRow | None = None
+    """The first row that is wrong, token by token."""
     left_out: int = 0
     """Sessions whose rows were not compared."""
     left_out_why: str = ""

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from rlstep_hooks.planning.token_row import TokenRow
+
 Role = Literal["policy", "critic"]
 """The model whose update, micro-batch or loss is meant."""
 
@@ -329,6 +331,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     compared."""
     sampling_like: str = ""
     """What the first such row has instead."""
+    wrong_row: TokenRow | None = None
+    """The first row that is wrong, token by token, where turns were joined."""
     rows_joined: int | None = None
     """Rows that were compared with the turns that `generate` gave for them; None where turns are not joined."""
     turns: int | None = None

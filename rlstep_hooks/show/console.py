@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.planning.token_row import TokenRow
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.show.plan import Row
 
 _VERDICT_STYLE = {"PASS": "bold green", "FAIL": "bold red", "NOT_EVALUATED": "bold yellow"}
+_ORIGIN_STYLE = {"prompt": "dim", "sampled": "green", "written": "blue", "other": "bold red"}
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -70,9 +72,26 @@ def finding_lines(finding: Finding, explained: Sequence[Finding] = ()) -> Render
         table.add_row("  expected", escape(finding.expected))
     for name, text in (("observed", finding.observed), ("why", finding.why), ("fix", finding.fix)):
         table.add_row(f"  {name}", escape(text))
+    if finding.row is not None:
+        table.add_row("  row", row_lines(finding.row))
     for position, effect in enumerate(explained):
         table.add_row("  explains" if not position else "", _finding_head(effect))
     return Group(head, table)
+
+
+def row_lines(row: TokenRow) -> RenderableType:
+    """A row token by token: each piece in the colour of its origin, with a cross where it is wrong."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    for piece in row.pieces:
+        style = "bold red" if piece.wrong else _ORIGIN_STYLE[piece.origin]
+        mark = Text("✗" if piece.wrong else " ", style=style)
+        table.add_row(mark, f"{piece.words} ({piece.tokens})", Text(repr(piece.text)[1:-1], style=style))
+    if row.left_out:
+        table.add_row("", "", Text(f"… {number(row.left_out, 'tokens')}", style="dim"))
+    return Group(Text(row.name), table)
 
 
 def _finding_head(finding: Finding) -> Text:

@@ -95,6 +95,44 @@ def test_other_masks_are_named(trained: str, like: str) -> None:
     assert (found.tokens_moved, found.masks_wrong, found.masks_like) == (0, 1, like)
 
 
+@pytest.mark.parametrize(
+    ("completion", "trained", "pieces"),
+    [
+        ("abc.[t]de.", "1111111111", ["p:", "abc.", "✗ [t]", "de."]),
+        ("abc.[t]de.", "1110001111", ["p:", "abc", "✗ .", "[t", "✗ ]", "de."]),
+        ("abx.[t]de.", "1111000111", ["p:", "ab", "✗ x.", "✗ [t]", "✗ de."]),
+        ("abc.[u]de.", "1111000111", ["p:", "abc.", "[", "✗ u]", "✗ de."]),
+    ],
+)
+def test_a_wrong_row_is_shown_piece_by_piece(completion: str, trained: str, pieces: list[str]) -> None:
+    row = joined(completion, trained).wrong_row
+    assert row is not None
+    assert [("✗ " if piece.wrong else "") + piece.text for piece in row.pieces] == pieces
+    assert sum(piece.tokens for piece in row.pieces) == 2 + len(completion)
+    assert row.left_out == 0
+
+
+def test_a_right_row_is_not_shown() -> None:
+    assert joined("abc.[t]de.", "1111000111").wrong_row is None
+
+
+def test_sampled_tokens_that_a_function_leaves_untrained_are_not_marked_in_a_wrong_row() -> None:
+    row = joined("abc.[t]de.", "0000001111", exact=False).wrong_row
+    assert row is not None
+    assert [piece.words for piece in row.pieces if piece.wrong] == ["tool or template, trained"]
+
+
+def test_a_long_row_is_shown_in_part() -> None:
+    turns = [request("p:" + "a." * place, "a.") for place in range(40)]
+    shown = compare_row(row("p:", "a." * 40, "01" * 40), turns, rule()).wrong_row
+    assert shown is not None
+    assert len(shown.pieces) == 24
+    assert sum(piece.tokens for piece in shown.pieces) + shown.left_out == 82
+    long = compare_row(row("p:", "a" * 98 + ".", "0" * 99), [request("p:", "a" * 98 + ".")], rule()).wrong_row
+    assert long is not None
+    assert long.pieces[1].text == "a" * 24 + " … " + "a" * 11 + "."
+
+
 def test_the_last_turn_may_be_cut_at_the_longest_completion_and_nowhere_else() -> None:
     assert joined("abc.[t]d", "11110001", longest=8).tokens_moved == 0
     assert joined("abc.[t]d", "11110001", longest=9).tokens_moved == 1

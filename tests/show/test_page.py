@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tracemalloc
 from html.parser import HTMLParser
@@ -11,9 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.replay import trainer_events
+from rlstep_hooks.planning.token_row import Piece, TokenRow
 from rlstep_hooks.record.events import (
     EpochEnd,
     Measured,
@@ -21,6 +24,7 @@ from rlstep_hooks.record.events import (
     MicroBatchValues,
     Refresh,
     Rollout,
+    RolloutValues,
     RunEnded,
     RunStarted,
     Unobserved,
@@ -28,6 +32,7 @@ from rlstep_hooks.record.events import (
     WeightSync,
 )
 from rlstep_hooks.record.ledger import FolderLedger, rank_process, records
+from rlstep_hooks.show.console import finding_lines
 from rlstep_hooks.show.page import pictures
 from rlstep_hooks.show.page.overview import CELLS
 from rlstep_hooks.show.page.row import FIRST, LAST
@@ -193,6 +198,36 @@ def test_a_finding_on_a_micro_batch_marks_it(tmp_path: Path) -> None:
     assert [(moment.kind, moment.lag, moment.times) for moment in marked] == [("microbatch", 0, 1)]
     assert not row.differs
     assert not row.has_plan
+
+
+def test_a_wrong_row_of_a_finding_is_shown_piece_by_piece(tmp_path: Path) -> None:
+    pieces = (
+        Piece("prompt", trained=False, tokens=4, text="add 1"),
+        Piece("sampled", trained=True, tokens=3, text="<tool>\n", turn=1),
+        Piece("written", trained=True, tokens=9, text="</span><script>alert(1)</script>", wrong=True),
+    )
+    found = RolloutValues(
+        index=3,
+        masks_wrong=1,
+        rows_joined=8,
+        masks_like="tokens of a tool are trained",
+        masks_at="sample 2",
+        wrong_row=TokenRow("sample 2", pieces, left_out=1200),
+    )
+    events = scripted_run(PLAN)
+    last = max(place for place, event in enumerate(events) if isinstance(event, Rollout) and event.index == 3)
+    shown = page(tmp_path, [*events[: last + 1], Measured(at=events[last].at, rollouts=(found,)), *events[last + 1 :]])
+    assert shown.problem is not None
+    assert (shown.problem.code, shown.problem.row) == ("RLS518", found.wrong_row)
+    drawn = read(shown)
+    text = " ".join(drawn.text.split())
+    assert "sample 2 add 1<tool> </span><script>alert(1)</script> … 1 200 more tokens" in text
+    assert "tool or template, trained: 9 tokens" in text
+    (wrong, in_words) = [each for each in drawn.named("span") if "wrong" in str(each.get("class"))]
+    assert (wrong["class"], in_words["class"]) == ("written wrong", "written wrong")
+    lines = io.StringIO()
+    Console(file=lines, width=100).print(finding_lines(shown.problem))
+    assert "✗ tool or template, trained (9) </span><script>alert(1)</script>" in " ".join(lines.getvalue().split())
 
 
 @given(case=cases())

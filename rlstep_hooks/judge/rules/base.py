@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.conformance import Difference
     from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.planning.token_row import TokenRow
     from rlstep_hooks.record.events import (
         AdapterUsed,
         Carried,
@@ -166,13 +167,14 @@ class Rule:
         variant: str = "",
         degree: str = "",
         produces: tuple[Effects, ...] | None = None,
+        row: TokenRow | None = None,
     ) -> None:
         """Report a finding, or count it as a repetition of one.
 
         It is a repetition if the variant and the degree are the same and expected and observed differ in numbers only. Whatever
         else a variant shows in the same rollout counts as a repetition too, because one fault often shows in several ways.
         Its place is that of what the rule is shown, unless `where` names another. `produces` says what its cause brings about, where
-        that is not what the rule says of all its findings.
+        that is not what the rule says of all its findings. `row` is one that shows it.
         """
         where = where or self.progress.where_shown()
         kind = variant, degree, kind_of(expected), kind_of(observed)
@@ -192,6 +194,7 @@ class Rule:
             why=why,
             fix=fix,
             planned=not self.progress.events,
+            row=row,
         )
         effects = self.produces if produces is None else produces
         reported = self._reported[kind] = _Reported(finding, self.progress.events, variant=variant, produces=effects)

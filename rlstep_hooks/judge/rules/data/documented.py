@@ -13,6 +13,7 @@ from rlstep_hooks.record.values import KEPT_AT_ENDS, MORE_ENDS, SHIFTED_DONES
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.planning.token_row import TokenRow
     from rlstep_hooks.record.events import (
         Carried,
         MicroBatch,
@@ -286,7 +287,9 @@ class MaskNotDocumented(Rule):
         if not self.any_wrong(wrong):
             return
         if values is not None and values.rows_joined is not None:
-            self._other_than_sampled(f"{wrong} of {values.rows_joined}", values.masks_like, values.masks_at)
+            self._other_than_sampled(
+                f"{wrong} of {values.rows_joined}", values.masks_like, values.masks_at, values.wrong_row
+            )
         else:
             self.fail(
                 expected="masks that count each completion through its end, and truncated ones as configured",
@@ -299,9 +302,11 @@ class MaskNotDocumented(Rule):
         """Look at the comparison of the rows of agent loops with their turns."""
         self._left_out = self._left_out or event.left_out_why
         if self.any_wrong(event.masks_wrong if event.rows else None):
-            self._other_than_sampled(f"{event.masks_wrong} of {event.rows}", event.masks_like, event.masks_at)
+            self._other_than_sampled(
+                f"{event.masks_wrong} of {event.rows}", event.masks_like, event.masks_at, event.wrong_row
+            )
 
-    def _other_than_sampled(self, how_many: str, like: str, at: str) -> None:
+    def _other_than_sampled(self, how_many: str, like: str, at: str, row: TokenRow | None) -> None:
         self.fail(
             expected="masks that train the tokens which the policy sampled, and no others",
             observed=f"others in {how_many} samples: {like}",
@@ -309,4 +314,5 @@ class MaskNotDocumented(Rule):
             fix="look for code that computes or shifts the mask of tools or of the environment: env_mask of a rollout_func in TRL, "
             "response_mask of an agent loop in verl, action_ranges of an agent in OpenRLHF",
             variant="several turns",
+            row=row,
         )

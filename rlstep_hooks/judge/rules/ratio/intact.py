@@ -9,6 +9,7 @@ from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.carried import carried
 
 if TYPE_CHECKING:
+    from rlstep_hooks.planning.token_row import TokenRow
     from rlstep_hooks.record.events import Carried, MicroBatch, MicroBatchValues, Rollout, RolloutValues, TurnsJoined
 
 
@@ -182,7 +183,9 @@ class TokensAltered(Rule):
         if event.purpose != "training" or not self.any_wrong(values.tokens_moved):
             return
         if values.rows_joined is not None:
-            self._other_than_sampled(f"{values.tokens_moved} of {event.samples}", values.tokens_like, values.tokens_at)
+            self._other_than_sampled(
+                f"{values.tokens_moved} of {event.samples}", values.tokens_like, values.tokens_at, values.wrong_row
+            )
         else:
             self.fail(
                 expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
@@ -195,9 +198,10 @@ class TokensAltered(Rule):
     def turns_joined(self, event: TurnsJoined) -> None:
         """Look at the comparison of the rows of agent loops with their turns."""
         if self.any_wrong(event.tokens_moved if event.rows else None):
-            self._other_than_sampled(f"{event.tokens_moved} of {event.rows}", event.tokens_like, event.tokens_at)
+            how_many = f"{event.tokens_moved} of {event.rows}"
+            self._other_than_sampled(how_many, event.tokens_like, event.tokens_at, event.wrong_row)
 
-    def _other_than_sampled(self, how_many: str, like: str, at: str) -> None:
+    def _other_than_sampled(self, how_many: str, like: str, at: str, row: TokenRow | None) -> None:
         self.fail(
             expected="rows with the tokens of each turn as they were sampled, behind the prompt that the turn was asked for",
             observed=f"others in {how_many} samples: {like}",
@@ -206,6 +210,7 @@ class TokensAltered(Rule):
             fix="join the token ids that were sampled and do not encode text again; where a chat template leaves out the thoughts "
             "of earlier turns, train each turn as a row of its own",
             variant="several turns",
+            row=row,
         )
 
 

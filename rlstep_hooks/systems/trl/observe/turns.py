@@ -220,7 +220,7 @@ class JoinedTurns(msgspec.Struct, frozen=True):
         }
         if found.log_probs_compared:
             fields |= {"sampling_moved": found.log_probs_moved, "sampling_like": found.log_probs_like}
-        names = ("tokens_like", "tokens_at", "masks_like", "masks_at")
+        names = ("tokens_like", "tokens_at", "masks_like", "masks_at", "wrong_row")
         return {self.index: fields | {name: like for name in names if (like := getattr(found, name))}}
 
     def _row(self, place: int, *blocks: list[float]) -> Row:
