@@ -220,7 +220,8 @@ def compare_row(row: Row, turns: list[Request], rule: RowRule) -> Joined:
         rule: What the framework documents of its rows.
     """
     found = Joined()
-    _compare(found, _Comparison(0, row, turns, [turns], rule))
+    if turns:
+        _compare(found, _Comparison(0, row, turns, [turns], rule))
     return found
 
 

@@ -36,13 +36,13 @@ NO_LINE = "the processes where agents run wrote nothing beside this record"
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What comparing the row of one session found."""
+    """What comparing the rows of one session found."""
 
     key: str
     """What the controller knows it by; a name of its own where the controller waits for all sessions of a rollout."""
     found: Joined
     why_not: str = ""
-    """Why its row was not compared; empty where it was."""
+    """Why a row of it was not compared; empty where all were."""
 
 
 def write(folder: Path, run: str, session: Session) -> None:
@@ -114,9 +114,11 @@ def _added_up(sessions: Iterable[Session | None], rollout: int) -> TurnsJoined:
     counts, words, left_out = dict.fromkeys(_COUNTS, 0), dict.fromkeys(_WORDS, ""), []
     row: TokenRow | None = None
     for session in sessions:
-        if session is None or session.why_not:
-            left_out.append(NO_LINE if session is None else session.why_not)
+        if session is None:
+            left_out.append(NO_LINE)
             continue
+        if session.why_not:
+            left_out.append(session.why_not)
         for name in _COUNTS:
             counts[name] += getattr(session.found, name)
         for name in _WORDS:

@@ -23,9 +23,9 @@ LINKS: dict[LinkName, Link] = {
         "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
     ),
     "completions on the way": yes(
-        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer; the answers of OpenRLHF's "
-        "own executors against the turns that the engine sampled for them",
-        "asynchronous: from the controller on; not answers of an executor with a loop of its own, or with images",
+        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer; the answers of "
+        "executors against the turns that the engine sampled for them",
+        "asynchronous: from the controller on; not answers that begin with a prompt that no turn was asked for, or with images",
         often="compared",
         proved=("ZeRO-2",),
     ),

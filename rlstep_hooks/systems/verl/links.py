@@ -28,10 +28,10 @@ LINKS: dict[LinkName, Link] = {
         often="compared",
     ),
     "completions on the way": yes(
-        "bit for bit, from the refresh to the loss; in verl's own agent loops each row against the turns that were sampled for it, "
-        "with the prompt of each turn",
-        "prompts in those agent loops alone, and not in one_step_off_policy or fully_async_policy; not between the agent loop and "
-        "the refresh",
+        "bit for bit, from the refresh to the loss; the rows of agent loops against the turns that were sampled for them, with the "
+        "prompt of each turn",
+        "prompts in agent loops alone, and not in one_step_off_policy or fully_async_policy; not between the agent loop and the "
+        "refresh",
         proved=("FSDP2",),
     ),
     "rewards on the way": yes(
@@ -54,10 +54,10 @@ LINKS: dict[LinkName, Link] = {
         proved=("FSDP2",),
     ),
     "mask": yes(
-        "through the first end; in verl's own agent loops exactly the sampled tokens of each turn",
-        "several turns not in one_step_off_policy or fully_async_policy, in agent loops of one's own, with several rows of a session, "
-        "images, or models behind whose turns verl takes tokens out (GLM, Gemma 4, DeepSeek); not with filters of tokens, ignore_eos, "
-        "or a loop of one's own on the V0 trainer",
+        "through the first end; in agent loops the sampled tokens of each turn",
+        "several turns not in one_step_off_policy or fully_async_policy, where a row begins with a prompt that no turn was asked for, "
+        "with images, or with models behind whose turns verl takes tokens out (GLM, Gemma 4, DeepSeek); not what an agent loop of "
+        "one's own leaves untrained; not with filters of tokens, ignore_eos, or a training loop of one's own on the V0 trainer",
         often="compared",
     ),
     "mask on the way": yes(
@@ -129,10 +129,10 @@ _ENGINE = yes(
 )
 
 RULES: dict[str, Link] = {
-    "RLS305": yes("from the refresh to the loss; those of the sampling where verl's own agent loops make the rows"),
+    "RLS305": yes("from the refresh to the loss; those of the sampling in the rows of agent loops"),
     "RLS306": yes(
-        "the tokens of each sample, from the refresh to the loss; in verl's own agent loops each row against its turns",
-        "prompts in those agent loops alone",
+        "the tokens of each sample, from the refresh to the loss; the rows of agent loops against their turns",
+        "prompts in agent loops alone",
     ),
     "RLS310": yes("the ratio of each rollout that has advantages"),
     "RLS312": yes(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.record.events import TurnsJoined
 
-TOKENIZER = SimpleNamespace(decode=lambda ids, **_: "".join(map(chr, ids)))
+TOKENIZER = SimpleNamespace(decode=lambda ids, **_: "".join(map(chr, ids)).lower())
 
 
 class Executor:
@@ -42,11 +42,14 @@ Executor.__module__ = "openrlhf.utils.agent"
 
 
 class OwnLoop(Executor):
-    """An executor of the user's."""
+    """An executor of the user's, which asks the engine for something else first."""
+
+    tokens = b"p:abc!abc!"
 
     async def execute(self, **asked: Any) -> dict[str, Any]:  # type: ignore[override]
+        await asked["llm_engine"].generate([*b"what is asked here?"], {})
         answer = await super().execute(**asked)
-        return {**answer, "observation_tokens": [1, 2, 3]}
+        return {**answer, "observation_tokens": [*self.tokens]}
 
 
 class Engine:
@@ -122,10 +125,26 @@ def test_an_answer_with_a_mistake_is_named(
 
 
 def test_what_is_not_compared_says_why(told: Callable[[], TurnsJoined]) -> None:
-    answer(OwnLoop(), Engine())
-    assert told().left_out_why == "the agent OwnLoop has a loop of its own"
     answer(Executor(), Engine(), images=["an image"])
     assert told().left_out_why == "the prompt has images, which count tokens otherwise"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "like"),
+    [
+        (b"p:abc!abc!", 1, ""),
+        (b"p:aBc!abc!", 1, "turn 1 was decoded and encoded again"),
+        (b"P:abc!abc!", 0, ""),
+    ],
+)
+def test_a_loop_of_ones_own_is_compared_by_its_prompt(
+    told: Callable[[], TurnsJoined], monkeypatch: pytest.MonkeyPatch, tokens: bytes, rows: int, like: str
+) -> None:
+    monkeypatch.setattr(OwnLoop, "tokens", tokens)
+    answer(OwnLoop(), Engine())
+    found = told()
+    assert (found.rows, found.tokens_like, found.masks_wrong) == (rows, like, 0)
+    assert found.left_out_why == ("" if rows else "an answer begins with a prompt that no turn was asked for")
 
 
 def test_a_hook_that_fails_costs_an_observation_and_nothing_else(

@@ -28,33 +28,40 @@ TOOL = "verl.experimental.agent_loop.tool_agent_loop"
 PARSERS = "verl.experimental.agent_loop.tool_parser"
 
 
-def _tool_text_trained(output: Any) -> None:
+def _tool_text_trained(output: Any, loop: Any) -> None:
     output.response_mask = [1] * len(output.response_mask)
 
 
-def _token_swapped(output: Any) -> None:
+def _token_swapped(output: Any, loop: Any) -> None:
     output.response_ids = [abs(output.response_ids[0] - 1), *output.response_ids[1:]]
 
 
-def _mask_late(output: Any) -> None:
+def _mask_late(output: Any, loop: Any) -> None:
     output.response_mask = [0, *output.response_mask[:-1]]
 
 
-def _last_untrained(output: Any) -> None:
+def _last_untrained(output: Any, loop: Any) -> None:
     output.response_mask = [*output.response_mask[:-1], 0]
 
 
-def _log_probs_early(output: Any) -> None:
+def _log_probs_early(output: Any, loop: Any) -> None:
     output.response_logprobs = [*output.response_logprobs[1:], 0.0]
 
 
-def _turn_left_out(output: Any) -> None:
+def _turn_left_out(output: Any, loop: Any) -> None:
     first = output.response_mask.index(0) if 0 in output.response_mask else 1
     for name in ("response_ids", "response_mask", "response_logprobs"):
         setattr(output, name, getattr(output, name)[first:])
 
 
-MISTAKES: dict[str, tuple[str, Callable[[Any], None]]] = {
+def _encoded_again(output: Any, loop: Any) -> None:
+    text = loop.tokenizer.decode(output.response_ids)
+    output.response_ids = loop.tokenizer.encode(text, add_special_tokens=False)[: loop.response_length]
+    output.response_mask = [1] * len(output.response_ids)
+    output.response_logprobs = [0.0] * len(output.response_ids)
+
+
+MISTAKES: dict[str, tuple[str, Callable[[Any, Any], None]]] = {
     "tool_text_trained": ("RLS518", _tool_text_trained),
     "token_swapped": ("RLS306", _token_swapped),
     "mask_late": ("RLS518", _mask_late),
@@ -62,7 +69,14 @@ MISTAKES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "log_probs_early": ("RLS305", _log_probs_early),
     "turn_left_out": ("RLS306", _turn_left_out),
 }
-"""Name of a mistake -> the rule that names it, and what makes it."""
+"""Name of a mistake of verl's own loop -> the rule that names it, and what makes it."""
+OWN = "own_tool_agent"
+OWN_MISTAKES: dict[str, tuple[str, Callable[[Any, Any], None]]] = {
+    "tool_text_trained": MISTAKES["tool_text_trained"],
+    "encoded_again": ("RLS306", _encoded_again),
+    "log_probs_early": MISTAKES["log_probs_early"],
+}
+"""The same of the loop `OWN`, which verl does not know."""
 
 
 async def _runs(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
@@ -71,7 +85,7 @@ async def _runs(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
     for each in filter(None, os.environ.get(VARIABLE, "").split(",")):
         name, _, wrong = each.partition("@")
         if rollout == int(wrong):
-            MISTAKES[name][1](output)
+            (MISTAKES | OWN_MISTAKES)[name][1](output, loop)
     return output
 
 
@@ -88,6 +102,18 @@ def _add_parser(module: Any) -> None:
 
 wrapt.when_imported(PARSERS)(_add_parser)
 wrapt.when_imported(TOOL)(lambda module: wrapt.wrap_function_wrapper(module.ToolAgentLoop, "run", _runs))
+
+
+def _add_own_loop(module: Any) -> None:
+    class OwnToolAgent(module.ToolAgentLoop):  # type: ignore[misc]  # verl is not typed
+        """verl's loop under another name."""
+
+    OwnToolAgent.__module__, OwnToolAgent.__qualname__ = MODULE, "OwnToolAgent"
+    globals()["OwnToolAgent"] = OwnToolAgent
+    module.register(OWN)(OwnToolAgent)
+
+
+wrapt.when_imported(TOOL)(_add_own_loop)
 
 
 def _short_turn(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:

@@ -49,7 +49,8 @@ def test_an_agent_loop_that_gives_several_samples_for_a_session_or_none(assets: 
     assert run.report.counts.updates == sum((rollout.samples + rollout.added) // 8 for rollout in rollouts)
     assert outcome(run, "RLS502") == outcome(run, "RLS207") == "PASS", "each sample is followed all the same"
     mask = next(found for found in run.report.rules if found.code == "RLS518")
-    assert (mask.verdict, mask.reason) == ("NOT_EVALUATED", f"the agent loop {SEVERAL} is not one of verl's own")
+    twice = f"a row of the agent loop {SEVERAL} begins with a prompt that no turn was asked for"
+    assert (mask.verdict, mask.note) == ("PASS", f"rows of some sessions were not compared: {twice}")
     assert run.report.schedule is not None
     assert run.report.schedule.updates_bound == "data_dependent"
 

@@ -220,7 +220,7 @@ class MaskNotDocumented(Rule):
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact.
 
-        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; verl's `tool_agent`, OpenRLHF's agents) each row is
+        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; the agents of verl and OpenRLHF) each row is
         compared with what was sampled for it, turn by turn: the tokens that were sampled are trained, and those that a tool, an
         environment or the chat template wrote are not.
 
@@ -246,7 +246,7 @@ class MaskNotDocumented(Rule):
 
     Known limits:
         - In one turn, generation settings with other ends (stop strings, `ignore_eos`) are not compared.
-        - A `rollout_func` may leave sampled tokens untrained; that is not judged.
+        - A `rollout_func`, and a loop of one's own in verl or OpenRLHF, may leave sampled tokens untrained; that is not judged.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: `mask_truncated_completions`

@@ -31,8 +31,8 @@ class OldLogProbsAltered(Rule):
         A checksum of each sample's old log-probs, taken when they were computed, equals the checksum at each use: bit
         for bit, sample by sample. In OpenRLHF the engine's log-probs too, up to the trainer's buffer. In TRL (1.16) those that a
         `rollout_func` hands over: the rollout has them bit for bit, and where the policy's `generate` drew the tokens they are not
-        those of the token before or after. In verl's own agent loops the engine's log-probs in each row are not those of
-        the token before or after.
+        those of the token before or after. In verl's agent loops and OpenRLHF's executors the engine's log-probs in each row
+        are not those of the token before or after.
 
     Why it matters:
         Values that were overwritten, or that moved to another sample, give a ratio between unrelated numbers.
@@ -105,7 +105,7 @@ class TokensAltered(Rule):
         prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
         asked for and gave. In several turns (`tools`, `environment_factory`, `rollout_func` of TRL 1.16) the tokens of each turn are
         those that `generate` gave, in order, and the prompt of each turn is what stands before it in the row. So are the rows of
-        verl's own agent loops and of OpenRLHF's own executors, against what the engines were asked and gave. In OpenRLHF prompts are
+        verl's agent loops and of OpenRLHF's executors, against what the engines were asked and gave. In OpenRLHF prompts are
         those of the data set, and samples have the tokens that the engine gave, up to the trainer's buffer.
 
     Why it matters:
@@ -130,8 +130,8 @@ class TokensAltered(Rule):
 
     Known limits:
         - What an engine does to tokens before they are in the rollout is not seen.
-        - A `rollout_func` may cut a turn or leave samples out; tokens that it has from elsewhere than the policy's `generate` are not
-          compared.
+        - A `rollout_func`, and a loop of one's own in verl or OpenRLHF, may cut a turn or leave samples out; tokens
+          that it has from elsewhere than the policy are not compared.
 
     Sources:
         - https://github.com/THUDM/slime/issues/774: first updates whose KL is not 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row
+from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, join
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.openrlhf.observe.process import folder, run_name
@@ -53,6 +53,8 @@ class _Open:
         self.turns: list[Request] = []
         self.why_not = why_not
         """Why its answer is not compared; empty where it is."""
+        self.own_loop = False
+        """Whether the executor has a loop of its own."""
 
     def failed(self, error: Exception) -> None:
         """An observation failed: nothing may reach OpenRLHF, and the controller is told."""
@@ -100,7 +102,8 @@ def _begun(executor: Any, asked: dict[str, Any]) -> tuple[_Open, dict[str, Any]]
     """A session that begins, and what its agent is called with."""
     session = _Open()
     try:
-        session.why_not = _why_not(executor, asked)
+        session.why_not = _why_not(asked)
+        session.own_loop = _has_own_loop(executor)
         if not session.why_not:
             return session, {**asked, "llm_engine": _Asked(asked["llm_engine"], session)}
     except Exception as error:  # noqa: BLE001
@@ -108,14 +111,18 @@ def _begun(executor: Any, asked: dict[str, Any]) -> tuple[_Open, dict[str, Any]]
     return session, asked
 
 
-def _why_not(executor: Any, asked: dict[str, Any]) -> str:
+def _why_not(asked: dict[str, Any]) -> str:
     """Why an answer is not compared with its turns; empty where it is."""
     if asked.get("llm_engine") is None:
         return "the agent was called in another way than OpenRLHF calls it"
     if asked.get("images"):
         return "the prompt has images, which count tokens otherwise"
-    runs = next(each for each in type(executor).__mro__ if "execute" in vars(each))
-    return "" if runs.__module__ == "openrlhf.utils.agent" else f"the agent {runs.__name__} has a loop of its own"
+    return ""
+
+
+def _has_own_loop(executor: Any) -> bool:
+    """Whether the loop of an executor is not one of OpenRLHF's."""
+    return next(each for each in type(executor).__mro__ if "execute" in vars(each)).__module__ != "openrlhf.utils.agent"
 
 
 def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
@@ -123,7 +130,9 @@ def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
     found = Joined()
     try:
         if not session.why_not:
-            found = _compare(session.turns, response, asked["hf_tokenizer"])
+            found = _compare(session, response, asked["hf_tokenizer"])
+            if not found.rows:
+                session.why_not = "an answer begins with a prompt that no turn was asked for"
     except Exception as error:  # noqa: BLE001
         session.failed(error)
     try:
@@ -132,7 +141,7 @@ def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
         return
 
 
-def _compare(turns: list[Request], response: dict[str, Any], tokenizer: Any) -> Joined:
+def _compare(session: _Open, response: dict[str, Any], tokenizer: Any) -> Joined:
     tokens = [int(token) for token in response["observation_tokens"]]
     spans = response["action_ranges"]
     begins = spans[0][0] if spans else len(tokens)
@@ -152,8 +161,10 @@ def _compare(turns: list[Request], response: dict[str, Any], tokenizer: Any) -> 
         longest=_ANY_LENGTH,
         closers=frozenset(),
         masks_truncated=False,
-        exact=True,
+        # A loop of one's own may cut turns, leave some untrained, or ask the engine for other things too.
+        exact=not session.own_loop,
         # What the environment says when it is done stands in the row (utils/agent.py:165).
         goes_on=True,
     )
-    return compare_row(row, turns, rule)
+    turns = session.turns
+    return join([[turn] for turn in turns], [row], rule) if session.own_loop else compare_row(row, turns, rule)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.observe.processes import run_of_ray
-from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row
+from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, join
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
@@ -37,9 +37,11 @@ class _Open(msgspec.Struct):
     """What a finding calls it."""
     key: str
     """What the controller knows it by; see `Session`."""
+    loop: str
+    """Name of the agent loop."""
     turns: list[Request]
     why_not: str
-    """Why its row is not compared; empty where it is."""
+    """Why its rows are not compared; empty where they are."""
 
 
 _open: ContextVar[_Open | None] = ContextVar("rlstep_session", default=None)
@@ -89,7 +91,7 @@ def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
             name, key = f"session {number} of prompt {prompt}", f"{prompt}_{number}"
         else:
             name, key = f"a session of row {trajectory['sample_index']}", f"{os.getpid()}_{next(_numbers)}"
-        return _Open(name, key, [], _why_not(worker, str(kwargs.get("agent_name"))))
+        return _Open(name, key, str(kwargs.get("agent_name")), [], _why_not(worker))
     except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this session
         return None
 
@@ -99,11 +101,9 @@ def _is_in_step(config: Any) -> bool:
     return not (is_one_step_off(config) or is_fully_async(config))
 
 
-def _why_not(worker: Any, loop: str) -> str:
-    """Why the rows of an agent loop are not compared with its turns; empty where they are."""
+def _why_not(worker: Any) -> str:
+    """Why the rows of agent loops are not compared with their turns; empty where they are."""
     model = str(worker.hf_model_type)
-    if loop not in SHIPPED_AGENT_LOOPS:
-        return f"the agent loop {loop} is not one of verl's own"
     if worker.processor is not None:
         return "the policy has images, which count tokens otherwise"
     if model.startswith(_TAKE_TOKENS_OUT):
@@ -140,32 +140,40 @@ async def _row(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _look(worker: Any, session: _Open, outputs: Any) -> None:
-    """Compare the row of a session with its turns, and write down what was found."""
+    """Compare the rows of a session with its turns, and write down what was found."""
     found, why_not = Joined(), session.why_not
-    if not why_not and len(outputs) != 1:
-        why_not = "a session gave several rows"
     if not why_not:
         try:
-            found = _compare(worker, session, outputs[0])
+            found = _compare(worker, session, outputs)
+            if found.rows < len(outputs):
+                why_not = f"a row of the agent loop {session.loop} begins with a prompt that no turn was asked for"
         except Exception as error:  # noqa: BLE001 - the line says it
             why_not = f"a hook failed: {describe(error)}"
     write(folder(), run_of_ray(), Session(session.key, found, why_not))
 
 
-def _compare(worker: Any, session: _Open, output: Any) -> Joined:
-    tokenizer, drawn = worker.tokenizer, output.response_logprobs
-    row = Row(
-        prompt=list(output.prompt_ids),
-        completion=list(output.response_ids),
-        trained=[int(one) for one in output.response_mask],
-        log_probs=list(drawn) if drawn else None,
-        name=session.name,
-    )
+def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
+    tokenizer, own = worker.tokenizer, session.loop not in SHIPPED_AGENT_LOOPS
+    name, several = session.name, len(outputs) > 1
+    names = [f"row {place} of {name}" if several else name for place in range(len(outputs))]
+    rows = [_row_of(output, name) for output, name in zip(outputs, names, strict=True)]
     rule = RowRule(
         decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
         longest=int(worker.rollout_config.response_length),
         closers=frozenset(),
         masks_truncated=False,
-        exact=True,
+        # A loop of one's own may cut turns, leave some untrained, or ask the engine for other things too.
+        exact=not own,
     )
-    return compare_row(row, session.turns, rule)
+    return join([[turn] for turn in session.turns], rows, rule) if own else compare_row(rows[0], session.turns, rule)
+
+
+def _row_of(output: Any, name: str) -> Row:
+    drawn = output.response_logprobs
+    return Row(
+        prompt=list(output.prompt_ids),
+        completion=list(output.response_ids),
+        trained=[int(one) for one in output.response_mask],
+        log_probs=list(drawn) if drawn else None,
+        name=name,
+    )
