@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rlstep_hooks.record.events import Generated, Phase, WeightSync
+from rlstep_hooks.record.events import Generated, Phase, TurnsJoined, WeightSync
 from tests.systems.verl.asynchronous import check_beside, check_described, check_named
 from tests.systems.verl.audited import Expected, audited
 from tests.systems.verl.launch import ONE_STEP_OFF, Assets, grpo, one_step_off
@@ -31,6 +31,8 @@ def test_the_next_rollout_is_generated_while_one_is_trained(assets: Assets, tmp_
     assert (schedule.syncs, schedule.max_age) == ("first_and_before_updates", 1)
     labels = [dict(event.labels) for event in run.record("controller") if isinstance(event, Generated)]
     assert labels == [{step: 16} for step in range(4)], "each of the weights before those that train it"
+    joined = [event for event in run.record("controller") if isinstance(event, TurnsJoined)]
+    assert [(event.rollout, event.rows, event.left_out) for event in joined] == [(step, 16, 0) for step in range(4)]
     synced = [(event.label, event.policy_version) for event in run.record("rank0") if isinstance(event, WeightSync)]
     assert synced == [(0, 0), (1, 0), (2, 2), (3, 4), (4, 6)]
     called = [event.name for event in run.record("controller") if isinstance(event, Phase)]

@@ -20,7 +20,7 @@ from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
 from rlstep_hooks.systems.verl.observe.process import folder
-from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
+from rlstep_hooks.systems.verl.plan import is_fully_async
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.patches import Patches
@@ -80,7 +80,7 @@ async def _session(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
-    """A session that begins; None where it is a validation, or one that runs ahead of V0's training."""
+    """A session that begins; None where it is a validation, or one of fully_async_policy."""
     try:
         trajectory = kwargs["trajectory"] if "trajectory" in kwargs else args[1]
         v1 = "session_id" in kwargs
@@ -97,8 +97,8 @@ def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
 
 
 def _is_in_step(config: Any) -> bool:
-    """Whether a V0 controller takes the samples of a rollout before the next is generated."""
-    return not (is_one_step_off(config) or is_fully_async(config))
+    """Whether a V0 controller gets all samples of one rollout before those of the next are begun."""
+    return not is_fully_async(config)
 
 
 def _why_not(worker: Any) -> str:

@@ -103,8 +103,8 @@ class RolloutHooks:
         """Samples that the data ask for, by prompt; of prompts under way."""
         self._labelled = not _lends_engines(trainer.config)
         """Whether the label of a sample's oldest weights is that of its oldest token."""
-        self._ahead: list[Any] = []
-        """Rollouts that were generated and are not trained yet."""
+        self._ahead: list[tuple[Any, TurnsJoined | None]] = []
+        """Rollouts that were generated and are not trained yet, each with what agent loops found of it."""
         self._parts: list[Any] = []
         """Parts of the rollout that is being trained in parts: what verl's replay buffer gave."""
         self._queue: Queue | None = None
@@ -293,27 +293,36 @@ class RolloutHooks:
             parts=sizes if len(sizes) > 1 else (),
         )
         with self._turns_guard:
-            self._turns_joined(self._turns.take([key.rpartition("_")[0] for key, _ in real], self._trained))
+            self._turns_joined(self._turns.take([key.rpartition("_")[0] for key, _ in real], 0))
 
-    def _turns_joined(self, joined: TurnsJoined) -> None:
+    def _turns_joined(self, joined: TurnsJoined | None) -> None:
+        """Record what agent loops found of the rollout that is trained next."""
         # Where sessions have one turn each, the controller compares the masks of all rows itself.
-        if joined.rows or self.several_turns:
-            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now()))
+        if joined is not None and (joined.rows or self.several_turns):
+            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now(), rollout=self._trained))
 
     def _generated_v0(self, call: Call) -> None:
         # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
         self._came(call.result, call.args[0].non_tensor_batch.get("__do_sample__") if call.args else None)
-        with self._turns_guard:
-            if not self.validating:
-                self._turns_joined(self._turns.take_all(len(call.result), self._trained))
+        if not self.validating:
+            self._turns_joined(self._all_turns(len(call.result)))
 
     def _generated_ahead(self, call: Call) -> None:
         if call.result is not None:
-            self._ahead.append(call.result[3])
+            batch = call.result[3]
+            self._ahead.append((batch, self._all_turns(len(batch))))
 
     def _sync_begins(self, call: Call) -> None:
         if self._ahead:  # the first sync comes before any rollout
-            self._came(self._ahead.pop(0), None)
+            batch, joined = self._ahead.pop(0)
+            self._came(batch, None)
+            self._turns_joined(joined)
+
+    def _all_turns(self, samples: int) -> TurnsJoined | None:
+        """What agent loops found of all sessions since the call before."""
+        with self._turns_guard:
+            return self._turns.take_all(samples, 0)
+        return None
 
     def _came(self, batch: Any, sampled: Any) -> None:
         if self.validating:
