@@ -162,8 +162,8 @@ def chains_of(
 def _continues(
     asked: Ids, chains: list[list[Request]], taken: set[int], latest: dict[int, int], decode: Callable[[Ids], str]
 ) -> int | None:
-    """Which conversation a prompt goes on with: one that stands in it whole; else one of which it has the latest text, with the most
-    tokens in common, that spoke last.
+    """Which conversation a prompt goes on with: the longest that stands in it whole; else one of which it has the latest text, with
+    the most tokens in common, that spoke last.
 
     Args:
         asked: The prompt.
@@ -173,11 +173,11 @@ def _continues(
         decode: The text of token ids.
     """
     free = [place for place, chain in enumerate(chains) if place not in taken and len(asked) > len(chain[-1].asked)]
-    for place in free:
-        whole = chains[place][-1].whole
-        if asked[: len(whole)] == whole:
-            return place
-    common = {place: common_length(asked, chains[place][-1].whole) for place in free}
+    whole = {place: chains[place][-1].whole for place in free}
+    inside = [place for place in free if asked[: len(whole[place])] == whole[place]]
+    if inside:
+        return max(inside, key=lambda place: (len(whole[place]), -place))
+    common = {place: common_length(asked, whole[place]) for place in free}
     begun = [place for place in free if common[place] >= len(chains[place][0].asked)]
     text = decode(asked) if begun else ""
 
@@ -223,6 +223,18 @@ def compare_row(row: Row, turns: list[Request], rule: RowRule) -> Joined:
     if turns:
         _compare(found, _Comparison(0, row, turns, [turns], rule))
     return found
+
+
+def compare_rows(rows: Sequence[Row], turns: Sequence[Request], rule: RowRule) -> Joined:
+    """Compare the rows of one session with its turns, where a loop of somebody's own decides what becomes of them.
+
+    Args:
+        rows: The rows. One whose prompt no turn was asked for is not compared.
+        turns: What the engine was asked in this session, whatever for, in order.
+        rule: What is documented of such rows; not an exact one.
+    """
+    # A turn that was interrupted before its first token adds nothing, and would look like another conversation.
+    return join([[turn] for turn in turns if turn.given], rows, rule)
 
 
 def _in_order(chains: list[list[Request]], rows: int) -> list[list[Request] | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, join
+from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.openrlhf.observe.process import folder, run_name
@@ -167,4 +167,4 @@ def _compare(session: _Open, response: dict[str, Any], tokenizer: Any) -> Joined
         goes_on=True,
     )
     turns = session.turns
-    return join([[turn] for turn in turns], [row], rule) if session.own_loop else compare_row(row, turns, rule)
+    return compare_rows([row], turns, rule) if session.own_loop else compare_row(row, turns, rule)

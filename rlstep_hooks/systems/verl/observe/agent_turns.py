@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.observe.processes import run_of_ray
-from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, join
+from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
@@ -165,7 +165,7 @@ def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
         # A loop of one's own may cut turns, leave some untrained, or ask the engine for other things too.
         exact=not own,
     )
-    return join([[turn] for turn in session.turns], rows, rule) if own else compare_row(rows[0], session.turns, rule)
+    return compare_rows(rows, session.turns, rule) if own else compare_row(rows[0], session.turns, rule)
 
 
 def _row_of(output: Any, name: str) -> Row:
