@@ -23,9 +23,10 @@ LINKS: dict[LinkName, Link] = {
         "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
     ),
     "completions on the way": yes(
-        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer; the answers of "
-        "executors against the turns that the engine sampled for them",
-        "asynchronous: from the controller on; not answers that begin with a prompt that no turn was asked for, or with images",
+        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer; the answers of executors "
+        "against the turns that the engine sampled for them",
+        "asynchronous: answers, and then from the controller on; not answers that begin with a prompt that no turn was asked for, or "
+        "with images",
         often="compared",
         proved=("ZeRO-2",),
     ),
@@ -47,7 +48,7 @@ LINKS: dict[LinkName, Link] = {
     ),
     "mask": yes(
         "the tokens that the sampler chose, turn by turn",
-        "not where another process generates (asynchronous training)",
+        "asynchronous: in the answers of executors, not from there to the trainer",
         often="compared",
     ),
     "mask on the way": yes(
@@ -125,7 +126,7 @@ RULES: dict[str, Link] = {
     "RLS305": yes("from the refresh to the loss, and the engine's log-probs from its turns to the trainer's buffer"),
     "RLS306": yes(
         "prompts from the data set to the engines; tokens from the engine's turns to the trainer's buffer",
-        "asynchronous: from the controller on",
+        "asynchronous: to the executors' answers, and from the controller on",
         "compared",
     ),
     "RLS310": yes("the ratio of each rollout that has advantages"),

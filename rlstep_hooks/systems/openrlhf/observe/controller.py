@@ -426,6 +426,7 @@ class OpenRlhfController:
         found, self._waiting = self._waiting, None
         if self._generator is not None:
             found, ended = self._generator.next_rollout()
+            self._joined = self._generator.joined
             for what, why in self._generator.unobserved.items():
                 self._recorder.cannot(what, why)
             if ended:
@@ -445,7 +446,7 @@ class OpenRlhfController:
         self._carried(served)
         joined, self._joined = self._joined, None
         if joined is not None:
-            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now()))
+            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now(), rollout=self._rollouts - 1))
 
     def _emit_untrained(self) -> None:
         """A rollout was generated and the loop went on without it (OpenRLHF#1297): what should have followed is missing."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
-from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Unobserved
+from rlstep_hooks.observe.turn_records import TurnRecords
+from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, TurnsJoined, Unobserved
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
@@ -122,19 +125,31 @@ class GeneratorRecord:
         self._writer = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
         hooks = Hooks(self._writer, patches)
         self._sampling = SamplingWeights(generator)
+        self._turns = TurnRecords(folder(), run_name())
         self._rollouts = self._passes = 0
         self._writer.emit(introduce(GENERATOR))
         with Guard(self._writer, _FOLLOWED):
             self._writer.emit(
                 FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
             )
+            # The first stands innermost and looks first: the controller reads on until it finds the rollout.
+            hooks.wrap(generator, "generate_samples", after=self._join, topics=("mask",))
             hooks.wrap(generator, "generate_samples", before=self._generates, after=self._came, topics=_FOLLOWED)
+            hooks.wrap(generator, "generate_eval_samples", after=self._leave_out, topics=("mask",))
             self._sampling.attach(hooks)
 
     def _generates(self, call: Call) -> None:
         self._sampling.before()
         if self._sampling.trouble:
             self._writer.cannot("sampler", self._sampling.trouble)
+
+    def _leave_out(self, call: Call) -> None:
+        self._turns.take_all(0, self._rollouts)
+
+    def _join(self, call: Call) -> None:
+        joined = self._turns.take_all(0, self._rollouts)
+        if call.result[0] and (joined.rows or joined.left_out):
+            self._writer.emit(msgspec.structs.replace(joined, at=self._writer.now()))
 
     def _came(self, call: Call) -> None:
         samples, _, _, exhausted = call.result
@@ -159,6 +174,8 @@ class GeneratorTail:
         self._sink = sink
         self.unobserved: dict[str, str] = {}
         """Topics that the generator could not follow, and why."""
+        self.joined: TurnsJoined | None = None
+        """What agents did for the latest rollout, against its rows."""
 
     def _read_to(self, kind: type[FactsRead | Generated]) -> None:
         """Read on until there is an event of a kind. One that was sent through Ray comes a moment after it happened."""
@@ -184,10 +201,12 @@ class GeneratorTail:
     def next_rollout(self) -> tuple[Generated | None, bool]:
         """The next rollout, and whether a pass over the rows ended before it; None where it has not arrived."""
         self._read_to(Generated)
-        ended = False
+        ended, self.joined = False, None
         while self._read:
             event = self._read.popleft()
             ended = ended or isinstance(event, EpochEnd)
+            if isinstance(event, TurnsJoined):
+                self.joined = event
             if isinstance(event, Unobserved):
                 self.unobserved[event.what] = event.why
             if isinstance(event, Generated):
