@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from rlstep_hooks.observe.kept_turns import KeptTurns
 from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.record.describe import describe
@@ -50,7 +51,7 @@ class _Open:
     """A session that is being generated."""
 
     def __init__(self, why_not: str = "") -> None:
-        self.turns: list[Request] = []
+        self.turns = KeptTurns()
         self.why_not = why_not
         """Why its answer is not compared; empty where it is."""
         self.own_loop = False
@@ -77,7 +78,7 @@ class _Asked(wrapt.ObjectProxy):  # type: ignore[type-arg]  # an engine of any c
             session.failed(error)
         result = await self.__wrapped__.generate(*args, **kwargs)
         try:
-            session.turns.append(_turn(asked, result.outputs[0]))
+            session.turns.add(_turn(asked, result.outputs[0]))
         except Exception as error:  # noqa: BLE001
             session.failed(error)
         return result
@@ -166,5 +167,5 @@ def _compare(session: _Open, response: dict[str, Any], tokenizer: Any) -> Joined
         # What the environment says when it is done stands in the row (utils/agent.py:165).
         goes_on=True,
     )
-    turns = session.turns
+    turns = session.turns.all()
     return compare_rows([row], turns, rule) if session.own_loop else compare_row(row, turns, rule)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.observe.kept_turns import KeptTurns
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
@@ -39,7 +40,7 @@ class _Open(msgspec.Struct):
     """What the controller knows it by; see `Session`."""
     loop: str
     """Name of the agent loop."""
-    turns: list[Request]
+    turns: KeptTurns
     why_not: str
     """Why its rows are not compared; empty where they are."""
 
@@ -91,7 +92,7 @@ def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
             name, key = f"session {number} of prompt {prompt}", f"{prompt}_{number}"
         else:
             name, key = f"a session of row {trajectory['sample_index']}", f"{os.getpid()}_{next(_numbers)}"
-        return _Open(name, key, str(kwargs.get("agent_name")), [], _why_not(worker))
+        return _Open(name, key, str(kwargs.get("agent_name")), KeptTurns(), _why_not(worker))
     except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this session
         return None
 
@@ -123,7 +124,7 @@ async def _turn(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
     result = await wrapped(*args, **kwargs)
     try:
         drawn = result.log_probs
-        session.turns.append(Request(asked, list(result.token_ids), list(drawn) if drawn else None))
+        session.turns.add(Request(asked, list(result.token_ids), list(drawn) if drawn else None))
     except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
         session.why_not = f"a hook failed: {describe(error)}"
     return result
@@ -165,7 +166,8 @@ def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
         # A loop of one's own may cut turns, leave some untrained, or ask the engine for other things too.
         exact=not own,
     )
-    return compare_rows(rows, session.turns, rule) if own else compare_row(rows[0], session.turns, rule)
+    turns = session.turns.all()
+    return compare_rows(rows, turns, rule) if own else compare_row(rows[0], turns, rule)
 
 
 def _row_of(output: Any, name: str) -> Row:
