@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.launched import Plan
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.planning.token_row import TokenRow
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~])")
 _LINE_START = re.compile(r"^([-+=]|\d+[.)](?=\s|$))")
@@ -137,10 +138,20 @@ def _finding(finding: Finding, explained: Sequence[Finding], *, unfolded: bool) 
     if finding.severity != "info":
         parts.insert(0, ("expected", finding.expected))
     body = [f"- **{name}** {escaped(text)}" for name, text in parts]
+    body += [] if finding.row is None else _row(finding.row)
     body += [
         f"- **explains** {_finding_title(each, escaped(each.title))}: {escaped(each.observed)}" for each in explained
     ]
     return ["", f"<details{' open' if unfolded else ''}><summary>{title}</summary>", "", *body, "", "</details>"]
+
+
+def _row(row: TokenRow) -> list[str]:
+    """A row token by token; a cross marks what is wrong."""
+    lines = [f"- **row** {escaped(row.name)}"]
+    for piece in row.pieces:
+        mark = "✗ " if piece.wrong else ""
+        lines.append(f"  - {mark}{piece.words} ({piece.tokens}): {escaped(repr(piece.text)[1:-1])}")
+    return lines + ([f"  - … {number(row.left_out, 'tokens')}"] if row.left_out else [])
 
 
 def _finding_title(finding: Finding, title: str) -> str:

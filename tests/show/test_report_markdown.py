@@ -15,6 +15,7 @@ from rlstep_hooks.judge.health import health_of
 from rlstep_hooks.judge.readings import LagValues, Readings
 from rlstep_hooks.judge.report import Report
 from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.planning.token_row import Piece, TokenRow
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.events import Update
 from rlstep_hooks.show.markdown import escaped, escaped_html, report_markdown
@@ -153,3 +154,26 @@ def test_a_pass_far_from_published_runs_does_not_look_calm() -> None:
     assert r"Far from published runs: \|log ratio\| up to 25" in text
     assert "core\\_algos.py:1255" in text
     assert "35 % clipped" in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_row_of_a_finding_is_a_list_whatever_its_text(text: str) -> None:
+    pieces = (Piece("prompt", trained=False, tokens=3, text=text), Piece("written", True, 2, text, wrong=True))
+    finding = Finding(
+        code="RLS518",
+        severity="error",
+        title="Mask",
+        expected="one",
+        observed="other",
+        where=Where(rollout=2),
+        why="because",
+        fix="look",
+        row=TokenRow("sample 1", pieces, left_out=7),
+    )
+    report = report_markdown(Report(verdict="FAIL", findings=[finding]))
+    seen = as_read(shown(report))
+    quoted = as_read(repr(text)[1:-1])
+    assert (
+        f"row sample 1 prompt, not trained (3): {quoted} ✗ tool or template, trained (2): {quoted} … 7 tokens" in seen
+    )
+    assert GITHUB.render(report).count("<ul>") == 2
