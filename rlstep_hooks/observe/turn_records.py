@@ -6,6 +6,7 @@ A line is written before the framework hands the samples of its session on, so i
 from __future__ import annotations
 
 import os
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,7 +40,8 @@ class Session(msgspec.Struct, frozen=True):
     """What comparing the rows of one session found."""
 
     key: str
-    """What the controller knows it by; a name of its own where the controller waits for all sessions of a rollout."""
+    """What the controller knows it by, its prompt or it alone; a name of its own where the controller waits for all sessions of a
+    rollout."""
     found: Joined
     why_not: str = ""
     """Why a row of it was not compared; empty where all were."""
@@ -71,17 +73,19 @@ class TurnRecords:
     def __init__(self, folder: Path, run: str) -> None:
         self._folder, self._run = folder, run
         self._read: dict[Path, int] = {}
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, list[Session]] = {}
+        """Sessions that nobody took yet, by their keys."""
 
     def take(self, keys: Iterable[str], rollout: int) -> TurnsJoined:
         """What was found of the sessions of a rollout.
 
         Args:
-            keys: Names of the sessions, each as often as it gave samples.
+            keys: Keys of the sessions, each as often as it gave samples.
             rollout: Index of the rollout.
         """
         self._collect()
-        return _added_up([self._sessions.pop(key, None) for key in dict.fromkeys(keys)], rollout)
+        nothing: list[Session | None] = [None]
+        return _added_up(chain.from_iterable(self._sessions.pop(key, nothing) for key in dict.fromkeys(keys)), rollout)
 
     def take_all(self, samples: int, rollout: int) -> TurnsJoined:
         """What was found of all sessions since the call before.
@@ -91,7 +95,7 @@ class TurnRecords:
             rollout: Index of the rollout.
         """
         self._collect()
-        sessions: list[Session | None] = [*self._sessions.values()]
+        sessions: list[Session | None] = [*chain.from_iterable(self._sessions.values())]
         self._sessions.clear()
         return _added_up(sessions + [None] * (samples - len(sessions)), rollout)
 
@@ -104,7 +108,7 @@ class TurnRecords:
             self._read[path] = start + len(whole) + len(newline)
             for line in whole.splitlines():
                 session = msgspec.json.decode(line, type=Session)
-                self._sessions[session.key] = session
+                self._sessions.setdefault(session.key, []).append(session)
         while len(self._sessions) > _KEPT:
             del self._sessions[next(iter(self._sessions))]
 

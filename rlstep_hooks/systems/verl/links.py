@@ -30,7 +30,7 @@ LINKS: dict[LinkName, Link] = {
     "completions on the way": yes(
         "bit for bit, from the refresh to the loss; the rows of agent loops against the turns that were sampled for them, with the "
         "prompt of each turn",
-        "prompts in agent loops alone, and not in fully_async_policy; not between the agent loop and the refresh",
+        "prompts in agent loops alone; not between the agent loop and the refresh",
         proved=("FSDP2",),
     ),
     "rewards on the way": yes(
@@ -54,7 +54,7 @@ LINKS: dict[LinkName, Link] = {
     ),
     "mask": yes(
         "through the first end; in agent loops the sampled tokens of each turn",
-        "several turns not in fully_async_policy, where a row begins with a prompt that no turn was asked for, "
+        "several turns not where a row begins with a prompt that no turn was asked for, "
         "with images, or with models behind whose turns verl takes tokens out (GLM, Gemma 4, DeepSeek); not what an agent loop of "
         "one's own leaves untrained; not with filters of tokens, ignore_eos, or a training loop of one's own on the V0 trainer",
         often="compared",

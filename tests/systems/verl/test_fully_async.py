@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.record.events import Generated, Phase, QueueStep, WeightSync
+from rlstep_hooks.record.events import Generated, Phase, QueueStep, TurnsJoined, WeightSync
 from tests.systems.verl.asynchronous import check_beside, check_described, check_named
 from tests.systems.verl.audited import Expected, audited
 from tests.systems.verl.fully_async_faults import FAULTS, MODULE, asking
@@ -67,6 +67,8 @@ def test_training_from_the_queue_with_the_engines_log_probs(assets: Assets, tmp_
     generated = [event for event in run.record("controller") if isinstance(event, Generated)]
     assert [event.parts for event in generated] == [(8, 8)] * 2
     assert all(event.queue is not None for event in generated)
+    joined = [event for event in run.record("controller") if isinstance(event, TurnsJoined)]
+    assert [(event.rollout, event.rows, event.left_out) for event in joined] == [(0, 16, 0), (1, 16, 0)]
     steps = [event for event in run.record("rollouter0") if isinstance(event, QueueStep)]
     assert len({event.prompt for event in steps}) == 16
     syncs = [event.label for event in run.record("rank0") if isinstance(event, WeightSync)]

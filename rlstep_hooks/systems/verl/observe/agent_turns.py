@@ -81,13 +81,15 @@ async def _session(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
-    """A session that begins; None where it is a validation, or one of fully_async_policy."""
+    """A session that begins; None where it is a validation."""
     try:
         trajectory = kwargs["trajectory"] if "trajectory" in kwargs else args[1]
-        v1 = "session_id" in kwargs
-        if trajectory["validate"] or not (v1 or _is_in_step(worker.config)):
+        if trajectory["validate"]:
             return None
-        if v1:
+        if is_fully_async(worker.config):
+            # The controller knows its prompt (fully_async_rollouter.py:995).
+            name, key = f"a session of prompt {kwargs['uid']}", str(kwargs["uid"])
+        elif "session_id" in kwargs:
             prompt, number = kwargs["uid"], kwargs["session_id"]
             name, key = f"session {number} of prompt {prompt}", f"{prompt}_{number}"
         else:
@@ -95,11 +97,6 @@ def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
         return _Open(name, key, str(kwargs.get("agent_name")), KeptTurns(), _why_not(worker))
     except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this session
         return None
-
-
-def _is_in_step(config: Any) -> bool:
-    """Whether a V0 controller gets all samples of one rollout before those of the next are begun."""
-    return not is_fully_async(config)
 
 
 def _why_not(worker: Any) -> str:

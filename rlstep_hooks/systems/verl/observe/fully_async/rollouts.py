@@ -8,6 +8,7 @@ import msgspec
 
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.processes import run_of_ray
+from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.events import Generated, QueueStep, Rewarded, Unobserved
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.systems.verl.observe.fully_async.queue import StreamedQueue, Taken
@@ -59,6 +60,8 @@ class StreamedRollouts:
         self._steps = record_of_generation()
         self._queue: StreamedQueue | None = StreamedQueue(schedule.samples_per_prompt)
         self._queue_guard = Guard(recorder, ("queue",))
+        self._turns = TurnRecords(folder(), run_of_ray())
+        self._turns_guard = Guard(recorder, ("mask",))
         recorder.cannot("drawn", why_not_sampled(trainer.config, own_fit=False, v1=False))
 
     @property
@@ -139,6 +142,10 @@ class StreamedRollouts:
                 queue=queued,
             )
         )
+        with self._turns_guard:
+            joined = self._turns.take([f"{NAME}{sample.prompt}" for sample in samples], self._rollouts)
+            if joined.rows or self.several_turns:
+                self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now()))
         rewarded, self._rewarded = self._rewarded, []
         self._recorder.emit(*(msgspec.structs.replace(event, rollout=self._rollouts) for event in rewarded))
         self._rollouts += 1
