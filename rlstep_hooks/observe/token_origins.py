@@ -62,7 +62,8 @@ class Row(msgspec.Struct, frozen=True):
     log_probs: list[float] | None = None
     """The log-probs of the sampling that the loss gets for the completion; None where it gets none."""
     handed: list[float] | None = None
-    """The log-probs of the sampling that the trainer was handed, in float32; None where that was not seen."""
+    """The log-probs of the sampling that the loss should get: those that were handed over, in the type of `log_probs`; None where that
+    was not seen."""
     name: str = ""
     """What a finding calls the row; its place where this is empty."""
 
@@ -220,8 +221,17 @@ def compare_row(row: Row, turns: list[Request], rule: RowRule) -> Joined:
         rule: What the framework documents of its rows.
     """
     found = Joined()
-    if turns:
-        _compare(found, _Comparison(0, row, turns, [turns], rule))
+    if not turns:
+        return found
+    of = _Comparison(0, row, turns, [turns], rule)
+    if row.log_probs is None and any(turn.log_probs for turn in turns):
+        _note_log_probs(found, "none, although the engine gave them")
+    elif row.log_probs is not None and len(row.log_probs) == len(row.completion):
+        # The framework hands over what the engine gave, bit for bit. What it puts at other tokens has no meaning.
+        own = {place: one for place, one in _drawn(of).items() if place < len(row.completion)}
+        handed = [own.get(place, one) for place, one in enumerate(row.log_probs)]
+        of = msgspec.structs.replace(of, row=msgspec.structs.replace(row, handed=handed))
+    _compare(found, of)
     return found
 
 
@@ -267,6 +277,14 @@ def _compare(found: Joined, of: _Comparison) -> None:
     row, rule = of.row, of.rule
     found.rows += 1
     found.turns += len(of.chain)
+    tokens = len(row.completion)
+    if row.log_probs is not None and len(row.log_probs) != tokens:
+        _note_log_probs(found, f"{len(row.log_probs)} log-probs for {tokens} tokens")
+        row = msgspec.structs.replace(row, log_probs=None, handed=None)
+        of = msgspec.structs.replace(of, row=row)
+    if len(row.trained) != tokens:
+        _note_length(found, f"its mask has {len(row.trained)} entries for {tokens} tokens", of)
+        return
     if rule.masks_truncated and not any(row.trained):
         _compare_left_out(found, of)
         return
@@ -278,7 +296,7 @@ def _compare(found: Joined, of: _Comparison) -> None:
         return
     _compare_log_probs(found, of, sampled)
     expected = [0] * len(sampled) if _is_left_out(of) else sampled
-    difference = _mask_difference(of, expected)
+    difference = _mask_difference(of, expected) or _sampled_prompt(of)
     if difference is not None:
         _note_mask(found, difference, of)
 
@@ -299,18 +317,36 @@ def _compare_log_probs(found: Joined, of: _Comparison, sampled: Ids) -> None:
     found.log_probs_compared += row.handed is not None or bool(places)
     like = ""
     if row.handed is not None and not _equal(row.handed, row.log_probs):
-        like = "other ones than the rollout function gave"
-        for shift, name in _SHIFTS:
-            if _equal(_shifted(row.handed, shift)[1:-1], row.log_probs[1:-1]):
-                like = f"those of the token {name} it"
+        like = _shift_of(row, drawn, places) or "other ones than were handed over"
     elif len(places) >= FEWEST and not _near(row.log_probs, drawn, places, 0):
-        like = next(
-            (f"those of the token {name} it" for shift, name in _SHIFTS if _near(row.log_probs, drawn, places, shift)),
-            "",
-        )
+        like = _shift_of(row, drawn, places)
     if like:
         found.log_probs_moved += 1
         found.log_probs_like = found.log_probs_like or like
+
+
+def _shift_of(row: Row, drawn: dict[int, float], places: list[int]) -> str:
+    """Which neighbour's log-probs a row has, in words; empty where they are no neighbour's."""
+    numbers = row.log_probs or []
+    for shift, name in _SHIFTS:
+        of_handed = row.handed is not None and _equal(_shifted(row.handed, shift)[1:-1], numbers[1:-1])
+        if of_handed or (len(places) >= FEWEST and _near(numbers, drawn, places, shift)):
+            return f"those of the token {name} it"
+    return ""
+
+
+def _note_log_probs(found: Joined, like: str) -> None:
+    """A row whose log-probs cannot be compared token by token."""
+    found.log_probs_compared += 1
+    found.log_probs_moved += 1
+    found.log_probs_like = found.log_probs_like or like
+
+
+def _note_length(found: Joined, like: str, of: _Comparison) -> None:
+    """A row whose mask cannot be compared token by token."""
+    found.masks_wrong += 1
+    if not found.masks_like:
+        found.masks_like, found.masks_at = like, _name(of)
 
 
 def _drawn(of: _Comparison) -> dict[int, float]:
@@ -419,6 +455,8 @@ def _walk(of: _Comparison) -> tuple[Difference | None, Ids]:
     whole, before = row.whole, len(row.prompt)
     sampled = [0] * len(whole)
     is_full = rule.exact and len(row.completion) >= rule.longest
+    if rule.exact and not of.chain[0].asked:
+        return Difference("its first turn was asked for behind an empty prompt", "nothing"), sampled[before:]
     for turn, request in enumerate(of.chain, 1):
         start, given = len(request.asked), request.given
         if is_full and start >= len(whole) and request.asked[: len(whole)] == whole:
@@ -517,6 +555,14 @@ def _same_text(rule: RowRule, one: Ids, other: Ids) -> bool:
 
 def _quoted(rule: RowRule, ids: Ids) -> str:
     return repr(rule.decode(ids[:SHOWN])) if ids else "nothing"
+
+
+def _sampled_prompt(of: _Comparison) -> Difference | None:
+    """Say that sampled tokens stand in the prompt of a row, None where none does."""
+    begins, prompt = len(of.chain[0].asked), of.row.prompt
+    if not of.rule.exact or begins >= len(prompt):
+        return None
+    return Difference("sampled tokens stand in its prompt, where none is trained", _quoted(of.rule, prompt[begins:]))
 
 
 def _mask_difference(of: _Comparison, expected: Ids) -> Difference | None:

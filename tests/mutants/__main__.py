@@ -22,7 +22,7 @@ from tests.mutants.training import difference
 if TYPE_CHECKING:
     from tests.mutants.run import Run, Target
 
-TARGETS = {"grpo": "trl_runs", "rloo": "trl_runs", "sb3": "sb3_runs"}
+TARGETS = {"grpo": "trl_runs", "rloo": "trl_runs", "sb3": "sb3_runs", "verl-turns": "verl_runs"}
 """What can be mutated, and the module that has its runs."""
 
 

@@ -155,6 +155,47 @@ def test_a_turn_that_was_interrupted_stands_as_its_parts(
     assert found.masks_like == "sampled tokens are not trained"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "completion", "trained", "log_probs", "like"),
+    [
+        ("p:", "abc.[t]de.", "111100011", None, "its mask has 9 entries for 10 tokens"),
+        ("p:abc.[t]", "de.", "111", None, "sampled tokens stand in its prompt, where none is trained"),
+        ("p:", "abc.[t]de.", "1111000111", [-1.0] * 9, "9 log-probs for 10 tokens"),
+        ("p:", "abc.[t]de.", "1111000111", None, "none, although the engine gave them"),
+        ("p:", "abc.[t]de.", "1111000111", [-1, -2, -3, -4, 0, 0, 0, -5, -6, -7], ""),
+        ("p:", "abc.[t]de.", "1111000111", [-1, -2, -3, -4, -9, 0, -9, -5, -6, -7], ""),
+        ("p:", "abc.[t]de.", "1111000111", [0, -1, -2, -3, -4, 0, 0, 0, -5, -6], "those of the token before it"),
+        ("p:", "abc.[t]de.", "1111000111", [-1, -2, -3, -4, 0, 0, -5, -6, -7, 0], "other ones than were handed over"),
+        (
+            "p:",
+            "abc.[t]de.",
+            "1111000111",
+            [-1, -2, -3, -4, 0, 0, 0, -5, -6, -7.001],
+            "other ones than were handed over",
+        ),
+    ],
+)
+def test_what_an_engine_gave_is_in_the_row_bit_for_bit(
+    prompt: str, completion: str, trained: str, log_probs: list[float] | None, like: str
+) -> None:
+    turns = [
+        Request(ids("p:"), ids("abc."), [-1.0, -2.0, -3.0, -4.0]),
+        Request(ids("p:abc.[t]"), ids("de."), [-5.0, -6.0, -7.0]),
+    ]
+    if log_probs is None and like != "none, although the engine gave them":
+        turns = [Request(turn.asked, turn.given) for turn in turns]
+    numbers = None if log_probs is None else [float(one) for one in log_probs]
+    of = Row(ids(prompt), ids(completion), [int(one) for one in trained], log_probs=numbers)
+    found = compare_row(of, turns, rule())
+    assert (found.masks_like or found.log_probs_like, found.tokens_moved) == (like, 0)
+    assert found.masks_wrong + found.log_probs_moved == int(bool(like))
+
+
+def test_an_empty_prompt_is_named() -> None:
+    found = compare_row(row("", "abc.", "1111"), [request("", "abc.")], rule())
+    assert found.tokens_like == "its first turn was asked for behind an empty prompt"
+
+
 def test_a_full_row_is_cut_in_any_of_its_turns() -> None:
     turns = [request("p:", "ab"), request("p:ab", "cd"), request("p:abcd", "ef")]
     for longest in (1, 2, 3, 4, 5):

@@ -7,6 +7,7 @@ the controller reads (`rlstep_hooks.observe.turn_records`).
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,8 @@ class _Asked(wrapt.ObjectProxy):  # type: ignore[type-arg]  # an engine of any c
 
 def _turn(asked: list[int], given: Any) -> Request:
     tokens = list(given.token_ids)
-    drawn = [float(each[token].logprob) for each, token in zip(given.logprobs or (), tokens, strict=False)]
+    found = (each.get(token) for each, token in zip(given.logprobs or (), tokens, strict=False))
+    drawn = [math.nan if one is None else float(one.logprob) for one in found]
     return Request(asked, tokens, drawn or None)
 
 
