@@ -646,13 +646,18 @@ def soak_verl(session: nox.Session) -> None:
     session.run("python", "-m", "tests.systems.verl.random_runs", *arguments, env=OFFLINE)
 
 
+MUTATED = ("grpo", "rloo", "sb3", "verl-turns")
+
+
 @nox.session
-@nox.parametrize("target", ("grpo", "rloo", "sb3"), ids=("grpo", "rloo", "sb3"))
+@nox.parametrize("target", MUTATED, ids=MUTATED)
 def mutants(session: nox.Session, target: str) -> None:
-    """Faults made by a machine in the source of TRL and transformers, or of Stable-Baselines3, each trained and judged: twenty minutes.
-    `-- --number N --seed S` for others. Not by default."""
+    """Faults made by a machine in the source of TRL and transformers, of Stable-Baselines3, or of verl's agent loops, each run and
+    judged: up to twenty minutes. `-- --number N --seed S` for others. Not by default."""
     if target == "sb3":
         install_classic(session)
+    elif target == "verl-turns":
+        install_verl(session)
     else:
         install_trl(session, NEWEST, *TESTS)
     arguments = session.posargs or ("--number", "400", "--seed", str(random.randrange(10**6)))
