@@ -33,6 +33,10 @@ class KeptTurns:
         self._turns.append(_Kept(shared, turn.asked[shared:], turn.given, turn.log_probs))
         self._latest = turn.whole
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._turns)
+
     def all(self) -> list[Request]:
         """The turns as they were."""
         turns, latest = list[Request](), Ids()

@@ -6,6 +6,7 @@ A line is written before the framework hands the samples of its session on, so i
 from __future__ import annotations
 
 import os
+import uuid
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -53,11 +54,17 @@ def write(folder: Path, run: str, session: Session) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    with file_of(folder, run, os.getpid()).open("ab") as file:
+    # Processes on several machines may have one and the same number.
+    name = _names.setdefault(os.getpid(), uuid.uuid4().hex[:12])
+    with file_of(folder, run, name).open("ab") as file:
         file.write(msgspec.json.encode(session) + b"\n")
 
 
-def file_of(folder: Path, run: str, process: int) -> Path:
+_names: dict[int, str] = {}
+"""What the file of this process is called, by its number: a fork has a file of its own."""
+
+
+def file_of(folder: Path, run: str, process: str) -> Path:
     """The file of one process."""
     return folder / f"{run}.agent{process}.turns"
 

@@ -136,6 +136,8 @@ def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
             found = _compare(session, response, asked["hf_tokenizer"])
             if not found.rows:
                 session.why_not = "an answer begins with a prompt that no turn was asked for"
+            if not session.turns:
+                session.why_not = "the engine was not asked for any turn of an answer"
     except Exception as error:  # noqa: BLE001
         session.failed(error)
     try:

@@ -145,6 +145,8 @@ def _look(worker: Any, session: _Open, outputs: Any) -> None:
             found = _compare(worker, session, outputs)
             if found.rows < len(outputs):
                 why_not = f"a row of the agent loop {session.loop} begins with a prompt that no turn was asked for"
+            if not session.turns:
+                why_not = f"the engines' client was not asked for any turn by the agent loop {session.loop}"
         except Exception as error:  # noqa: BLE001 - the line says it
             why_not = f"a hook failed: {describe(error)}"
     write(folder(), run_of_ray(), Session(session.key, found, why_not))
