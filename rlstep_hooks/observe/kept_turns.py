@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rlstep_hooks.observe.token_origins import Ids, Request, common_length
+from rlstep_hooks.observe.turn_rows import Ids, Request, common_length
 
 
 class _Kept(msgspec.Struct, frozen=True):

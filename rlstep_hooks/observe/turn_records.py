@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.observe.token_origins import Joined
+from rlstep_hooks.observe.turn_rows import Joined
 from rlstep_hooks.record.events import TurnsJoined
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstep_hooks.observe.token_origins import Request, Row, RowRule, compare_row, compare_rows
+from rlstep_hooks.observe.token_origins import compare_row, compare_rows
+from rlstep_hooks.observe.turn_rows import Request, Row, RowRule
 
 Ids = list[int]
 

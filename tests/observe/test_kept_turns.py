@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstep_hooks.observe.kept_turns import KeptTurns
-from rlstep_hooks.observe.token_origins import Request
+from rlstep_hooks.observe.turn_rows import Request
 
 IDS = st.lists(st.integers(0, 3), max_size=8)
 

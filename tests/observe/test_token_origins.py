@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlstep_hooks.observe.token_origins import (
-    Joined,
-    Request,
-    Row,
-    RowRule,
-    chains_of,
-    common_length,
-    compare_row,
-    join,
-)
+from rlstep_hooks.observe.conversations import chains_of
+from rlstep_hooks.observe.token_origins import compare_row, join
+from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule, common_length
 
 
 def ids(text: str) -> list[int]:

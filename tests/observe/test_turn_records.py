@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.observe.token_origins import Joined
 from rlstep_hooks.observe.turn_records import NO_LINE, Session, TurnRecords, file_of
+from rlstep_hooks.observe.turn_rows import Joined
 
 if TYPE_CHECKING:
     from pathlib import Path

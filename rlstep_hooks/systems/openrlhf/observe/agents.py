@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from rlstep_hooks.observe.kept_turns import KeptTurns
-from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, compare_rows
+from rlstep_hooks.observe.token_origins import compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
+from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.openrlhf.observe.process import folder, run_name
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.observe.token_origins import Request, Row, RowRule, join
+from rlstep_hooks.observe.token_origins import join
+from rlstep_hooks.observe.turn_rows import Request, Row, RowRule
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.trl.observe.generated import SEVERAL_TURNS
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs

@@ -16,8 +16,9 @@ import msgspec
 
 from rlstep_hooks.observe.kept_turns import KeptTurns
 from rlstep_hooks.observe.processes import run_of_ray
-from rlstep_hooks.observe.token_origins import Joined, Request, Row, RowRule, compare_row, compare_rows
+from rlstep_hooks.observe.token_origins import compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
+from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
 from rlstep_hooks.systems.verl.observe.process import folder

@@ -1,0 +1,138 @@
+"""A row that is trained, the turns that were sampled for it, and what comparing them finds. Token ids stand in plain lists."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import msgspec
+
+from rlstep_hooks.planning.token_row import TokenRow
+
+Ids = list[int]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One sampled turn."""
+
+    asked: Ids
+    """The prompt of this turn, without padding."""
+    given: Ids
+    """The tokens that were sampled behind the prompt, through the end of the turn."""
+    log_probs: list[float] | None = None
+    """Log-probs with which the tokens were drawn, nan where one is not known; None where they were not taken."""
+
+    @property
+    def whole(self) -> Ids:
+        """The prompt and what was sampled behind it."""
+        return self.asked + self.given
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A row as the loss gets it, without padding."""
+
+    prompt: Ids
+    completion: Ids
+    trained: Ids
+    """1 on each token of the completion that the loss counts, else 0."""
+    log_probs: list[float] | None = None
+    """The log-probs of the sampling that the loss gets for the completion; None where it gets none."""
+    handed: list[float] | None = None
+    """The log-probs of the sampling that the loss should get: those that were handed over, in the type of `log_probs`; None where that
+    was not seen."""
+    name: str = ""
+    """What a finding calls the row; its place where this is empty."""
+
+    @property
+    def whole(self) -> Ids:
+        """Prompt and completion."""
+        return self.prompt + self.completion
+
+
+class RowRule(msgspec.Struct, frozen=True):
+    """What a framework documents of its rows."""
+
+    decode: Callable[[Ids], str]
+    """The text of token ids, special tokens included."""
+    longest: int
+    """Tokens that a completion can have."""
+    closers: frozenset[int]
+    """Last tokens of a row that is not truncated."""
+    masks_truncated: bool
+    """Whether nothing of a truncated row is trained."""
+    exact: bool
+    """Whether the framework itself joins the turns: then each sampled token is in the row and trained. A function of the user's may cut
+    turns, and leave some of them untrained."""
+    goes_on: bool = False
+    """Whether a row may end with what an environment said behind the last turn."""
+
+
+class Joined(msgspec.Struct):
+    """What a comparison of the rows of one rollout found."""
+
+    rows: int = 0
+    """Rows of which the sampling was seen."""
+    turns: int = 0
+    """How many sampled turns the compared rows have."""
+    sampled: int = 0
+    """How many tokens of the compared completions were sampled."""
+    written: int = 0
+    """How many tokens of the compared completions a tool, an environment or the chat template wrote."""
+    tokens_moved: int = 0
+    """How many rows have other tokens than their turns, or turns that were asked for behind other tokens."""
+    masks_wrong: int = 0
+    """Rows that train other tokens than the sampled ones, as documented."""
+    tokens_like: str = ""
+    """What is wrong with the tokens of the first such row, in words."""
+    tokens_at: str = ""
+    """The place of that difference in the row, with the texts."""
+    masks_like: str = ""
+    """What is wrong with the mask of the first such row, in words."""
+    masks_at: str = ""
+    """The place of that difference in the row, with the text."""
+    log_probs_compared: int = 0
+    """Rows of which log-probs of the sampling were compared."""
+    log_probs_moved: int = 0
+    """Rows whose log-probs of the sampling stand at other tokens."""
+    log_probs_like: str = ""
+    """What is wrong with the log-probs of the first such row, in words."""
+    wrong_row: TokenRow | None = None
+    """The first row with other tokens or another mask."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What differs between a row and its turns."""
+
+    like: str
+    """The kind of difference, in words that are the same for each row that has it."""
+    at: str
+    """The place of the difference in the row, with the texts."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One row and the turns that were sampled for it."""
+
+    place: int
+    row: Row
+    chain: list[Request]
+    all_chains: list[list[Request]]
+    rule: RowRule
+
+    @property
+    def name(self) -> str:
+        """What a finding calls the row."""
+        return self.row.name or f"sample {self.place}"
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether nothing of the row should be trained, because it is truncated."""
+        completion = self.row.completion
+        return self.rule.masks_truncated and bool(completion) and completion[-1] not in self.rule.closers
+
+
+def common_length(one: Ids, other: Ids) -> int:
+    """How many tokens two lists begin with in common."""
+    most = min(len(one), len(other))
+    if one[:most] == other[:most]:
+        return most
+    return bisect_left(range(1, most + 1), True, key=lambda count: one[:count] != other[:count])
