@@ -154,7 +154,7 @@ def _look(worker: Any, session: _Open, outputs: Any) -> None:
 
 
 def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
-    tokenizer, own = worker.tokenizer, session.loop not in SHIPPED_AGENT_LOOPS
+    tokenizer, own = worker.tokenizer, not _is_shipped(session.loop)
     name, several = session.name, len(outputs) > 1
     names = [f"row {place} of {name}" if several else name for place in range(len(outputs))]
     rows = [_row_of(output, name) for output, name in zip(outputs, names, strict=True)]
@@ -168,6 +168,14 @@ def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
     )
     turns = session.turns.all()
     return compare_rows(rows, turns, rule) if own else compare_row(rows[0], turns, rule)
+
+
+def _is_shipped(loop: str) -> bool:
+    """Whether an agent loop is one of verl's. `agent_loop_config_path` can give its name to another class (agent_loop.py:536)."""
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+    target = str(_agent_loop_registry[loop]["_target_"])
+    return loop in SHIPPED_AGENT_LOOPS and target.startswith("verl.experimental.agent_loop.")
 
 
 def _row_of(output: Any, name: str) -> Row:
