@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.patches import Patches, take_off
+from rlstep_hooks.observe.spending import SPENDING
 from rlstep_hooks.record.logger import not_evaluated
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class Hooks:
             name: The method. It may be a coroutine function.
             before: Called before the method runs.
             after: Called once it has returned. A `before` that failed does not keep `after` from being called.
-            around: A generator that yields once, where the method runs. If its first half fails, there is no second half.
+            around: A generator that yields once, where the method runs. It stands in the place of the other two. If its first half
+                fails, there is no second half.
             topics: What is not observed any more where a hook fails.
         """
         seen = _Looks(self, before, after, around, Guard(self.recorder, topics))
@@ -231,22 +233,28 @@ class _Looks:
             raise
         return self._end(call, running, result)
 
+    # Errors are caught without entering the guard: it would be entered some thirty times an update, each time with cold caches.
+
     def _begin(self, call: Call) -> Iterator[None] | None:
         """The generator that waits for the method to return; None where there is none, or where it failed."""
         given = call.args, call.kwargs
-        if self.before is not None:
-            with self.guard:
+        measures = SPENDING.measures
+        if measures:
+            SPENDING.enter()
+        try:
+            if self.before is not None:
                 self.before(call)
                 given = call.args, call.kwargs
+            if self.around is not None:
+                running = self.around(call)
+                next(running)
+                return running
+        except Exception as error:  # noqa: BLE001 - a hook's error must not reach training
             call.args, call.kwargs = given
-        if self.around is None:
-            return None
-        running: Iterator[None] | None = None
-        with self.guard:
-            running = self.around(call)
-            next(running)
-            return running
-        call.args, call.kwargs = given
+            self.guard.failed(error)
+        finally:
+            if measures:
+                SPENDING.leave()
         return None
 
     def _end(self, call: Call, running: Iterator[None] | None, result: Any) -> Any:
@@ -254,15 +262,22 @@ class _Looks:
         if not self.hooks.active:
             self._broken_off(running)
             return result
-        if running is not None:
-            with self.guard:
+        if running is None and self.after is None:
+            return result
+        measures = SPENDING.measures
+        if measures:
+            SPENDING.enter()
+        try:
+            if running is not None:
                 next(running, None)
-                result = call.result
-        call.result = result
-        if self.after is not None:
-            with self.guard:
+            if self.after is not None:
                 self.after(call)
-                result = call.result
+            result = call.result
+        except Exception as error:  # noqa: BLE001 - as above
+            self.guard.failed(error)
+        finally:
+            if measures:
+                SPENDING.leave()
         return result
 
     def _broken_off(self, running: Iterator[None] | None) -> None:

@@ -6,6 +6,7 @@ remembering, comparing and recording is done here. Nothing of the device is read
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlstep_hooks.record.describe import describe
@@ -64,6 +65,8 @@ class SettingsWatch:
         self._by_design = by_design
         self._right: dict[str, Any] = {}
         self._wrong: list[Setting] = []
+        self._latest: list[Setting] = []
+        """All settings as they were read last; none where one of them was wrong."""
         self._failed = ""
         try:
             self._right = {} if right is None else {name: _comparable(value) for name, value in right().items()}
@@ -102,25 +105,36 @@ class SettingsWatch:
 
     def changes(self) -> list[Change]:
         """The settings that became wrong since the last call."""
+        # `_comparable` written out: it would be called for each of some forty settings after each rollout.
+        seen = [(name, tuple(value) if isinstance(value, list) else value) for name, value in self._read()]
+        if seen == self._latest:
+            return []  # as almost always
         before, self._wrong = self._wrong, []
         new = []
-        for name, given in self._read():
-            value = _comparable(given)
+        for name, value in seen:
             right = self._right.setdefault(name, value)
             allowed = (right, *self._allowed.get(name, ()))
             if not any(_same(value, one) for one in allowed) and not _among(self._wrong, name, value):
                 self._wrong.append((name, value))
                 if not _among(before, name, value):
                     new.append((name, right, value))
+        self._latest = [] if self._wrong else seen
         return new
 
 
-def attributes(owner: Any, names: Iterable[str], prefix: str = "") -> Iterator[Setting]:
-    """The attributes that an object has, of those that are asked for: not every release has all."""
-    for name in names:
-        value = getattr(owner, name, _ABSENT)
-        if value is not _ABSENT:
-            yield prefix + name, value
+def attributes(first: Any, names: Iterable[str], prefix: str = "") -> Callable[[Any], Iterable[Setting]]:
+    """A function that reads attributes of an object, by their names with a prefix. It raises AttributeError once one of them is gone.
+
+    Args:
+        first: An object of this kind. It says which attributes there are: not every release has all that are asked for.
+        names: Those that are asked for.
+        prefix: What their names begin with.
+    """
+    present = [name for name in names if hasattr(first, name)]
+    named = [prefix + name for name in present]
+    # One call for all of them takes a fraction of the time that a call for each takes.
+    read = attrgetter(*present) if len(present) > 1 else lambda owner: tuple(getattr(owner, name) for name in present)
+    return lambda owner: zip(named, read(owner), strict=True)
 
 
 def optimizer_settings(

@@ -54,6 +54,8 @@ class Spending:
         """Whether everything is recomputed."""
         self.one_of = 1 if self.all else cadence.ONE_OF
         """Later cycles of which one is recomputed."""
+        self.whole_one_of = 1 if self.all else cadence.WHOLE_ONE_OF
+        """Later cycles of which one has the numbers of the whole model recomputed: fewer, where nobody asked for more."""
         self._seconds = 0.0
         self._depth = 0
         self._entered = 0.0
@@ -64,11 +66,6 @@ class Spending:
     def in_parts(self) -> bool:
         """Whether later cycles are recomputed more often than by default, so that a large model is read in parts there too."""
         return self.one_of < cadence.ONE_OF and not self.all
-
-    @property
-    def whole_one_of(self) -> int:
-        """Later cycles of which one has the numbers of the whole model recomputed: fewer, where nobody asked for more."""
-        return cadence.WHOLE_ONE_OF if self.one_of == cadence.ONE_OF else self.one_of
 
     def begin(self, *, alone: bool) -> None:
         """An audit begins.
@@ -117,6 +114,7 @@ class Spending:
         hooks = statistics.median(spent for spent, _ in plain)
         cycle = statistics.median(lasted - spent for spent, lasted in plain)
         self.one_of = one_of(max(spent for spent, _ in costly), hooks, cycle, self._share)
+        self.whole_one_of = cadence.WHOLE_ONE_OF if self.one_of == cadence.ONE_OF else self.one_of
 
     def _seconds_of(self, cycle: int) -> tuple[float, float]:
         """What hooks took of a cycle, and how long it lasted."""

@@ -38,7 +38,9 @@ class Record:
 
 def test_a_setting_is_told_when_it_becomes_wrong_and_not_when_it_becomes_right() -> None:
     owner, record = SimpleNamespace(size=8, rate=0.1), Record()
-    watch = SettingsWatch(lambda: attributes(owner, ("size", "rate", "not of this release")), since="train_begin")
+    watch = SettingsWatch(
+        lambda: attributes(owner, ("size", "rate", "not of this release"))(owner), since="train_begin"
+    )
     assert not watch.tell(record)
     owner.size = 16
     assert watch.tell(record)
@@ -58,7 +60,7 @@ def test_a_setting_is_told_when_it_becomes_wrong_and_not_when_it_becomes_right()
 def test_configured_settings_are_compared_with_the_configuration_and_others_with_the_first_look() -> None:
     owner, record = SimpleNamespace(beta=0.5, other=1), Record()
     watch = SettingsWatch(
-        lambda: attributes(owner, ("beta", "other", "later"), "trainer."),
+        lambda: attributes(owner, ("beta", "other", "later"), "trainer.")(owner),
         lambda: {"trainer.beta": 0.1},
         since="configuration",
         allowed={"trainer.other": (0,)},
@@ -77,7 +79,7 @@ def test_lists_are_compared_by_their_values_and_functions_by_identity() -> None:
         return 0.1
 
     owner, record = SimpleNamespace(weights=[1.0, 2.0], rate=rate), Record()
-    watch = SettingsWatch(lambda: attributes(owner, ("weights", "rate")), since="train_begin")
+    watch = SettingsWatch(lambda: attributes(owner, ("weights", "rate"))(owner), since="train_begin")
     owner.weights = (1.0, 2.0)
     assert not watch.tell(record)
     owner.weights = [1.0, 2.0]
@@ -91,7 +93,7 @@ def test_lists_are_compared_by_their_values_and_functions_by_identity() -> None:
 def test_what_training_does_on_purpose_is_marked() -> None:
     owner, record = SimpleNamespace(ent_coef=0.1), Record()
     watch = SettingsWatch(
-        lambda: attributes(owner, ("ent_coef",)), since="train_begin", by_design=lambda name, value: value >= 0
+        lambda: attributes(owner, ("ent_coef",))(owner), since="train_begin", by_design=lambda name, value: value >= 0
     )
     marks = []
     for owner.ent_coef in (0.05, -0.05):
@@ -157,3 +159,13 @@ def test_groups_under_one_name_are_told_once() -> None:
     groups[1]["eps"] = 1.0
     watch.tell(record)
     assert record.taken() == [("eps", 1e-8, 1.0)]
+
+
+def test_a_setting_that_is_gone_costs_the_settings_and_nothing_else() -> None:
+    owner, record = SimpleNamespace(beta=0.1, rate=0.2), Record()
+    read = attributes(owner, ("beta", "rate"))
+    watch = SettingsWatch(lambda: read(owner), since="train_begin")
+    assert not watch.tell(record)
+    del owner.rate
+    assert not watch.tell(record)
+    assert [what for what, _ in record.gaps] == ["settings"]

@@ -31,14 +31,15 @@ _COPIED = ("gamma", "gae_lambda")
 
 def of_copies(model: Any) -> SettingsWatch:
     """What parts of a model compute with, beside its attributes. It is looked at when training begins."""
+    copies, own = attributes(model.rollout_buffer, _COPIED), attributes(model, _COPIED)
 
     def read() -> Iterator[Setting]:
-        yield from attributes(model.rollout_buffer, _COPIED)
+        yield from copies(model.rollout_buffer)
         if _one_rate(model):
             yield "learning_rate", float(getattr(schedule_of(model.lr_schedule), "val", model.learning_rate))
 
     def right() -> dict[str, Any]:
-        copied: dict[str, Any] = dict(attributes(model, _COPIED))
+        copied: dict[str, Any] = dict(own(model))
         return copied | ({"learning_rate": float(model.learning_rate)} if _one_rate(model) else {})
 
     return SettingsWatch(read, right, since="configuration")
@@ -55,9 +56,10 @@ def of_training(model: Any) -> SettingsWatch:
 
     Callbacks lower `ent_coef` on purpose, though not below 0. The loss is compared with the value in force.
     """
+    settings = attributes(model, _SETTINGS)
 
     def read() -> Iterator[Setting]:
-        yield from attributes(model, _SETTINGS)
+        yield from settings(model)
         yield from optimizer_settings(
             model.policy.optimizer,
             lambda name, place: f"{name} of the optimizer" + (f", group {place}" if place else ""),

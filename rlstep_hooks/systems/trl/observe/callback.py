@@ -190,7 +190,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if not self._adopt(trainer):
             return
         names = adapter_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
-        self._first_settings = dict(attributes(trainer.args, names))
+        self._first_settings = dict(attributes(trainer.args, names)(trainer.args))
         # `train` on the instance: the only way to see whatever training raises, and to take everything off then. In all releases.
         # The trainer alone holds the patch, so that an audit keeps no trainer that is never trained.
         patch = Patches()

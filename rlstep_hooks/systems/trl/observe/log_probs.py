@@ -32,7 +32,8 @@ class LogProbHooks:
             "_get_per_token_logps_with_topk",
         ):
             if hasattr(trainer, name):
-                hooks.wrap(trainer, name, around=self._keep_logits, topics=("engine_distance",))
+                if self._observation.adapter.samples_with_engine():
+                    hooks.wrap(trainer, name, around=self._keep_logits, topics=("engine_distance",))
                 hooks.wrap(trainer, name, around=self._follow_gradients, topics=("gradient",))
                 hooks.wrap(trainer, name, around=self._computes, topics=("log_ratio", "refresh"))
 

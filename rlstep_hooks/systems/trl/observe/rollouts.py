@@ -102,7 +102,8 @@ class RolloutHooks:
         """Place the hooks."""
         trainer = self._observation.trainer
         # Generation, rewards and old log-probs: gives Rollout and Refresh. In all releases; called by `_prepare_inputs`.
-        hooks.wrap(trainer, "_generate_and_score_completions", after=self._engine_generated, topics=("delivery",))
+        if self._observation.adapter.samples_with_engine():
+            hooks.wrap(trainer, "_generate_and_score_completions", after=self._engine_generated, topics=("delivery",))
         hooks.wrap(
             trainer,
             "_generate_and_score_completions",

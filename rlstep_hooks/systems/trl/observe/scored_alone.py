@@ -8,6 +8,7 @@ from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.observe.clean_forward import CleanForward, CleanGap, Row, hooked_by_others, row_of, why_not_alone
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.session.recorder import Recorder
 
-ROWS = 2
-"""Rows of a micro-batch that are scored: the one with the most padding, and one that changes from cycle to cycle."""
 _IMAGES = ("pixel_values", "image_grid_thw", "token_type_ids", "mm_token_type_ids")
 TOPIC = "clean_forward"
 
@@ -34,6 +33,7 @@ class ScoredAlone:
         self._recorder = recorder
         self.guard = Guard(recorder, (TOPIC,))
         self._why = ""
+        self._in_turn = False
         with self.guard:
             self._why = _why_not(trainer)
         if self._why:
@@ -64,12 +64,16 @@ class ScoredAlone:
         places = [place for place, length in enumerate(lengths) if length]
         if not places:
             return {}
-        chosen = dict.fromkeys((min(places, key=prompts.__getitem__), places[cycle % len(places)]))
+        # The row with the most padding, and one that changes from cycle to cycle; later one of the two in turn.
+        most_padding, changing = min(places, key=prompts.__getitem__), places[cycle % len(places)]
+        self._in_turn = not self._in_turn
+        later = (most_padding,) if self._in_turn else (changing,)
+        chosen = {most_padding, changing} if cycle < ALL_OF_FIRST else later
         rows = {place: _row(inputs, place) for place in places}
         clean = CleanForward(model, self._temperature, self._trainer.accelerator.autocast)
         tolerance = MEAN_TOLERANCE[precision_class(compute_dtype(self._trainer))]
         found: list[tuple[str, CleanGap]] = []
-        for place in list(chosen)[:ROWS]:
+        for place in chosen:
             row = rows[place]
             scored = clean.score(row)
             others = [rows[near] for near in sorted(places, key=lambda of: abs(of - place)) if near != place]

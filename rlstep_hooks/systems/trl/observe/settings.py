@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
@@ -82,8 +83,10 @@ def of_construction(trainer: Any, first: dict[str, Any]) -> SettingsWatch:
     args, product = trainer.args, "per_device_train_batch_size * processes * steps_per_generation"
     derived = getattr(args, "generation_batch_size", None)
 
+    sizes = attributes(args, first)
+
     def read() -> Iterator[Setting]:
-        yield from attributes(args, first)
+        yield from sizes(args)
         if isinstance(derived, int):
             yield (
                 product,
@@ -97,9 +100,10 @@ def of_copies(trainer: Any) -> SettingsWatch:
     """What the trainer keeps for itself, beside the arguments. It is looked at when training begins."""
     args = trainer.args
     copied, given = _copied(trainer), _given_weights(args)
+    copies = attributes(trainer, copied, "trainer.")
 
     def read() -> Iterator[Setting]:
-        yield from attributes(trainer, copied, "trainer.")
+        yield from copies(trainer)
         yield from _weights(trainer, given) if copied else ()
         yield from _autocast(trainer)
 
@@ -121,12 +125,12 @@ def of_training(trainer: Any) -> SettingsWatch:
     scalings = [getattr(module, "scaling", None) for module in trainer.model.modules()]
     of_adapters = [scaling for scaling in scalings if isinstance(scaling, dict)]
     given = _given_weights(trainer.args)
+    of_args, of_trainer = attributes(trainer.args, (*CYCLE_SETTINGS, *_IN_USE)), attributes(trainer, own, "trainer.")
 
     def read() -> Iterator[Setting]:
-        yield from attributes(trainer.args, (*CYCLE_SETTINGS, *_IN_USE))
-        yield from attributes(trainer, own, "trainer.")
-        yield from _weights(trainer, given)
-        yield "scaling of the adapters", tuple(sorted({value for of in of_adapters for value in of.values()}))
+        scalings = tuple(sorted({value for of in of_adapters for value in of.values()}))
+        more = [*_weights(trainer, given), ("scaling of the adapters", scalings)]
+        return chain(of_args(trainer.args), of_trainer(trainer), more)
 
     return SettingsWatch(read, since="train_begin")
 

@@ -60,7 +60,8 @@ class PpoObserver(Observer):
         self._sampled_with = SamplingWatch(
             trainer, recorder, of_rollout=lambda: not self._sampling, processors=not self._arithmetic.of_another_loop
         )
-        self._settings = SettingsWatch(lambda: attributes(trainer.args, (*SETTINGS, *ARITHMETIC)), since="train_begin")
+        settings = attributes(trainer.args, (*SETTINGS, *ARITHMETIC))
+        self._settings = SettingsWatch(lambda: settings(trainer.args), since="train_begin")
         self._sampling = False
         self._generated = 0
         self._positions = 0
