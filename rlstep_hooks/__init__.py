@@ -1,4 +1,4 @@
-"""A flight recorder and a referee for RL post-training.
+"""A referee for RL post-training that knows each framework's formulas.
 
 Everything is imported when it is first used: `import rlstep_hooks` loads neither torch nor a framework.
 

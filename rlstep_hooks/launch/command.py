@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, UnknownText
+from rlstep_hooks.launch.wildcards import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,8 @@ class Program(msgspec.Struct, frozen=True):
         if kind != self.kind:
             return False
         if kind == "script":
-            return fnmatchcase("/" + str(PurePosixPath(self.name)), f"*/{glob}")
-        return fnmatchcase(self.name, glob)
+            return matches("/" + str(PurePosixPath(self.name)), f"*/{glob}")
+        return matches(self.name, glob)
 
     @property
     def folder(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import msgspec
 
 from rlstep_hooks.launch.files import contents, up_to_root
 from rlstep_hooks.launch.text import Place
+from rlstep_hooks.launch.wildcards import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -98,12 +98,12 @@ def _files(folder: Path) -> list[Path]:
                 names = sorted(entry.name for entry in entries)
         except OSError:
             continue
-        found += [place / name for name in names if any(fnmatchcase(name, kind) for kind in kinds)]
+        found += [place / name for name in names if any(matches(name, kind) for kind in kinds)]
     return found[:_MOST_FILES]
 
 
 def _is(path: Path, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(path.name, pattern) for pattern in patterns)
+    return any(matches(path.name, pattern) for pattern in patterns)
 
 
 def _of_launch(path: Path, package: str) -> Iterator[Pin]:

@@ -133,8 +133,10 @@ def attributes(first: Any, names: Iterable[str], prefix: str = "") -> Callable[[
     present = [name for name in names if hasattr(first, name)]
     named = [prefix + name for name in present]
     # One call for all of them takes a fraction of the time that a call for each takes.
-    read = attrgetter(*present) if len(present) > 1 else lambda owner: tuple(getattr(owner, name) for name in present)
-    return lambda owner: zip(named, read(owner), strict=True)
+    if len(present) > 1:
+        read = attrgetter(*present)
+        return lambda owner: zip(named, read(owner), strict=True)
+    return lambda owner: [(prefix + name, getattr(owner, name)) for name in present]
 
 
 def optimizer_settings(

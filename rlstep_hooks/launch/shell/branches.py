@@ -5,7 +5,6 @@ Where only the run can tell which branch is taken, all of them are followed (`Wa
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.walk import EndedError
 from rlstep_hooks.launch.shell.words import joined
+from rlstep_hooks.launch.wildcards import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,6 +145,6 @@ def follow_case(walk: Walk, node: Node, depth: int) -> None:
         return
     for item in items:
         patterns = [joined(pattern, walk.scope).text for pattern in item.children_by_field_name("value")]
-        if any(fnmatchcase(subject.text, pattern) for pattern in patterns):
+        if any(matches(subject.text, pattern) for pattern in patterns):
             body(item)
             return

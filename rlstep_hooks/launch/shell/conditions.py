@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.words import arithmetic, joined
+from rlstep_hooks.launch.wildcards import matches
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -88,7 +88,7 @@ def _compare(node: Node, scope: Scope) -> bool | None:
         scope.undecided = one.unknown + other.unknown
         return None
     if operator in ("=", "==", "!="):
-        return fnmatchcase(one.text, other.text) is (operator != "!=")
+        return matches(one.text, other.text) is (operator != "!=")
     try:
         a, b = int(one.text), int(other.text)
     except ValueError:

@@ -6,7 +6,6 @@ What depends on the machine (a command's output, an environment variable) stays 
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +15,7 @@ from rlstep_hooks.launch.shell.scope import NOT_SET, Text, split
 from rlstep_hooks.launch.shell.substitutions import output
 from rlstep_hooks.launch.shell.syntax import default_word, source_of
 from rlstep_hooks.launch.text import UnknownText
+from rlstep_hooks.launch.wildcards import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -335,8 +335,8 @@ def _trimmed(text: str, operator: str, pattern: str) -> str:
     ends = range(len(text), -1, -1) if operator in ("%", "##") else range(len(text) + 1)
     for end in ends:
         head, tail = text[:end], text[end:]
-        if operator[0] == "%" and fnmatchcase(tail, pattern):
+        if operator[0] == "%" and matches(tail, pattern):
             return head
-        if operator[0] == "#" and fnmatchcase(head, pattern):
+        if operator[0] == "#" and matches(head, pattern):
             return tail
     return text

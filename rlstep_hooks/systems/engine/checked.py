@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.systems.engine.entry import named
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ def checked_settings(
 
 def is_taken(keys: Keys, known: KeyList, name: str) -> bool:
     """Whether a program takes a name that is none of its settings: it takes it too, or it lies within them."""
-    also = any(fnmatchcase(name, pattern) for pattern in keys.also)
-    handed_on = not known.ever(name) and any(fnmatchcase(name, pattern) for pattern in keys.open)
+    also = any(matches(name, pattern) for pattern in keys.also)
+    handed_on = not known.ever(name) and any(matches(name, pattern) for pattern in keys.open)
     return also or handed_on or known.below_a_setting(name) or known.is_section(name)
 
 
 def looked_at(keys: Keys | None, settings: Iterable[Setting]) -> list[str]:
     """The settings among these that were read in the source: the schedule does not depend on them."""
     patterns = (*keys.no_effect, *keys.open) if keys is not None else ()
-    return [s.name for s in settings if any(fnmatchcase(s.name, pattern) for pattern in patterns)]
+    return [s.name for s in settings if any(matches(s.name, pattern) for pattern in patterns)]

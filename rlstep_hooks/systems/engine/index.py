@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.systems.engine.entry import Entry, named
 from rlstep_hooks.systems.engine.links import facts_of
 
@@ -183,7 +183,7 @@ def _recognised(
     for entry in candidates:
         if (entry.with_key and entry.with_key not in given) or not given.keys().isdisjoint(entry.never):
             continue
-        if not all(fnmatchcase(given.get(name, "").lower(), like) for name, like in entry.with_value.items()):
+        if not all(matches(given.get(name, "").lower(), like) for name, like in entry.with_value.items()):
             continue
         patterns = [pattern for pattern in entry.programs if command.program.matches(pattern)]
         if patterns:

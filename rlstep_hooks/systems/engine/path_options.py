@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os.path
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlstep_hooks.launch.text import LaunchError, Place
+from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.launch.yaml_file import parse_toml, read_text
 
 if TYPE_CHECKING:
@@ -85,4 +85,4 @@ def _table(table: Any, pattern: str, file: Path) -> OfPath:
 def _fits(name: str, pattern: str) -> bool:
     """Whether a path is what a pattern names, or lies below it. `*` stands for any characters, also for `/`."""
     bare = pattern.strip("/").removeprefix("./")
-    return fnmatchcase(name, bare) or fnmatchcase(name, f"{bare}/*")
+    return matches(name, bare) or matches(name, f"{bare}/*")

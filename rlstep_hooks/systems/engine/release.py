@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import msgspec
 
 from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused, SettingsWithoutEffect
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.refusal import PlanError
@@ -342,7 +342,7 @@ class _Names:
             for name, setting in self.given.items()
             if setting.added
             and not (self.known.ever(name) or is_taken(self.keys, self.known, name))
-            and not any(fnmatchcase(name, pattern) for pattern in own)
+            and not any(matches(name, pattern) for pattern in own)
         )
 
     def _added_by_nobody(self, version: str, added: Sequence[Setting]) -> Finding:

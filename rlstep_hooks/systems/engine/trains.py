@@ -6,11 +6,11 @@ Scripts that generate, evaluate, serve or time a single update take the same set
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import NOTEBOOK, find_file
+from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def why_not(command: Command, system: System, folder: Path) -> str:
 
 
 def _uses(names: frozenset[str], patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    return any(matches(name, pattern) for name in names for pattern in patterns)
 
 
 def _calls(system: System) -> tuple[str, ...]:
