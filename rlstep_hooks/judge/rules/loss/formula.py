@@ -73,6 +73,11 @@ class LossScale(ValueRule):
     topics = ("formula", "loss", "log_ratio")
     nothing_seen = "no micro-batch had a loss that the formula covers, with terms that do not cancel"
     produces = (here("RLS801", "RLS805"),)
+    needs = tuple(
+        f"{handler}.{name}"
+        for handler in ("microbatch_values", "critic_microbatch_values")
+        for name in ("loss_gap", "loss_ratio")
+    )
     # Terms that cancel to a hundredth of their sizes make a relative distance of 0.4 of the rounding of bf16; ten tolerances are 0.5.
     beyond: ClassVar[Mapping[str, float]] = {"float32": BEYOND_ROUNDING, "reduced": 10}
 

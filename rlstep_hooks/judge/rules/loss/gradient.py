@@ -192,7 +192,7 @@ class GradientAltered(ValueRule):
     optional = True
     several = 1
     produces = (here("RLS408", "RLS808", "RLS810", *STANDING_STILL),)
-    needs = ("update_values.gradient_off",)
+    needs = ("update_values.gradient_off", "microbatch_values.gradients_replaced")
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Compare the gradients of an update with those of its micro-batches."""

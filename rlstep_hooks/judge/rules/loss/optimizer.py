@@ -118,6 +118,7 @@ class MomentsLost(ValueRule):
     nothing_seen = "the optimizer keeps no moments, or no replayed step was followed by another"
     optional = True
     produces = (here("RLS806"),)
+    needs = tuple(f"update_values.{name}" for name in ("steps_idle", "moments_off", "steps_lost", "moments_lost"))
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the moments before and after a step."""

@@ -62,6 +62,7 @@ class ScoredOtherwise(ValueRule):
     topics = ("clean_forward", "log_ratio")
     nothing_seen = "no row was scored alone"
     optional = True
+    needs = ("microbatch_values.clean_gap",)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Compare the mean distance with the tolerance."""

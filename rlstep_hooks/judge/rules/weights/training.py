@@ -327,6 +327,7 @@ class PartNotTrained(Rule):
     title = "Part of the model not trained"
     topics = ("weights",)
     nothing_seen = "the observer does not say which tensors are trained"
+    needs = ("update_values.ungraded", "update_values.frozen", "update_values.gradient_lost")
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
