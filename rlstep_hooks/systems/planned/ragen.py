@@ -71,6 +71,7 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    checkout="rlstep_hooks.systems.planned.ragen_checkout:beside",
     config_settings=(),
     script_configs={"train.py": "config/base.yaml"},
     own_configs={name: {} for name in _SHIPPED},
@@ -121,6 +122,8 @@ SYSTEM = System(
         "groups": "es_manager.train.env_groups",
         "size": "es_manager.train.group_size",
         "ratio": "actor_rollout_ref.rollout.rollout_filter_ratio",
+        # Whether groups are left out; a checkout may do so only where another setting says so (`ragen_checkout`).
+        "filters": "ratio != 1",
         "mini": f"{_ACTOR}.ppo_mini_batch_size or ppo_mini_batch_size",
         "micro": f"{_ACTOR}.ppo_micro_batch_size_per_gpu or micro_batch_size_per_gpu",
         "critic_mini": "critic.ppo_mini_batch_size or ppo_mini_batch_size",
@@ -291,7 +294,7 @@ SYSTEM = System(
             source=f"{_SOURCE} ragen/llm_agent/es_manager.py:58",
         ),
         Check(
-            "ratio == 1 or actor_rollout_ref.rollout.rollout_filter_type in ('std', 'std_rev')",
+            "not filters or actor_rollout_ref.rollout.rollout_filter_type in ('std', 'std_rev')",
             "ValueError: Invalid rollout filter type: {actor_rollout_ref.rollout.rollout_filter_type}",
             fix="actor_rollout_ref.rollout.rollout_filter_type = std",
             when="after the first rollout",
@@ -316,7 +319,7 @@ SYSTEM = System(
             "rollout_filter_ratio {decimal(ratio)}: of {groups} groups the {floor(decimal(ratio) * groups)} whose rewards differ "
             "{'least' if ends(actor_rollout_ref.rollout.rollout_filter_type, '_rev') else 'most'} are trained, {kept} of "
             "{samples_per_rollout} samples",
-            "ratio != 1",
+            "filters",
         ),
         Note(
             "ignores",
@@ -327,7 +330,7 @@ SYSTEM = System(
     ),
     facts={
         "minibatch_unit": "'samples'",
-        "samples_selected": "ratio != 1",
+        "samples_selected": "filters",
         "nominal_updates_per_rollout": "reuse_epochs * kept / mini",
         "lr_constant": f"{_ACTOR}.optim.warmup_style == 'constant'",
         "lr_warmup": f"{_ACTOR}.optim.lr_warmup_steps if {_ACTOR}.optim.lr_warmup_steps >= 0 "
