@@ -55,6 +55,7 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    checkout="rlstep_hooks.systems.planned.areal_checkout:beside",
     rows_from=("train_dataset.path",),
     settings={
         "train_dataset.batch_size": count(1),

@@ -1,0 +1,93 @@
+"""What the source of AReaL beside a launch says: the defaults of its dataclasses, and how its loss weighs what older weights sampled.
+
+Releases before `rejection_sampling` weigh by the ratio of the proximal policy to the sampler, which a cap masks or cuts: first always
+(`behav_imp_weight_cap`), later as `behave_imp_weight_mode` says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.checkout import UNKNOWN
+from rlstep_hooks.systems.engine.declaration import Beside, number, text
+from rlstep_hooks.systems.planned.own_source import (
+    Default,
+    Fields,
+    checkout_of,
+    defaults_in,
+    not_known,
+    with_defaults,
+    with_steps,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.settings import Setting
+    from rlstep_hooks.systems.engine.declaration import System
+
+_ARGUMENTS = "api/cli_args.py"
+_FIELDS = (
+    Fields(_ARGUMENTS, ("BaseExperimentConfig", "PPOConfig", "GRPOConfig")),
+    Fields(_ARGUMENTS, ("PPOActorConfig",), "actor."),
+    Fields(_ARGUMENTS, ("OptimizerConfig",), "actor.optimizer."),
+    Fields(_ARGUMENTS, ("PPOCriticConfig",), "critic."),
+    Fields(_ARGUMENTS, ("GenerationHyperparameters",), "gconfig."),
+    Fields(_ARGUMENTS, ("InferenceEngineConfig",), "rollout."),
+    Fields(_ARGUMENTS, ("_DatasetConfig", "TrainDatasetConfig"), "train_dataset."),
+    Fields(_ARGUMENTS, ("RejectionSamplingConfig",), "actor.rejection_sampling."),
+)
+_MODE = "actor.behave_imp_weight_mode"
+_CAPS = ("actor.behave_imp_weight_cap", "actor.behav_imp_weight_cap")
+
+
+def beside(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
+    """What the configuration of the checkout says; None where there is none.
+
+    Args:
+        system: AReaL.
+        command: The launch.
+        folder: The folder that it lies in.
+        given: What it sets.
+
+    Raises:
+        LaunchError: Its defaults are not plain values, or it is not known how its loss weighs samples.
+    """
+    del command
+    checkout = checkout_of(system, "areal/api/cli_args.py", folder)
+    if checkout is None:
+        capped = {name: Default(UNKNOWN, "the launch") for name in (*_CAPS, _MODE) if name in given}
+        return Beside(_with_weights(system, capped)) if capped else None
+    found = defaults_in(checkout, _FIELDS)
+    if "actor.ppo_n_minibatches" not in found:
+        raise not_known(system, f"PPOActorConfig has no ppo_n_minibatches ({checkout.package.name}/{_ARGUMENTS})")
+    read, notes = with_defaults(_with_weights(system, found), found, given)
+    return Beside(read, notes=notes)
+
+
+def _with_weights(system: System, found: Mapping[str, Default]) -> System:
+    """AReaL with the weights that the loss of the checkout has to the sampler."""
+    if "actor.rejection_sampling" in found:
+        return system
+    cap = next((name for name in _CAPS if name in found), _CAPS[0] if _MODE in found else "")
+    if not cap:
+        raise not_known(system, "its actor has neither rejection_sampling nor a cap of importance weights")
+    if floor := next((name for name in found if "imp_weight_floor" in name), ""):
+        raise not_known(system, f"its importance weights have a bound below too ({floor}, {found[floor].where})")
+    # Without a mode, the weight of a token above the cap is 0 (as "token_mask" says it later).
+    mode = text(found[_MODE].value if _MODE in found and found[_MODE].value is not UNKNOWN else "token_mask")
+    settings = {**system.settings, cap: number(None), _MODE: mode}
+    weighed = (
+        f"'decoupled loss, ' + {_MODE} + (' without a bound' if {cap} is None else ' at ' + quoted(decimal({cap})))"
+    )
+    return with_steps(
+        msgspec.structs.replace(system, settings=settings),
+        # Without the decoupled loss both log-probs are the same ones, so the weights are all 1.
+        weighs=f"{_MODE} != 'disabled'",
+        correction="'' if not actor.use_decoupled_loss and not actor.recompute_logprob "
+        f"else 'none' if not weighs else {weighed}",
+    )

@@ -1,0 +1,107 @@
+"""Launches in a checkout of AReaL or of a fork: its own defaults, and the weights of its own loss."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.engine.launches import reading_of
+from tests.systems.plans.checkouts import in_checkout, schedule_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.planning.launched import Plan
+
+AREAL_ARGUMENTS = """
+from areal.utils.constants import METHOD
+
+@dataclass
+class PPOActorConfig(TrainEngineConfig):
+    ppo_n_minibatches: int = field(default={minibatches}, metadata={{"help": "x"}})
+    prox_logp_method: str = field(default=METHOD)
+{weights}
+
+@dataclass
+class _DatasetConfig:
+    batch_size: int = 1
+    drop_last: bool = field(default=True)
+
+@dataclass
+class TrainDatasetConfig(_DatasetConfig):
+    drop_last: bool = field(default=False)
+"""
+MODE = "behave_imp_weight_cap: float | None = None\nbehave_imp_weight_mode: str = field(default='token_mask')"
+AREAL = (
+    "python -m areal.launcher.local train.py train_dataset.batch_size=32 gconfig.n_samples=8 "
+    "actor.use_decoupled_loss=true rollout.max_head_offpolicyness=2 rollout.consumer_batch_size=32 actor.backend=fsdp:d4 {more}\n"
+)
+
+
+def in_areal(
+    folder: Path,
+    *,
+    weights: str = MODE,
+    minibatches: str = "2",
+    method: str = 'METHOD = Method.RECOMPUTE.value\n\nclass Method(str, Enum):\n    RECOMPUTE = "recompute"\n',
+    more: str = "",
+) -> Plan:
+    """The plan of a launch in a checkout of AReaL."""
+    source = AREAL_ARGUMENTS.format(weights=textwrap.indent(weights, " " * 4), minibatches=minibatches)
+    files = {"areal/api/cli_args.py": source, "areal/utils/constants.py": method}
+    return in_checkout(folder, files, AREAL.format(more=more))
+
+
+def test_the_defaults_of_areals_own_dataclasses_are_taken(tmp_path: Path) -> None:
+    plan = in_areal(tmp_path)
+    schedule = schedule_of(plan)
+    assert schedule.updates_per_rollout == 2
+    assert (schedule.rollouts, schedule.old_logprob_source) == (32, "recompute")
+    said = " ".join(note.text for note in plan.notes if note.kind == "assumes")
+    assert "actor.ppo_n_minibatches = 2 (areal/api/cli_args.py:6)" in said
+    assert "train_dataset.drop_last = False" in said
+    assert "prox_logp_method" not in said
+
+
+def test_what_the_launch_sets_comes_before_the_defaults_of_a_checkout(tmp_path: Path) -> None:
+    assert schedule_of(in_areal(tmp_path, more="actor.ppo_n_minibatches=3")).updates_per_rollout == 3
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "correction"),
+    [
+        (MODE, "actor.behave_imp_weight_cap=5.0", "decoupled loss, token_mask at 5.0"),
+        (MODE, "", "decoupled loss, token_mask without a bound"),
+        (MODE, "actor.behave_imp_weight_mode=disabled", "none"),
+        (MODE, "actor.behave_imp_weight_mode=token_truncate actor.behave_imp_weight_cap=2", "decoupled loss, token_truncate at 2.0"),
+        ("behav_imp_weight_cap: float | None = None", "actor.behav_imp_weight_cap=5", "decoupled loss, token_mask at 5.0"),
+        ("rejection_sampling: X | None = None", "", "none"),
+    ],
+)  # fmt: skip
+def test_what_weighs_older_samples_in_areal_is_read(tmp_path: Path, weights: str, more: str, correction: str) -> None:
+    plan = in_areal(tmp_path, weights=weights, more=more)
+    assert schedule_of(plan).correction == correction
+    assert ("RLS117" in {finding.code for finding in plan.findings}) is (correction == "none")
+
+
+def test_a_cap_of_an_older_areal_says_which_it_is_without_a_checkout() -> None:
+    launch = AREAL.format(more="actor.behave_imp_weight_cap=5.0")
+    assert reading_of(launch.split(), Options(rows=1000)).schedule.correction == "decoupled loss, token_mask at 5.0"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"minibatches": "number()"}, r"the default of actor\.ppo_n_minibatches is not a plain value .*cli_args.py:6"),
+        ({"method": "METHOD = choose()\n"}, r"the default of actor\.prox_logp_method is not a plain value"),
+        ({"weights": "x: int = 1"}, "neither rejection_sampling nor a cap"),
+        ({"weights": f"{MODE}\nbehave_imp_weight_floor: float = 0.5"}, "a bound below too"),
+    ],
+)
+def test_what_is_not_known_of_an_areal_is_asked_about(tmp_path: Path, changed: dict[str, str], says: str) -> None:
+    with pytest.raises(LaunchError, match=f"{says}.*--version 4aef98d"):
+        in_areal(tmp_path, **changed)
