@@ -65,6 +65,7 @@ SYSTEM = System(
             keys=("num_unique_prompts_rollout", "num_samples_per_prompt_rollout"),
         ),
     ),
+    checkout="rlstep_hooks.systems.planned.open_instruct_checkout:beside",
     settings={
         "num_unique_prompts_rollout": count(16),
         "num_samples_per_prompt_rollout": count(4),
