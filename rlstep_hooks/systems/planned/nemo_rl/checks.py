@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlstep_hooks.systems.engine.declaration import Check, Demand
 from rlstep_hooks.systems.planned.nemo_rl.settings import APART
-from rlstep_hooks.systems.planned.nemo_rl.sources import COMMIT, DATA, POLICY, SETUP
+from rlstep_hooks.systems.planned.nemo_rl.sources import COMMIT, DATA, POLICY, SETUP, TRUNCATED
 
 _START_UP = "at start-up"
 _FIRST_TRAINING = "after the first rollout, when its samples are shared among the processes"
@@ -104,7 +104,7 @@ CHECKS: tuple[Check | Demand, ...] = (
     ),
     Check(
         "loss_fn.use_importance_sampling_correction",
-        "truncated importance sampling is only supported when use_importance_sampling_correction is True",
+        f"{TRUNCATED} is only supported when use_importance_sampling_correction is True",
         fix="loss_fn.use_importance_sampling_correction = true",
         when=_START_UP,
         source=f"{COMMIT} nemo_rl/algorithms/loss/loss_functions.py:292 ClippedPGLossFn.__init__",
