@@ -258,7 +258,7 @@ def dotted(node: ast.expr) -> str:
         parts = parts[1:]
     if parts[0] == "strategy":
         parts = parts[1:]
-    return ".".join(parts[1:]) if parts[0] in ("config", "cfg", "args") else ""
+    return ".".join(parts[1:]) if parts[0] in ("config", "cfg", "args", "pipeline_config") else ""
 
 
 def value_of(node: ast.expr, values: Mapping[str, object]) -> object:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 from pathlib import Path
 
 from rlstep_hooks.launch.files import NOTEBOOK, contents
 from rlstep_hooks.launch.text import LaunchError, Place
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
+
+_IMPORT_PATH = re.compile(r"[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*")
+"""A class by the text that a program imports it from: "roll.pipeline.agentic.agentic_pipeline.AgenticPipeline"."""
 
 
 def text_of(path: str | Path) -> bytes:
@@ -57,6 +61,8 @@ def parse(path: str | Path) -> ast.Module:
 def names_in(path: str | Path) -> frozenset[str]:
     """All names that a Python file uses: what it imports (also as "module.name"), calls, derives from and refers to.
 
+    A text that is an import path ("package.module.Class") names its class too: programs import from such texts.
+
     Raises:
         LaunchError: It is not Python.
         OSError: It cannot be read.
@@ -76,4 +82,6 @@ def _names_in(text: bytes, source: str) -> frozenset[str]:
             found.update((node.name, *node.name.split(".")))
         elif isinstance(node, ast.ImportFrom):
             found.update(f"{node.module or ''}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _IMPORT_PATH.fullmatch(node.value):
+            found.update((node.value, node.value.rpartition(".")[2]))
     return frozenset(found)

@@ -42,6 +42,8 @@ def test_the_name_says_that_it_trains_nothing(command: str, word: str) -> None:
         ("from nemo_rl.models.policy.lm_policy import Policy\nPolicy().train()\n", NEMO, False),
         ("from nemo_rl.algorithms.grpo import grpo_train\ngrpo_train()\n", NEMO, True),
         ("from nemo_rl.algorithms import grpo\ngrpo.async_grpo_train()\n", NEMO, True),
+        ('load("verl.trainer.ppo.ray_trainer.RayPPOTrainer")().fit()\n', VERL, True),
+        ('print("the verl.trainer.ppo.ray_trainer.RayPPOTrainer")\n', VERL, False),
         ("from verl.trainer.main_ppo import create_rl_dataset\nfrom .loop import MyTrainer\n", VERL, False),
         ("from .loop import RayPPOTrainer\nRayPPOTrainer().fit()\n", VERL, False),
         ("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nRayPPOTrainer().fit()\n", VERL, True),

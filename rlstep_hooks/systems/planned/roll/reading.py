@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
 
 
+SCRIPTS = ("start_rlvr_pipeline.py", "start_rlvr_vl_pipeline.py", "start_agentic_pipeline.py")
+"""The programs of ROLL whose pipelines were read. Others, such as `start_rlvr_vlmath_pipeline.py` of older ones, end in another way."""
+
+
 def _named(launch: Request, ending: str) -> list[str]:
     """The values that the user gave to settings whose names end with this text."""
     settings = launch.settings
@@ -72,7 +76,7 @@ def other_pipeline(launch: Request) -> str:
     """The pipeline that a launch runs, where it is neither that of RLVR nor that of agents: by its script, or by what only it has."""
     script = launch.command.program.name.rpartition("/")[2]
     if script.startswith("start_") and script.endswith("pipeline.py"):
-        return "" if script.startswith(("start_rlvr_", "start_agentic_")) and "rollout" not in script else script
+        return "" if script in SCRIPTS else script
     if launch.settings.is_given("student_train.training_args.per_device_train_batch_size"):
         return "on-policy distillation (student_train)"
     return "DPO (chosen_key)" if launch.settings.is_given("chosen_key") else ""

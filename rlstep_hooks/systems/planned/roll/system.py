@@ -117,6 +117,7 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    checkout="rlstep_hooks.systems.planned.roll.checkout:beside",
     rows_from=("actor_train.data_args.file_name",),
     settings=SETTINGS,
     shown=tuple(
