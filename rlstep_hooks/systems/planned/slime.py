@@ -136,6 +136,7 @@ SYSTEM = System(
         "eval_interval": count(),
         "rollout_function_path": text(),
         "dynamic_sampling_filter_path": text(),
+        "load_debug_rollout_data": text(),
         **{
             name: flag()
             for name in (
@@ -154,6 +155,8 @@ SYSTEM = System(
                 "use_rollout_routing_replay",
                 "get_mismatch_metrics",
                 "use_opd",
+                "debug_rollout_only",
+                "debug_train_only",
             )
         },
     },
@@ -242,6 +245,17 @@ SYSTEM = System(
             "loss_type != 'sft_loss'",
             "loss_type = sft_loss learns given texts (slime/backends/megatron_utils/loss.py sft_loss_function): nothing is sampled",
             about="loss_type",
+        ),
+        Demand(
+            "not debug_rollout_only",
+            "with debug_rollout_only it samples, and trains nothing (slime/backends/megatron_utils/actor.py train)",
+            about="debug_rollout_only",
+        ),
+        Demand(
+            "not debug_train_only and load_debug_rollout_data is None",
+            "it trains on rollouts that were saved before, and how many samples these have, only their files show "
+            "(slime/ray/rollout.py _get_rollout_data)",
+            about="load_debug_rollout_data",
         ),
         Check(
             "over_sampling_batch_size is None or over_sampling_batch_size >= rollout_batch_size",

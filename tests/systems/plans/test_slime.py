@@ -254,3 +254,16 @@ def test_what_cannot_be_said() -> None:
 def test_a_run_that_ends_within_a_rollout() -> None:
     trl = "trl grpo --gradient_accumulation_steps 2 --steps_per_generation 16 --num_generations 4 --max_steps 2"
     assert "updates: 2, here 8 for whole rollouts" in SYSTEM.write(read(trl).schedule).lost
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("--debug-rollout-only", "it samples, and trains nothing"),
+        ("--load-debug-rollout-data rollouts/{rollout_id}.pt", "trains on rollouts that were saved before"),
+        ("--debug-train-only", "trains on rollouts that were saved before"),
+    ],
+)
+def test_runs_that_only_sample_or_only_train_are_no_training_run(settings: str, message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        read(RUN + f"--num-rollout 300 --global-batch-size 256 {settings}")
