@@ -15,6 +15,17 @@ from rlstep_hooks.systems.engine.declaration import Demand, Entry, Formula, Note
 _BACKEND = "rLLM 9beb6e0 rllm/trainer/verl/verl_backend.py _pad_dataproto_to_world_size"
 _TRAINER = "rLLM 9beb6e0 rllm/trainer/unified_trainer.py"
 
+NEWER = ("rllm.backend", "rllm.algorithm.use_rllm", "rllm.trainer.total_batches")
+"""Settings of the trainer that was read."""
+OLDER = (
+    "rllm.agent.name",
+    "rllm.agent.max_steps",
+    "rllm.env.name",
+    "rllm.stepwise_advantage.enable",
+    "rllm.workflow.use_workflow",
+)
+"""Settings of the trainers before it; see `rllm_checkout`."""
+
 
 def padded_rows(rows: int, updates: int, processes: int) -> int:
     """Rows of each update after padding; at most as many updates are made as were asked for.
@@ -40,8 +51,9 @@ SYSTEM = System(
     name="rllm",
     title="rLLM",
     version="9beb6e0",
-    recognised=(Entry("rllm", keys=("rllm.backend", "rllm.algorithm.use_rllm", "rllm.trainer.total_batches")),),
+    recognised=(Entry("rllm", keys=(*NEWER, *OLDER)),),
     overrides=True,
+    checkout="rlstep_hooks.systems.planned.rllm_checkout:beside",
     rows_from=("data.train_files",),
     settings={
         "data.train_batch_size": count(1024),
