@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -174,13 +175,21 @@ def with_defaults(
             continue
         if default.value is UNKNOWN:
             raise not_known(system, f"the default of {name} is not a plain value ({default.where})")
-        if default.value != typed.default:
+        if not _same(default.value, typed.default):
             settings[name] = msgspec.structs.replace(typed, default=default.value, since=())
             differs.append(f"{name} = {default.value} ({default.where})")
     if not differs:
         return system, ()
     note = Note("assumes", f"the defaults of the source beside the launch: {', '.join(differs)}")
     return msgspec.structs.replace(system, settings=settings), (note,)
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two defaults are the same value; a declaration writes 0.2 as 1/5."""
+    try:
+        return Fraction(str(one)) == Fraction(str(other))
+    except ValueError:
+        return one == other
 
 
 def values_of(system: System, given: Mapping[str, Setting]) -> dict[str, object]:

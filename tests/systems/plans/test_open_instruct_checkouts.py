@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Plan
 
 SIZES = "num_unique_prompts_rollout: int = 16\nnum_samples_per_prompt_rollout: int = 4\nasync_steps: int = 1"
-EXPERIMENT = "total_episodes: int = 1600\nnum_mini_batches: int = 1"
+EXPERIMENT = "total_episodes: int = 1600\nnum_mini_batches: int = 1\nbeta: float = 0.05"
 CAP = "truncated_importance_sampling_ratio_cap: float = 0.0"
 
 
@@ -51,6 +51,7 @@ def test_the_defaults_and_weights_of_open_instructs_own_trainer_are_taken(
     said = " ".join(note.text for note in plan.notes if note.kind == "assumes")
     assert "async_steps = 1 (open_instruct/data_loader.py:4)" in said
     assert "total_episodes = 1600 (open_instruct/grpo_utils.py:2)" in said
+    assert "beta" not in said
 
 
 def test_a_trainer_of_open_instruct_that_drops_what_is_too_old_bounds_the_age(tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ actor_train:
   strategy_args: {strategy_name: megatron_train}
   device_mapping: list(range(0,16))
 """
+CONFIG = """
+class RLVRConfig(PPOConfig):
+    enough: float = field(default=0.0)
+    save_steps: int = field(default=7)
+    init_kl_coef: float = field(default=0.3)
+"""
 PROGRAM = "from roll.pipeline.rlvr.own_pipeline import OwnPipeline\nOwnPipeline(pipeline_config=config).run()\n"
 BY_NAME = """
 pipeline_cls = getattr(cfg, "pipeline_cls", "roll.pipeline.rlvr.own_pipeline.OwnPipeline")
@@ -86,7 +92,7 @@ def in_roll(
     files = {
         "roll/pipeline/base_pipeline.py": "",
         "roll/pipeline/rlvr/own_pipeline.py": source,
-        "roll/pipeline/rlvr/rlvr_config.py": "class RLVRConfig:\n    enough: float = field(default=0.0)\n",
+        "roll/pipeline/rlvr/rlvr_config.py": CONFIG,
         f"examples/{name}": program,
         "examples/rlvr/config.yaml": ROLL_CONFIG + config,
     }
@@ -147,6 +153,14 @@ def test_a_line_that_may_decide_a_run_of_roll_is_asked_about(
 
 def test_an_end_that_the_defaults_of_the_checkout_turn_off_is_none(tmp_path: Path) -> None:
     assert schedule_of(in_roll(tmp_path, after=EARLY_STOP.format(name="enough"))).rollouts == 500
+
+
+def test_the_defaults_of_rolls_own_configuration_are_taken(tmp_path: Path) -> None:
+    said = [note.text for note in in_roll(tmp_path).notes if "defaults of the source" in note.text]
+    # The launch itself gives the other one.
+    assert said == [
+        "the defaults of the source beside the launch: save_steps = 7 (roll/pipeline/rlvr/rlvr_config.py:4)"
+    ]
 
 
 def test_a_commit_of_roll_that_the_user_names_is_taken_at_his_word(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from rlstep_hooks.systems.planned.own_source import (
     not_known,
     steps_in,
     values_of,
+    with_defaults,
     with_steps,
 )
 
@@ -52,11 +53,9 @@ _OF_STEPS = re.compile(r"\.set_max_steps\((?:max_steps=)?self\.pipeline_config\.
 _OF_EPOCHS = re.compile(rf"^max_steps = len\(self\.dataloader\) \* self\.pipeline_config\.{re.escape(_PASSES)}$")
 _RESUMED = "global_step <= self.state.step"
 """Where a run that goes on from a checkpoint leaves out what is done; a new run has no such rollout."""
-_FIELDS = (
-    Fields("configs/base_config.py", ("BaseConfig", "PPOConfig")),
-    Fields("pipeline/rlvr/rlvr_config.py", ("RLVRConfig",)),
-    Fields("pipeline/agentic/agentic_config.py", ("AgenticConfig",)),
-)
+_BASE = Fields("configs/base_config.py", ("BaseConfig", "PPOConfig"))
+_RLVR = Fields("pipeline/rlvr/rlvr_config.py", ("RLVRConfig",))
+_AGENTIC = Fields("pipeline/agentic/agentic_config.py", ("AgenticConfig",))
 _OLD = re.compile(r"^batch\.batch\['old_log_probs'\] = old_log_probs\.batch\['log_probs'\]$")
 _IF_ASKED = "self.pipeline_config.enable_old_logprobs_recompute"
 
@@ -82,15 +81,17 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     runs = _runs(source, name)
     if not runs or not builds:
         raise not_known(system, f"{name} has no run of its own ({source.shown})")
-    read, loop, ends = _with_length(system, source, runs, builds[0])
-    known = {name: default.value for name, default in defaults_in(checkout, _FIELDS).items()}
+    defaults = defaults_in(checkout, (_BASE, _AGENTIC if "/agentic/" in source.shown else _RLVR))
+    read, notes = with_defaults(system, defaults, given)
+    read, loop, ends = _with_length(read, source, runs, builds[0])
     run = next(each for each in runs if loop in ast.walk(each))
+    known = {name: default.value for name, default in defaults.items()}
     _ask_about_exits(system, exits_of(source, run, loop), {**known, **values_of(system, given)})
     read = _with_old_log_probs(read, source, run)
     # The pipeline was read, whatever the program is called.
     read = msgspec.structs.replace(read, functions={**read.functions, "other_pipeline": lambda launch: ""})
     text = f"{name} beside the launch was read: {ends} ({source.at(loop.lineno)})"
-    return Beside(read, notes=(Note("assumes", text),))
+    return Beside(read, notes=(Note("assumes", text), *notes))
 
 
 def _runs(source: Source, name: str) -> list[Function]:
