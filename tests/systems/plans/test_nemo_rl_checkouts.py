@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
-from tests.systems.plans.checkouts import in_checkout
+from tests.systems.plans.checkouts import in_checkout, schedule_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +67,24 @@ def test_a_refusal_of_nemo_rl_that_is_not_known_is_asked_about(tmp_path: Path) -
         in_nemo(tmp_path, condition="cfg['strict']")
 
 
-def test_a_loss_of_nemo_rl_that_is_not_found_is_asked_about(tmp_path: Path) -> None:
+def test_a_condition_that_is_not_known_does_not_matter_with_the_correction(tmp_path: Path) -> None:
+    more = "loss_fn.use_importance_sampling_correction=true"
+    assert schedule_of(in_nemo(tmp_path, condition="cfg['strict']", more=more)).updates_per_rollout == 1
+
+
+def test_a_loss_of_nemo_rl_that_is_not_found_is_asked_about_where_it_may_refuse(tmp_path: Path) -> None:
+    assert schedule_of(in_nemo(tmp_path, loss="")).updates_per_rollout == 1
     with pytest.raises(LaunchError, match="ClippedPGLossFn, the loss of its trainer, was not found"):
-        in_nemo(tmp_path, loss="")
+        in_nemo(tmp_path, loss="", more="loss_fn.truncated_importance_sampling_ratio=2")
+
+
+def test_a_bound_of_an_older_loss_of_nemo_rl_truncates(tmp_path: Path) -> None:
+    loss = NEMO_LOSS.replace(
+        '        self.truncated_importance_sampling_type = cfg.get("truncated_importance_sampling_type")\n', ""
+    )
+    more = "loss_fn.use_importance_sampling_correction=true loss_fn.truncated_importance_sampling_ratio=2"
+    assert (
+        schedule_of(in_nemo(tmp_path, more=more, loss=loss)).correction
+        == "token importance weights, tis from 0.0 to 2.0"
+    )
+    assert schedule_of(in_nemo(tmp_path, more=more)).correction == "token importance weights, without a bound"

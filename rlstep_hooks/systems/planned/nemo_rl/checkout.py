@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.planned.own_source import Step
 
 _LOSSES = ("algorithms/loss/loss_functions.py", "algorithms/loss_functions.py")
+_CORRECTION = "loss_fn.use_importance_sampling_correction"
+_SECTION = "loss_fn.truncated_importance_sampling_"
+"""How the settings begin that the loss may refuse."""
 _CORRECTED = re.compile(r"^assert self\.use_importance_sampling_correction(?:,|$)")
 _GIVEN = re.compile(r"self\.(truncated_importance_sampling_\w+) is not None")
 
@@ -43,19 +46,26 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     Raises:
         LaunchError: The loss refuses under a condition that is not known.
     """
-    del command, given
+    del command
     checkout = checkout_of(system, "nemo_rl/algorithms/grpo.py", folder)
     if checkout is None:
         return None
     source = next((found for name in _LOSSES if (found := checkout.source(name)) is not None), None)
     builds = source.methods("__init__", of="ClippedPGLossFn") if source is not None else []
     if source is None or not builds:
+        if not any(_SECTION in name and setting.value is not None for name, setting in given.items()):
+            return None
         raise not_known(system, "ClippedPGLossFn, the loss of its trainer, was not found")
     steps = steps_in(source, builds[0], _CORRECTED)
-    read = _with_kind(_with_refusal(system, steps), source)
+    corrects = given.get(_CORRECTION)
+    # With the correction no loss refuses anything of this, whatever its conditions are.
+    read = system if corrects is not None and corrects.value is True else _with_refusal(system, steps)
     where = steps[0].where if steps else source.at(builds[0].lineno)
     refuses = f"refuses {TRUNCATED} without the correction" if steps else f"does not refuse {TRUNCATED}"
-    return Beside(read, notes=(Note("assumes", f"the loss beside the launch was read: it {refuses} ({where})"),))
+    return Beside(
+        _with_kind(read, source),
+        notes=(Note("assumes", f"the loss beside the launch was read: it {refuses} ({where})"),),
+    )
 
 
 def _with_refusal(system: System, steps: list[Step]) -> System:
