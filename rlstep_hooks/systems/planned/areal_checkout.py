@@ -18,6 +18,7 @@ from rlstep_hooks.systems.planned.own_source import (
     checkout_of,
     defaults_in,
     not_known,
+    values_of,
     with_defaults,
     with_steps,
 )
@@ -42,6 +43,8 @@ _FIELDS = (
     Fields(_ARGUMENTS, ("RejectionSamplingConfig",), "actor.rejection_sampling."),
 )
 _MODE = "actor.behave_imp_weight_mode"
+_WITH_WEIGHTS = ("actor.use_decoupled_loss", "actor.recompute_logprob")
+"""Settings without which no loss of AReaL weighs a sample: both of its old log-probs are the sampler's then."""
 _CAPS = ("actor.behave_imp_weight_cap", "actor.behav_imp_weight_cap")
 
 
@@ -61,17 +64,18 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     checkout = checkout_of(system, "areal/api/cli_args.py", folder)
     if checkout is None:
         capped = {name: Default(UNKNOWN, "the launch") for name in (*_CAPS, _MODE) if name in given}
-        return Beside(_with_weights(system, capped)) if capped else None
+        return Beside(_with_weights(system, capped, given)) if capped else None
     found = defaults_in(checkout, _FIELDS)
     if "actor.ppo_n_minibatches" not in found:
         raise not_known(system, f"PPOActorConfig has no ppo_n_minibatches ({checkout.package.name}/{_ARGUMENTS})")
-    read, notes = with_defaults(_with_weights(system, found), found, given)
-    return Beside(read, notes=notes)
+    read, notes = with_defaults(system, found, given)
+    return Beside(_with_weights(read, found, given), notes=notes)
 
 
-def _with_weights(system: System, found: Mapping[str, Default]) -> System:
+def _with_weights(system: System, found: Mapping[str, Default], given: Mapping[str, Setting]) -> System:
     """AReaL with the weights that the loss of the checkout has to the sampler."""
-    if "actor.rejection_sampling" in found:
+    values = values_of(system, given)
+    if "actor.rejection_sampling" in found or not any(values.get(name) for name in _WITH_WEIGHTS):
         return system
     cap = next((name for name in _CAPS if name in found), _CAPS[0] if _MODE in found else "")
     if not cap:
@@ -79,8 +83,7 @@ def _with_weights(system: System, found: Mapping[str, Default]) -> System:
     if floor := next((name for name in found if "imp_weight_floor" in name), ""):
         raise not_known(system, f"its importance weights have a bound below too ({floor}, {found[floor].where})")
     # Without a mode, the weight of a token above the cap is 0 (as "token_mask" says it later).
-    mode = text(found[_MODE].value if _MODE in found and found[_MODE].value is not UNKNOWN else "token_mask")
-    settings = {**system.settings, cap: number(None), _MODE: mode}
+    settings = {**system.settings, cap: number(_plain(found, cap)), _MODE: text(_plain(found, _MODE) or "token_mask")}
     weighed = (
         f"'decoupled loss, ' + {_MODE} + (' without a bound' if {cap} is None else ' at ' + quoted(decimal({cap})))"
     )
@@ -91,3 +94,9 @@ def _with_weights(system: System, found: Mapping[str, Default]) -> System:
         correction="'' if not actor.use_decoupled_loss and not actor.recompute_logprob "
         f"else 'none' if not weighs else {weighed}",
     )
+
+
+def _plain(found: Mapping[str, Default], name: str) -> object:
+    """A default that the source writes out; None where it does not, or has no such setting."""
+    value = found[name].value if name in found else None
+    return None if value is UNKNOWN else value

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
 
+_RATIO = "actor_rollout_ref.rollout.rollout_filter_ratio"
 _FILTERS = re.compile(r"= _filter_rollout\(batch\)")
 _WITHOUT_CRITIC = re.compile(r"self\.use_critic = False")
 _MEMBER = re.compile(r"^[ \t]+(\w+) = [\"'](\w+)[\"']", re.MULTILINE)
@@ -67,12 +68,15 @@ def _with_filter(system: System, source: Source, given: Mapping[str, Setting]) -
     fits = source.methods("fit", of="RayAgentTrainer")
     if not fits:
         raise not_known(system, f"RayAgentTrainer has no method fit ({source.shown})")
+    values = values_of(system, given)
+    if values.get(_RATIO) == 1:
+        return system, ()  # nothing is left out, whoever asks for it
     steps = steps_in(source, fits[0], _FILTERS)
     if len(steps) > 1:
         raise not_known(system, f"a rollout is filtered in {len(steps)} places ({steps[1].where})")
     if not steps and "rollout_filter" in source.text:
         raise not_known(system, f"it filters rollouts in another way ({source.shown})")
-    holds = steps[0].holds(values_of(system, given)) if steps else False
+    holds = steps[0].holds(values) if steps else False
     if holds is UNKNOWN:
         raise not_known(system, f"groups are left out only if {steps[0].condition} ({steps[0].where})")
     if holds:

@@ -105,3 +105,8 @@ def test_a_cap_of_an_older_areal_says_which_it_is_without_a_checkout() -> None:
 def test_what_is_not_known_of_an_areal_is_asked_about(tmp_path: Path, changed: dict[str, str], says: str) -> None:
     with pytest.raises(LaunchError, match=f"{says}.*--version 4aef98d"):
         in_areal(tmp_path, **changed)
+
+
+def test_weights_of_an_areal_do_not_matter_where_no_loss_has_any(tmp_path: Path) -> None:
+    plan = in_areal(tmp_path, weights="x: int = 1", more="actor.use_decoupled_loss=false")
+    assert schedule_of(plan).correction == "the ratio, taken to the engine's log-probs"

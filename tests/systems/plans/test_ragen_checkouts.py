@@ -92,6 +92,11 @@ def test_a_filter_of_ragen_that_is_not_known_is_asked_about(tmp_path: Path, filt
         in_ragen(tmp_path, filters=filters)
 
 
+def test_a_filter_of_ragen_that_leaves_nothing_out_is_not_asked_about(tmp_path: Path) -> None:
+    more = "actor_rollout_ref.rollout.rollout_filter_ratio=1"
+    assert schedule_of(in_ragen(tmp_path, filters="batch = mine(batch)", more=more)).updates_per_rollout == 4
+
+
 @pytest.mark.parametrize(("name", "known"), [("grpo_own", True), ("with_critic", False), ("remax", False)])
 def test_ragen_has_the_estimators_of_the_verl_that_it_brings_along(tmp_path: Path, name: str, known: bool) -> None:
     more = f"algorithm.adv_estimator={name}"
