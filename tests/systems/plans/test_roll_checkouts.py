@@ -120,6 +120,10 @@ def test_where_roll_takes_old_log_probs_from_is_read(tmp_path: Path, old: str, s
     assert schedule_of(in_roll(tmp_path, old=old)).old_logprob_source == source
 
 
+def test_the_pipeline_says_what_it_samples_and_not_the_name_of_the_program(tmp_path: Path) -> None:
+    assert schedule_of(in_roll(tmp_path, name="start_agentic_pipeline.py")).samples_per_prompt == 8
+
+
 @pytest.mark.parametrize("program", [PROGRAM, BY_NAME])
 def test_a_program_may_name_its_pipeline_in_a_text(tmp_path: Path, program: str) -> None:
     plan = in_roll(tmp_path, program=program)
@@ -134,6 +138,10 @@ def test_a_program_may_name_its_pipeline_in_a_text(tmp_path: Path, program: str)
         ({"config": "pipeline_cls: mine.OtherPipeline\n"}, r"the pipeline mine\.OtherPipeline is not in it"),
         ({"pipeline": "class OwnPipeline(RLVRPipeline):\n    x = 1\n"}, "OwnPipeline has no run of its own"),
         ({"pipeline": BY_EPOCHS.replace("drop_last=True", "x=1")}, "its run goes over range"),
+        (
+            {"pipeline": BY_EPOCHS + "            if enough:\n                break\n"},
+            "break within a rollout, if enough",
+        ),
         ({"old": "pass"}, "where its old log-probs come from was not found"),
         ({"old": IF_ASKED.replace("enable_old_logprobs_recompute", "mine")}, "old log-probs are computed if"),
         (

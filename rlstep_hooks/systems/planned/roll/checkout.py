@@ -81,16 +81,18 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     runs = _runs(source, name)
     if not runs or not builds:
         raise not_known(system, f"{name} has no run of its own ({source.shown})")
-    defaults = defaults_in(checkout, (_BASE, _AGENTIC if "/agentic/" in source.shown else _RLVR))
-    read, notes = with_defaults(system, defaults, given)
-    read, loop, ends = _with_length(read, source, runs, builds[0])
-    run = next(each for each in runs if loop in ast.walk(each))
+    agentic = "/agentic/" in source.shown
+    defaults = defaults_in(checkout, (_BASE, _AGENTIC if agentic else _RLVR))
+    read, notes = with_defaults(with_steps(system, agentic=str(agentic)), defaults, given)
+    read, loops, ends = _with_length(read, source, runs, builds[0])
+    run = next(each for each in runs if loops[0] in ast.walk(each))
     known = {name: default.value for name, default in defaults.items()}
-    _ask_about_exits(system, exits_of(source, run, loop), {**known, **values_of(system, given)})
+    for loop in loops:
+        _ask_about_exits(system, exits_of(source, run, loop), {**known, **values_of(system, given)})
     read = _with_old_log_probs(read, source, run)
     # The pipeline was read, whatever the program is called.
     read = msgspec.structs.replace(read, functions={**read.functions, "other_pipeline": lambda launch: ""})
-    text = f"{name} beside the launch was read: {ends} ({source.at(loop.lineno)})"
+    text = f"{name} beside the launch was read: {ends} ({source.at(loops[0].lineno)})"
     return Beside(read, notes=(Note("assumes", text), *notes))
 
 
@@ -144,13 +146,15 @@ def _pipelines(program: Path) -> set[str]:
     return {path for path in found if _PATH.fullmatch(path) or path.startswith(f"{program.stem}.")}
 
 
-def _with_length(system: System, source: Source, runs: list[Function], build: Function) -> tuple[System, ast.For, str]:
-    """ROLL with the length of the pipeline's run, the loop over its rollouts, and what ends it."""
+def _with_length(
+    system: System, source: Source, runs: list[Function], build: Function
+) -> tuple[System, tuple[ast.For, ...], str]:
+    """ROLL with the length of the pipeline's run, the loops that its rollouts are in, and what ends it."""
     loops = {ast.unparse(node.iter): node for run in runs for node in ast.walk(run) if isinstance(node, ast.For)}
     sets = steps_in(source, build, _SETS)
     by_steps = [loop for over, loop in loops.items() if _STEPS.fullmatch(over)]
     if by_steps and len(steps_in(source, build, _OF_STEPS)) == len(sets):
-        return system, by_steps[0], "it goes on for max_steps rollouts"
+        return system, (by_steps[0],), "it goes on for max_steps rollouts"
     outer = [loop for over, loop in loops.items() if _EPOCHS.fullmatch(over)]
     by_rows = [loop for loop in (outer[0].body if outer else ()) if isinstance(loop, ast.For)]
     if (
@@ -163,7 +167,7 @@ def _with_length(system: System, source: Source, runs: list[Function], build: Fu
         over = " and over ".join(list(loops)[:3]) or "nothing that is known"
         raise not_known(system, f"its run goes over {over} ({source.at(runs[0].lineno)})")
     ends = "it goes over the rows num_train_epochs times, whatever max_steps says"
-    return _by_epochs(system, source.at(outer[0].lineno)), by_rows[0], ends
+    return _by_epochs(system, source.at(outer[0].lineno)), (outer[0], by_rows[0]), ends
 
 
 def _by_epochs(system: System, where: str) -> System:
