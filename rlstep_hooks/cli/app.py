@@ -15,9 +15,7 @@ from rlstep_hooks.cli.options import VERBS, add_verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_DESCRIPTION = (
-    "A referee for RL post-training. Exit status: 0 pass, 1 findings, 2 the tool could not do it."
-)
+_DESCRIPTION = "A referee for RL post-training. Exit status: 0 pass, 1 findings, 2 the tool could not do it."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
