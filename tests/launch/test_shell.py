@@ -84,6 +84,21 @@ SAME_AS_BASH = [
     "(X=1; cd /)\ns ${X:-gone}",
     "X=1 ; s $X $EMPTY end",
     "for i in {1..3} {9..5..2}; do X+=$i; done\ns $X {2..4}",
+    "f() { local -n out=$1; out=(a 'b c'); out+=(d); }\nA=()\nf A\ns \"${A[@]}\"",
+    "f() { declare -n out=\"$1\"; out=$((out + 1)); unset 'x'; }\nN=3; out=kept\nf N\ns $N $out",
+    "g() { local -n o=$2; o=($1); }\nf() { local -n o=$1; local -a m=(); g x m; o=(y); o+=(${m[@]}); }\nf A\ns ${A[@]} ${m[@]} end",
+    "typeset -n R=X\nX=5\nR+=6\ns $R ${X} ${!R}",
+    "N=3; M=4\nf() { local N=9 M; M=5; K=$N$M; }\nf\ns $N $M $K",
+    "N=3\nf() { local N=${N}1; local -a L; L+=($N); declare -g G=$N; s_N=${L[0]}; }\nf\ns $N $G $s_N ${L[@]} end",
+    "f() { local N=2; g; }\ng() { N=7; K=$N; }\nN=1\nf\ns $N $K",
+    "A=(a b c)\nA[1]=x\nA[${#A[@]}]='y z'\nA[0]+=q\ns \"${A[1]}\" \"${A[3]}\"",
+    "mapfile -t A <<EOF\na b\nc\nEOF\nreadarray -t B <<< 'd e'\ns \"${A[@]}\" \"${B[@]}\"",
+    "N=X; U=Y; X=5\ns ${!N:-1} ${!U:-3} \"${!U-4}\" ${!N:+set} ${!U:+set} end",
+    "A=(a 'b c'); N='A[@]'; M=A\ns \"${!N}\" ${!M}",
+    "f() { if [ -d / ]; then N=1; return; fi; N=2; exit 1; }\nf\ns $N",
+    "f() { if [ -d /nowhere ]; then N=1; exit 1; else return 0; fi; N=2; }\nN=3\nf\ns $N",
+    "if [ -d /nowhere ]; then N=1; exit 1; fi\ns ${N:-2}",
+    "f() { return; N=1; }\nif [ -d / ]; then f; M=2; else M=2; fi\ns ${N:-unset} $M",
     "let X=2*3 Y=X+1\nlet \"Z = (X + Y) % 5\"\ns $X $Y $Z",
 ]  # fmt: skip
 
@@ -229,6 +244,53 @@ def test_a_guard_is_not_the_end_of_the_script() -> None:
         assert words(f"{guard}\npython train.py --n $X", X="4")[-1] == "4"
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["${!HOLDER:-}", "${!HOLDER}", "$OTHER", "${OTHER:-}", "${HOLDER:?Set HOLDER}"],
+)
+def test_a_guard_of_a_value_taken_from_another_variable_is_not_the_end(value: str) -> None:
+    script = f'''
+HOLDER=${{HOLDER:?Set HOLDER}}
+URL={value}
+if [ -z "$URL" ]; then echo "Set OTHER or $HOLDER."; exit 1; fi
+train --url "$URL"'''
+    assert words(script)[:2] == ["train", "--url"]
+
+
+def test_a_variable_named_by_another_is_asked_for_by_its_own_name() -> None:
+    assert unknown_names("HOLDER=URL\ntrain --url ${!HOLDER}") == ["URL"]
+    assert unknown_names("train --url ${!HOLDER}") == ["HOLDER"]
+    assert words("HOLDER=URL\ntrain --url ${!HOLDER}", URL="http") == ["train", "--url", "http"]
+
+
+def test_a_reference_that_only_the_run_knows_is_refused() -> None:
+    script = "f() { local -n out=$1; out=(--steps 5); }\nA=()\nf $(pick-one)\ntrain ${A[@]}"
+    with pytest.raises(LaunchError, match="out stands for another variable, and which one is known only when it runs"):
+        read_text(script, "run.sh")
+
+
+def test_a_function_that_is_not_called_refers_to_nothing() -> None:
+    assert words("f() { local -n out=$1; out=(--steps 5); }\nA=(--n 1)\ntrain ${A[@]}") == ["train", "--n", "1"]
+
+
+def test_an_element_that_only_the_run_knows_is_an_unknown_word() -> None:
+    assert unknown_names("A=(--n 1)\nA[$(pick)]=--steps\ntrain ${A[@]}") == ["A"]
+
+
+def test_lines_of_a_command_are_missing() -> None:
+    (command,) = read_text("A=()\nmapfile -t A < <(print-args)\ntrain ${A[@]} --n 1", "run.sh")[-1:]
+    assert [token.text for token in command.arguments] == ["--n", "1"]
+    assert [(missing.name, missing.why) for missing in command.missing] == [
+        ("A", "A is the output of a command that the script runs")
+    ]
+
+
+def test_what_a_function_sets_before_a_return_that_only_the_run_knows_may_hold() -> None:
+    script = "f() { N=1; if [ -f there ]; then return; fi; N=2; }\nf\ntrain --n $N --m 3"
+    (unknown,) = (one for token in read_text(script, "run.sh")[-1].arguments for one in token.unknown)
+    assert unknown.why == "N is 1 or 2, depending on a condition in the script"
+
+
 def test_an_end_that_no_variable_decides_is_one() -> None:
     assert [c.program.name for c in read_text("python a.py\nif [ 1 = 1 ]; then exit 1; fi\npython b.py", "run.sh")] == [
         "a.py"
@@ -324,6 +386,15 @@ def test_a_sourced_file_knows_itself_and_the_script(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("source $(dirname $0)/common.env\npython train.py $NAME $HERE $C\n")
     assert [token.text for token in read_script(script)[-1].arguments] == ["run", "common.env", "examples/run.yaml"]
+
+
+def test_a_function_of_a_sourced_file_assigns_and_is_shown_where_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "common.sh").write_text('build() {\n  : "${N:=128}"\n  A+=(--n $N --m $M)\n}\n')
+    (tmp_path / "run.sh").write_text("# A comment so that places differ.\nsource common.sh\nbuild\ntrain ${A[@]}\n")
+    command = read_script(tmp_path / "run.sh")[-1]
+    assert [token.text for token in command.arguments[:2]] == ["--n", "128"]
+    (unknown,) = command.arguments[3].unknown
+    assert str(unknown.place).startswith(f"{tmp_path / 'common.sh'}:3")
 
 
 def test_what_bash_reads_as_another_command_is_pointed_at() -> None:

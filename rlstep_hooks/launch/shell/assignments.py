@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.shell.scope import Text
+from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
-from rlstep_hooks.launch.shell.walk import EndedError
+from rlstep_hooks.launch.shell.walk import EndedError, Function
 from rlstep_hooks.launch.shell.words import arithmetic, fields_of, heredoc, joined
+from rlstep_hooks.launch.text import LaunchError, UnknownText
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.shell.walk import Walk
 
 
+_DECLARES = ("declare", "local", "typeset")
+"""What makes a variable of a function within it; `export` and `readonly` do not."""
+
+
 def follow_assignment(walk: Walk, node: Node, depth: int) -> None:
     """`NAME=VALUE` and `NAME+=VALUE`, also for whole arrays."""
     name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
-    if name_node is None or name_node.type != "variable_name":
-        return  # single elements of arrays are not followed
+    if name_node is None:
+        return
+    if name_node.type == "subscript":
+        _assign_element(walk, node, name_node, value_node)
+        return
     name = source_of(name_node)
     value: Variable
     if value_node is None:
@@ -37,28 +45,84 @@ def follow_assignment(walk: Walk, node: Node, depth: int) -> None:
         walk.scope.assign(name, value, walk.scope.place(node))
 
 
+def _assign_element(walk: Walk, node: Node, element: Node, value_node: Node | None) -> None:
+    """`NAME[INDEX]=VALUE` in an array that the script lists; the elements of other arrays are asked for where they are used."""
+    array_node, index_node = element.child_by_field_name("name"), element.child_by_field_name("index")
+    name = source_of(array_node)
+    before = walk.scope.named(name)
+    if not isinstance(before, tuple) or index_node is None or index_node.type == "word":
+        return
+    index = joined(index_node, walk.scope)
+    place = walk.scope.place(node)
+    appends = any(child.type == "+=" for child in node.children)
+    if index.unknown or appends or not index.text.isdigit() or int(index.text) > len(before):
+        why = f"{name} is changed by {source_of(node)}, which is not evaluated"
+        walk.scope.assign(name, (*before, Text(source_of(node), (UnknownText(name, why, place),))), place)
+        return
+    value = joined(value_node, walk.scope) if value_node is not None else Text("")
+    walk.scope.assign(name, (*before[: int(index.text)], value, *before[int(index.text) + 1 :]), place)
+
+
 def follow_declaration(walk: Walk, node: Node, depth: int) -> None:
     """`export`, `declare`, `local` and `readonly`."""
-    options = [source_of(child) for child in node.named_children if child.type == "word"]
-    exports = source_of(node.children[0]) == "export" or any("x" in option for option in options)
+    keyword = source_of(node.children[0])
+    options = "".join(source_of(child) for child in node.named_children if child.type == "word")
+    if "n" in options and keyword in _DECLARES:
+        _refer(walk, node)
+        return
+    exports = keyword == "export" or "x" in options
+    of_function = bool(walk.scope.locals) and keyword in _DECLARES and "g" not in options
     for child in node.named_children:
+        name = source_of(child.child_by_field_name("name") or child)
+        if of_function and child.type in ("variable_assignment", "variable_name"):
+            _begin_local(walk, child, name, array="a" in options)
         if child.type == "variable_assignment":
             follow_assignment(walk, child, depth)
         if exports and child.type in ("variable_assignment", "variable_name"):
-            walk.scope.exported.add(source_of(child.child_by_field_name("name") or child))
+            walk.scope.exported.add(name)
+
+
+def _begin_local(walk: Walk, child: Node, name: str, *, array: bool) -> None:
+    """Make a variable one of the function's own; what is assigned to it still sees the one outside (`local N=${N:-1}`)."""
+    before = walk.scope.variables.get(name)
+    walk.scope.make_local(name, array=array)
+    if child.type == "variable_assignment" and before is not None:
+        walk.scope.variables[name] = before
+
+
+def _refer(walk: Walk, node: Node) -> None:
+    """`declare -n NAME=OTHER`: what is done to NAME is done to OTHER.
+
+    Raises:
+        LaunchError: Only the run can tell which variable is meant, so that any may change.
+    """
+    for child in node.named_children:
+        name_node, value_node = child.child_by_field_name("name"), child.child_by_field_name("value")
+        if child.type != "variable_assignment" or value_node is None:
+            continue
+        other = joined(value_node, walk.scope)
+        if not other.unknown:
+            walk.scope.references[source_of(name_node)] = other.text
+        elif not all(unknown.why.endswith(NOT_SET) for unknown in other.unknown):  # bash refuses an empty name
+            raise LaunchError(
+                f"{source_of(name_node)} stands for another variable, and which one is known only when it runs:"
+                f" {other.unknown[0].why}",
+                walk.scope.place(child),
+            )
 
 
 def follow_unset(walk: Walk, node: Node, depth: int) -> None:
     """`unset NAME`."""
     for child in node.named_children:
-        walk.scope.variables.pop(source_of(child), None)
+        walk.scope.variables.pop(walk.scope.meant(source_of(child)), None)
 
 
 def follow_function(walk: Walk, node: Node, depth: int) -> None:
     """Remember the body of a function; it is followed where it is called."""
     body = node.child_by_field_name("body")
     if body is not None:
-        walk.functions[source_of(node.child_by_field_name("name"))] = body
+        name = source_of(node.child_by_field_name("name"))
+        walk.functions[name] = Function(body, walk.scope.source, walk.scope.file)
 
 
 def follow_arithmetic(walk: Walk, node: Node, depth: int) -> None:

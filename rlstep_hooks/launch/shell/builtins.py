@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os.path
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.shell.scope import Text, split
 from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
+from rlstep_hooks.launch.shell.words import OUTPUT
 from rlstep_hooks.launch.text import UnknownText
 
 if TYPE_CHECKING:
@@ -32,14 +32,12 @@ def _set(walk: Walk, tokens: list[Token], depth: int) -> None:
 
 def _exit(walk: Walk, tokens: list[Token], depth: int) -> None:
     walk.may_break = True
-    if not walk.conditional:
-        raise EndedError
+    raise EndedError
 
 
 def _return(walk: Walk, tokens: list[Token], depth: int) -> None:
     walk.may_break = True
-    if not walk.conditional:
-        raise ReturnedError
+    raise ReturnedError
 
 
 def _break(walk: Walk, tokens: list[Token], depth: int) -> None:
@@ -80,6 +78,17 @@ def _read(walk: Walk, tokens: list[Token], depth: int) -> None:
     walk.scope.assign(names[0], split(value) if array else value, place)
 
 
+def _mapfile(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """`mapfile NAME`: the lines of a here-document as an array; else they are unknown, as those of `NAME=($(...))`."""
+    named = tokens[-1].text if len(tokens) > 1 and tokens[-1].text.isidentifier() else "MAPFILE"
+    place = tokens[0].place
+    if walk.stdin is None or walk.stdin.unknown:
+        why = f"{named} is {OUTPUT} a command that the script runs"
+        walk.scope.assign(named, (Text(f"${named}", (UnknownText(named, why, place),)),), place)
+    else:
+        walk.scope.assign(named, tuple(Text(line) for line in walk.stdin.text.splitlines()), place)
+
+
 def _let(walk: Walk, tokens: list[Token], depth: int) -> None:
     """`let EXPRESSION`: as in `((...))`."""
     for token in tokens[1:]:
@@ -104,8 +113,7 @@ def _sourced(walk: Walk, tokens: list[Token], depth: int) -> None:
         return
     source, walk.scope.source = walk.scope.source, str(path)
     file, walk.scope.file = walk.scope.file, str(path)
-    with suppress(ReturnedError):
-        walk.run_children(walk.parsed(contents(path)), depth + 1)
+    walk.until_return(lambda: walk.run_children(walk.parsed(contents(path)), depth + 1))
     walk.scope.source, walk.scope.file = source, file
 
 
@@ -120,6 +128,8 @@ BUILTINS: dict[str, Callable[[Walk, list[Token], int], None]] = {
     "continue": _continue,
     "cd": _cd,
     "read": _read,
+    "mapfile": _mapfile,
+    "readarray": _mapfile,
     "let": _let,
     "eval": _eval,
 }

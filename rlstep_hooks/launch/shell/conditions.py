@@ -43,6 +43,8 @@ def test(node: Node, scope: Scope) -> bool | None:
             return None
         # After `X=${X:-}` or `X=""` the user may still set the variable, as without an assignment.
         scope.unset += [name for name in _names_in(node) if scope.named(name) in (None, _EMPTY)]
+        # After `X=$Y` and `X=${!Y:-}` the one to set is Y.
+        scope.unset += [unknown.name for unknown in value.unknown]
         empty = not value.text or bool(value.unknown)
         return empty is (operator == "-z")
     if node.type == "binary_expression":

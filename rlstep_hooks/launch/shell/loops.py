@@ -79,8 +79,7 @@ def _endless(walk: Walk, node: Node) -> None:
     """
     if not walk.commands:
         raise LaunchError("this loop does not end", walk.scope.place(node))
-    if not walk.conditional:
-        raise EndedError
+    raise EndedError
 
 
 def _round(walk: Walk, body: Node, depth: int) -> bool:

@@ -62,6 +62,10 @@ class Scope:
         """Variables that the script's commands get in their environment."""
         self.folder: str | None = os.getcwd()
         """Where the script is at this point; None if that depends on the machine."""
+        self.references: dict[str, str] = {}
+        """Names that stand for another variable (`declare -n NAME=OTHER`), and that variable's name."""
+        self.locals: list[dict[str, Variable | None]] = []
+        """For each function that is being followed, what its own variables were before it; None for what was not set."""
         self.assigning: set[tuple[str, int]] = set()
         """Places at which `${NAME:=word}` stands: source and byte."""
         self.placeholders: dict[tuple[str, int], str] = {}
@@ -82,8 +86,43 @@ class Scope:
             return Text(self.given[name])
         return Text(placeholder, (UnknownText(name, f"{placeholder} is a placeholder", self.place(node)),))
 
+    def meant(self, name: str) -> str:
+        """The variable that a name stands for: itself, or the one that it refers to."""
+        passed: set[str] = set()
+        while name in self.references and name not in passed:
+            passed.add(name)
+            name = self.references[name]
+        return name
+
+    def make_local(self, name: str, *, array: bool) -> None:
+        """Begin a variable of the function that is being followed: it is empty, and what it was comes back behind the function."""
+        self.locals[-1].setdefault(name, self.variables.get(name))
+        if array:
+            self.variables[name] = ()
+        elif name not in self.given:
+            self.variables.pop(name, None)
+
+    def enter_function(self) -> dict[str, str]:
+        """Begin to follow a function.
+
+        Returns:
+            The references outside it, for `leave_function`.
+        """
+        self.locals.append({})
+        return dict(self.references)
+
+    def leave_function(self, references: dict[str, str]) -> None:
+        """Forget what the function that was followed declared for itself."""
+        self.references = references
+        for name, value in self.locals.pop().items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+
     def assign(self, name: str, value: Variable, place: Place) -> None:
         """Set a variable. If the value is unknown, the user's value for the variable is used."""
+        name = self.meant(name)
         if not isinstance(value, tuple) and value.unknown:
             if name in self.given:
                 value = Text(self.given[name])
@@ -93,6 +132,7 @@ class Scope:
 
     def append(self, name: str, value: Variable, place: Place) -> None:
         """`NAME+=value`: extend an array or a string."""
+        name = self.meant(name)
         before = self.variables.get(name, () if isinstance(value, tuple) else Text(""))
         if isinstance(value, tuple):
             value = (*(before if isinstance(before, tuple) else (before,)), *value)
@@ -117,6 +157,7 @@ class Scope:
 
     def named(self, name: str) -> Variable | None:
         """The value of a variable or parameter; None if nothing sets it."""
+        name = self.meant(name)
         if name in ("@", "*"):
             return tuple(self.positional)
         if name == "#":

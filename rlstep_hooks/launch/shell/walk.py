@@ -6,6 +6,7 @@ How a kind of statement is followed is not decided here: `script.py` says which 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.shell.scope import Variable
     from rlstep_hooks.launch.text import Token, UnknownText
 
     Follow = Callable[["Walk", Node, int], None]
@@ -37,11 +39,11 @@ _PASSING = frozenset({"command", "redirected_statement", "pipeline"})
 
 
 class EndedError(Exception):
-    """`exit` outside all conditions."""
+    """`exit`: the nearest branch that only the run decides on ends here, or the whole script."""
 
 
 class ReturnedError(Exception):
-    """`return` outside all conditions."""
+    """`return`: the nearest branch that only the run decides on ends here, or the function."""
 
 
 class BrokenError(Exception):
@@ -50,6 +52,15 @@ class BrokenError(Exception):
 
 class ContinuedError(Exception):
     """`continue` outside all conditions."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the script, and where it is written."""
+
+    body: Node
+    source: str
+    file: str
 
 
 class Walk:
@@ -71,12 +82,14 @@ class Walk:
         self._statements = 0
         self.conditional = 0
         """Number of undecided branches around the current statement."""
+        self._returned: list[tuple[dict[str, Variable], tuple[UnknownText, ...]]] = []
+        """The variables at each place where the function that is followed may return, and what that depends on."""
         self.may_break = False
         """Whether the innermost loop may end at a `break` that a condition decides on."""
         self.command_lines: set[int] = set()
         self.last_line = 0
         """Where the last command ends; 0 if what follows cannot belong to it."""
-        self.functions: dict[str, Node] = {}
+        self.functions: dict[str, Function] = {}
         self.called: set[str] = set()
         self.stdin: Text | None = None
         self.written: dict[str, str] = {}
@@ -101,9 +114,10 @@ class Walk:
             self.scope.variables.setdefault(name, Text(value))
         root = self.parsed(text.encode())
         self.run(root)
-        for name, body in list(self.functions.items()):
+        for name, function in list(self.functions.items()):
             if name not in self.called:  # something else calls it: `parallel`, `trap`, a script of its own
-                self.either([partial(self.call, body, [], 1)])
+                with suppress(EndedError):
+                    self.either([partial(self.call, function, [], 1)])
         if root.has_error:
             self._check(root)
 
@@ -176,25 +190,56 @@ class Walk:
         before = dict(self.scope.variables)
         positional, folder = list(self.scope.positional), self.scope.folder
         outcomes = []
+        left: EndedError | ReturnedError | None = None
         self.conditional += 1
         for branch in branches:
             self.scope.variables, self.scope.positional = dict(before), list(positional)
             self.scope.folder = folder
-            branch()
-            outcomes.append(self.scope.variables)
+            try:
+                branch()
+                outcomes.append(self.scope.variables)
+            except ReturnedError as error:
+                left = error
+                self._returned.append((self.scope.variables, on))
+            except EndedError as error:
+                left = left or error
         self.conditional -= 1
         self.scope.positional = positional
+        if left is not None and not outcomes:
+            raise EndedError  # those that returned are kept already
         self.scope.merge(outcomes, on)
 
-    def call(self, body: Node, arguments: list[Token], depth: int) -> None:
+    def call(self, function: Function, arguments: list[Token], depth: int) -> None:
         """Follow a call of a function."""
-        positional = self.scope.positional
+        positional, source, file = self.scope.positional, self.scope.source, self.scope.file
+        self.scope.source, self.scope.file = function.source, function.file
         self.scope.positional = [Text(token.text, token.unknown) for token in arguments]
-        conditional, self.conditional = self.conditional, 0 if not self.conditional else self.conditional
-        with suppress(ReturnedError):
-            self.run(body, depth + 1)
-        self.conditional = conditional
-        self.scope.positional = positional
+        references = self.scope.enter_function()
+        try:
+            self.until_return(lambda: self.run(function.body, depth + 1))
+        finally:
+            self.scope.leave_function(references)
+            self.scope.positional, self.scope.source, self.scope.file = positional, source, file
+
+    def until_return(self, follow: Callable[[], None]) -> None:
+        """Follow a function's body, or a file that is sourced, to its end or its `return`.
+
+        Where only the run can tell whether it returns early, what it sets until then and what it sets later may both hold.
+
+        Raises:
+            EndedError: It ends the script, and returns nowhere before that.
+        """
+        outer, self._returned = self._returned, []
+        try:
+            with suppress(ReturnedError):
+                follow()
+            self._returned.append((self.scope.variables, ()))
+        except EndedError:
+            if not self._returned:
+                raise
+        finally:
+            returned, self._returned = self._returned, outer
+        self.scope.merge([variables for variables, _ in returned], returned[0][1])
 
     def found(self, token: Token) -> Path | None:
         """The file of this name, if it is here and not too large."""

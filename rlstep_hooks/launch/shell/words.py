@@ -178,10 +178,8 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
                 Text(str(len(value.text))) if value is not None and not value.unknown else _unresolved(node, scope)
             )
         return _Piece(Text(str(len(value))))
-    if parts[0].type == "!" and len(parts) == 2:  # ${!NAME}
-        named = scope.value_of(parts[1])
-        value = scope.named(named.text) if isinstance(named, Text) and not named.unknown else None
-        return _Piece(value if isinstance(value, Text) else _unresolved(node, scope), split=not quoted)
+    if parts[0].type == "!" and len(parts) > 1:
+        return _indirect(node, scope, parts[1:], quoted=quoted, double=double)
     value = scope.value_of(parts[0])
     operator = parts[1].type if len(parts) > 1 else ""
     if operator:
@@ -208,6 +206,30 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     if value.words is not None and not quoted:
         return _Piece(Text(""), fields=value.words)
     return _Piece(value, split=not quoted)
+
+
+def _indirect(node: Node, scope: Scope, parts: list[Node], *, quoted: bool, double: bool) -> _Piece:
+    """`${!NAME}`: the variable whose name NAME holds, also with `:-word` and its variants, and `NAME[@]` for all of an array."""
+    holder = source_of(parts[0])
+    if holder in scope.references:
+        return _Piece(Text(scope.meant(holder)))
+    name = scope.value_of(parts[0])
+    if name is None or name == Text(""):
+        return _Piece(Text(source_of(node), (scope.not_set(holder, node),)))
+    if isinstance(name, tuple):
+        return _Piece(_unresolved(node, scope), split=not quoted)
+    if name.unknown:
+        return _Piece(Text(source_of(node), name.unknown))
+    value = scope.named(name.text.removesuffix("[@]"))
+    if len(parts) > 1:
+        return _operated(node, scope, value, parts[1].type, parts[2:], quoted=quoted, double=double)
+    if value is None:
+        return _Piece(Text(source_of(node), (scope.not_set(name.text, node),)))
+    if not isinstance(value, tuple):
+        return _Piece(value, split=not quoted)
+    if name.text.endswith("[@]"):
+        return _Piece(Text(""), fields=value)
+    return _Piece(value[0] if value else Text(""), split=not quoted)
 
 
 def _operated(
