@@ -31,6 +31,8 @@ _PROGRAMS = {
     "skyrl_train.entrypoints.main_base": "skyrl_train/trainer.py",
     "skyrl.train.entrypoints.main_base": "skyrl/train/trainer.py",
 }
+_SIZES = re.compile(r"mini_?batch|batch_size|epochs|updates")
+"""The names of settings that say how much is trained at once, and how often."""
 _LIMIT = "trainer.max_training_steps"
 _REMEDY = "--version a956457 plans it as SkyRL of that commit"
 
@@ -58,6 +60,11 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     unknown = list(map(str, reader.unknown))
     if _LIMIT in given and _LIMIT not in source.text:
         unknown.append(f"nothing reads {_LIMIT} ({source.shown})")
+    unknown += [
+        f"it reads {name}, a setting of its own that may change the updates ({source.shown})"
+        for name in given
+        if name not in system.settings and _SIZES.search(last := name.rpartition(".")[2]) and last in source.text
+    ]
     if unknown:
         raise LaunchError(
             f"the trainer of {os.path.relpath(checkout.package, checkout.root)} beside the launch is none that is known: "

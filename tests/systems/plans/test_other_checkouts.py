@@ -82,6 +82,17 @@ def test_a_limit_that_the_trainer_beside_the_launch_does_not_read_is_asked_about
         )
 
 
+def test_a_setting_of_its_own_that_the_trainer_may_size_updates_by_is_asked_about(tmp_path: Path) -> None:
+    own = "trainer.algorithm.own.policy_mini_batch_updates"
+    with pytest.raises(LaunchError, match=rf"it reads {own}, a setting of its own that may change the updates"):
+        in_skyrl(tmp_path, before="updates = own.policy_mini_batch_updates", more=f"{own}=1")
+
+
+def test_a_setting_that_the_trainer_does_not_read_changes_no_updates(tmp_path: Path) -> None:
+    plan = in_skyrl(tmp_path, more="trainer.algorithm.own.policy_mini_batch_updates=1")
+    assert plan.schedule is not None
+
+
 def test_a_commit_that_the_user_names_is_taken_at_his_word(tmp_path: Path) -> None:
     plan = in_skyrl(tmp_path, before="if stale:\n    continue", version="a956457")
     assert plan.schedule is not None
