@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlstep_hooks.launch.checkout import Checkout, Function, Source
+    from rlstep_hooks.systems.planned.easyr1_trainer import Method, Trainer
 
 _GROUP = "self.config.worker.rollout.n"
 _FULL = re.compile(rf"batch\[:(?:self\.config\.data\.)?rollout_batch_size \* {re.escape(_GROUP)}\]")
@@ -28,28 +29,27 @@ _ESTIMATOR = re.compile(r"^class AdvantageEstimator\(.*?\):\n(.*?)(?=^\S)", re.M
 _MEMBER = re.compile(r"^[ \t]+\w+ = [\"'](\w+)[\"']", re.MULTILINE)
 
 
-def read_batch(fit: Function, source: Source, checkout: Checkout) -> list[str]:
+def read_batch(fit: Method, trainer: Trainer, checkout: Checkout) -> list[str]:
     """What is not known of what is trained; empty where it is as in the releases.
 
     Args:
         fit: The trainer's loop.
-        source: The trainer's file.
+        trainer: The trainer.
         checkout: The package.
     """
     unknown: list[str] = []
-    maker = fit
-    if calls(fit, (_MAKES,)):
-        makes = source.methods(_MAKES, of="RayPPOTrainer")
-        if not makes:
-            return [f"self.{_MAKES} was not found ({source.shown})"]
-        maker = makes[-1]
-        unknown += _returned(maker, source)
-    unknown += _repeated(maker, source)
-    trains = calls(fit, _UPDATES)
-    loops = [node for node in ast.walk(fit) if isinstance(node, ast.For | ast.While) and calls(node, _UPDATES)]
+    maker: Method | None = fit
+    if calls(fit.function, (_MAKES,)):
+        maker = trainer.method(_MAKES)
+        if maker is None:
+            return [f"self.{_MAKES} was not found ({fit.source.shown})"]
+        unknown += _returned(maker.function, maker.source)
+    unknown += _repeated(maker.function, maker.source)
+    trains = calls(fit.function, _UPDATES)
+    loops = [node for node in ast.walk(fit.function) if isinstance(node, ast.For | ast.While) and calls(node, _UPDATES)]
     if trains != 1 or len(loops) > (2 if isinstance(loops[0], ast.For) else 1):
-        unknown.append(f"a rollout is not trained once ({source.at(fit.lineno)})")
-    unknown += _parts(fit, source)
+        unknown.append(f"a rollout is not trained once ({fit.source.at(fit.function.lineno)})")
+    unknown += _parts(fit.function, fit.source)
     return unknown + _minibatches(checkout)
 
 
@@ -67,7 +67,7 @@ def _returned(maker: Function, source: Source) -> Iterator[str]:
     """Whatever is given back is a whole rollout."""
     for node in ast.walk(maker):
         if isinstance(node, ast.Return) and (node.value is None or not _FULL.fullmatch(ast.unparse(node.value))):
-            said = ast.unparse(node.value)[:60] if node.value is not None else "nothing"
+            said = ast.unparse(node.value)[:120] if node.value is not None else "nothing"
             yield f"a rollout is `{said}` ({source.at(node.lineno)})"
 
 

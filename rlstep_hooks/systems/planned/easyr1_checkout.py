@@ -18,6 +18,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, count
 from rlstep_hooks.systems.planned.easyr1_batch import estimators, read_batch
+from rlstep_hooks.systems.planned.easyr1_trainer import trainer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,14 +64,14 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     checkout = nearest(folder, find_checkout("verl/trainer/main.py", [folder]), "EasyR1", _REMEDY)
     if checkout is None:
         return None
-    source = checkout.source("trainer/ray_trainer.py")
-    fits = source.methods("fit", of="RayPPOTrainer") if source is not None else []
-    if source is None or not fits:
+    trainer = trainer_of(command, checkout, _REMEDY)
+    fit = trainer.method("fit") if trainer is not None else None
+    if trainer is None or fit is None:
         shown = os.path.relpath(checkout.package, checkout.root)
         raise LaunchError(f"which trainer EasyR1 uses was not found in {shown} beside the launch", remedy=_REMEDY)
     unknown: list[str] = []
-    loop = _loop(fits[0], source, unknown)
-    unknown += read_batch(fits[0], source, checkout)
+    loop = _loop(fit.function, fit.source, unknown)
+    unknown += [*read_batch(fit, trainer, checkout), *trainer.unknown]
     workers = checkout.source("workers/fsdp_workers.py")
     lines = [line.strip() for line in workers.text.splitlines()] if workers is not None else []
     unknown += [
@@ -88,7 +89,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         raise LaunchError(
             f"the trainer of EasyR1 beside the launch is none that is known: {'; '.join(unknown[:3])}", remedy=_REMEDY
         )
-    where = source.at(fits[0].lineno)
+    where = fit.source.at(fit.function.lineno)
     ends = "one rollout before the last step" if loop.omits_last else "when its steps are done"
     text = f"the trainer beside the launch was read: trainer.{epochs} gives the steps, and it ends {ends} ({where})"
     read = _as_read(_with_estimators(system, estimators(checkout)), loop, epochs, int(default[1]), where)

@@ -12,6 +12,7 @@ from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.engine.launches import plan_launch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 EPOCHS = """
@@ -67,6 +68,8 @@ def planned(
     times: str = GROUP,
     made: str = WHOLE,
     more: str = "",
+    program: str = "main",
+    files: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of a launch in a checkout, for 1 000 rows: 15 rollouts of 64 prompts in each pass, 10 passes by default."""
     (folder / ".git").mkdir()
@@ -83,7 +86,9 @@ def planned(
     if actor is not None:
         (folder / "verl/workers/actor/dp_actor.py").write_text(actor)
     sizes = "data.rollout_batch_size=64 worker.actor.global_batch_size=64 worker.rollout.n=4"
-    (folder / "train.sh").write_text(f"python -m verl.trainer.main {sizes} {more}\n")
+    for name, source in (files or {}).items():
+        (folder / "verl/trainer" / name).write_text(source)
+    (folder / "train.sh").write_text(f"python -m verl.trainer.{program} {sizes} {more}\n")
     return plan_launch([str(folder / "train.sh")], Options(rows=1000))
 
 
@@ -205,3 +210,62 @@ def test_the_estimators_are_those_of_the_checkout(tmp_path: Path, name: str, acc
     assert (plan.schedule is not None) is accepted
     assert plan.shown is not None
     assert plan.shown.rollouts == 150
+
+
+PROGRAM = """
+from .data_loader import create_dataloader
+from .own_trainer import OwnTrainer
+
+class Runner:
+    def run(self, config):
+        # RayPPOTrainer(config) was here
+        train_dataloader, val_dataloader = {loader}(config.data)
+        trainer = OwnTrainer(config=config, train_dataloader=train_dataloader)
+        trainer.fit()
+"""
+TWICE = """
+class OwnTrainer(RayPPOTrainer):
+    def _make_batch_data(self, metrics):
+        new_batch = new_batch.repeat(repeat_times=self.config.worker.rollout.n, interleave=True)
+        return batch[: self.config.data.rollout_batch_size * self.config.worker.rollout.n * 2]
+"""
+
+
+def of_own(
+    folder: Path,
+    *,
+    own: str = "class OwnTrainer(RayPPOTrainer):\n    def note(self):\n        pass\n",
+    loader: str = "create_dataloader",
+    behind: str = "",
+) -> Plan:
+    """The plan of a launch whose program builds a trainer of its own, beside EasyR1's."""
+    files = {"main_own.py": PROGRAM.format(loader=loader) + behind, "own_trainer.py": own}
+    more = "trainer.max_steps=40"
+    return planned(folder, trainer=STEPS, program="main_own", files=files, more=more)
+
+
+def test_the_trainer_that_the_program_builds_is_read(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"a rollout is `batch.* \* 2\]` \(verl/trainer/own_trainer.py:5\)"):
+        of_own(tmp_path, own=TWICE)
+
+
+def test_what_a_trainer_takes_over_is_read_where_it_is_written(tmp_path: Path) -> None:
+    plan = of_own(tmp_path)
+    assert plan.schedule is not None
+    assert (plan.schedule.rollouts, plan.schedule.prompts_per_rollout) == (40, 64)
+    assert any("ray_trainer.py:3" in note.text for note in plan.notes)
+
+
+def test_rows_from_a_loader_of_ones_own_are_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"its rows come from create_tree_loader \(verl/trainer/main_own.py:8\)"):
+        of_own(tmp_path, loader="create_tree_loader")
+
+
+def test_a_program_with_two_trainers_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"main_own.py uses was not found: it builds OtherTrainer and OwnTrainer"):
+        of_own(tmp_path, behind="OtherTrainer(config)\n")
+
+
+def test_a_trainer_that_derives_from_another_one_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="which trainer EasyR1 uses was not found"):
+        of_own(tmp_path, own="class OwnTrainer(ForeignTrainer):\n    pass\n")
