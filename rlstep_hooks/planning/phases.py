@@ -186,6 +186,10 @@ def fields_in_phases(
     samples = samples_per_rollout if samples_per_rollout is not None else int(prompts * samples_per_prompt)
     per_rollout = updates_per_rollout if updates_per_rollout is not None else Fraction(reuse_epochs * len(minibatches))
     rollouts = passes.rollouts
+    if samples_per_microbatch and minibatches:
+        samples_per_microbatch = min(
+            samples_per_microbatch, max(minibatches)
+        )  # a mini-batch that is split gives no more
     if updates is None and rollouts is not None:
         updates = math.floor((rollouts - min(frozen_rollouts, rollouts)) * per_rollout)
     if microbatches_per_update is None and samples_per_microbatch and len(set(minibatches)) == 1:

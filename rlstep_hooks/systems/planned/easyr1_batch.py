@@ -38,11 +38,12 @@ def read_batch(fit: Method, trainer: Trainer, checkout: Checkout) -> list[str]:
         checkout: The package.
     """
     unknown: list[str] = []
-    maker: Method | None = fit
+    maker = fit
     if calls(fit.function, (_MAKES,)):
-        maker = trainer.method(_MAKES)
-        if maker is None:
+        makes = trainer.method(_MAKES)
+        if makes is None:
             return [f"self.{_MAKES} was not found ({fit.source.shown})"]
+        maker = makes
         unknown += _returned(maker.function, maker.source)
     unknown += _repeated(maker.function, maker.source)
     trains = calls(fit.function, _UPDATES)

@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.systems.engine.declaration import Check, Demand, Formula, Note, System, Typed, count, flag, text
+from rlstep_hooks.systems.engine.declaration import (
+    Check,
+    Demand,
+    Formula,
+    Note,
+    System,
+    Typed,
+    count,
+    flag,
+    number,
+    text,
+)
 from rlstep_hooks.systems.engine.reader import read
-from rlstep_hooks.systems.verl.family import ENDS_EARLY, early_fork
+from rlstep_hooks.systems.verl.family import ENDS_EARLY, SHARES_ENGINE, TENSOR_PARALLEL, early_fork
 from rlstep_hooks.systems.verl.launch import asked_processes
 from rlstep_hooks.systems.verl.minibatches import microbatches, split_minibatches
 
@@ -56,6 +67,7 @@ SETTINGS: dict[str, Typed] = {
     "critic.ulysses_sequence_parallel_size": count(),
     "trainer.save_freq": count(-1, least=-1),
     "trainer.test_freq": count(-1, least=-1),
+    TENSOR_PARALLEL: number(None),
 }
 """All settings that the loop of verl 0.1 reads, with the defaults of verl/trainer/config/ppo_trainer.yaml in both forks."""
 
@@ -235,6 +247,7 @@ def fork(
             *of_policy,
             _has_processes("critic", "critic_processes", where="critic"),
             *of_critic,
+            SHARES_ENGINE,
             Check(
                 "prompts % gpus == 0",
                 "AssertionError: only support equal chunk. Got size of DataProto {prompts} and chunk {gpus}.",

@@ -52,6 +52,7 @@ SETTINGS: dict[str, Typed] = {
     "trainer.test_freq": count(-1, least=-(1 << 31)),
     "trainer.val_before_train": flag(True),
     "trainer.val_only": flag(False),
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": number(None),
 }
 """What the loop reads, with the defaults of trainer/config/ppo_trainer.yaml, the same in all of them."""
 
@@ -83,6 +84,17 @@ samples."""
 ENDS_EARLY = "rlstep_hooks.systems.verl.checkout.beside:ends_early"
 """The function that says whether a checkout's run leaves its last rollout out, for declarations of such runs: another fork may
 take their settings over and end otherwise."""
+
+TENSOR_PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+SHARES_ENGINE = Check(
+    f"{TENSOR_PARALLEL} > 0 and gpus % {TENSOR_PARALLEL} == 0",
+    f"AssertionError: rollout world_size: {{gpus}} is not divisible by infer_tp: {{{TENSOR_PARALLEL}}}",
+    fix=f"choose {TENSOR_PARALLEL} so that it divides {{gpus}}",
+    when="when the workers are built",
+    source="workers/fsdp_workers.py ActorRolloutRefWorker._build_rollout",
+    where=f"given({TENSOR_PARALLEL})",
+)
+"""What all of them refuse of the engine. Their defaults differ, so that only what a launch gives is looked at."""
 
 _BY_TOKENS = "unknown('micro-batches are cut by token counts')"
 _NOT_GIVEN = "unknown('the launch gives no micro-batch size')"
@@ -229,6 +241,7 @@ def early_fork(
                 about="trainer.val_only",
             ),
             *checks,
+            SHARES_ENGINE,
             Check(
                 "samples % gpus == 0",
                 "AssertionError: {samples} samples of a rollout are not a multiple of {gpus} GPUs",

@@ -341,3 +341,21 @@ def test_what_gvpo_refuses() -> None:
     command = f"python3 -m recipe.gvpo.gvpo_main_ppo {sizes} {ROLLOUT}.n=16 algorithm.adv_estimator=grpo trainer.n_gpus_per_node=8"
     planned = plan_launch(shlex.split(command), Options())
     assert "should be divisible by n 16" in planned.findings[0].observed
+
+
+@pytest.mark.parametrize("launch", [LOGIC_RL, DEEPSCALER, f"{SEARCH_R1} {ROLLOUT}.n_agent=1"])
+def test_an_engine_whose_copies_do_not_share_the_gpus_is_refused(launch: str) -> None:
+    size = f"{ROLLOUT}.tensor_model_parallel_size"
+    assert plan(f"{launch} {size}=2").schedule is not None
+    for refused in ("3", "0.7"):
+        assert any(
+            "is not divisible by infer_tp" in each.observed for each in plan(f"{launch} {size}={refused}").findings
+        )
+
+
+def test_a_microbatch_is_no_larger_than_an_update() -> None:
+    # 4 prompts of 16 samples on 4 processes: each process has 16 samples of an update, where a micro-batch would hold 64.
+    small = LOGIC_RL.replace("data.train_batch_size=64", "data.train_batch_size=4")
+    schedule = schedule_of(small.replace("micro_batch_size=16", "micro_batch_size=32"))
+    assert schedule.samples_per_update == schedule.samples_per_microbatch == 64
+    assert schedule.microbatches_per_update == 1
