@@ -57,6 +57,8 @@ SIZES: dict[str, str] = {
     "critic_minibatch": f"critic.ppo_mini_batch_size or {MINIBATCH}",
     # Legacy workers: M*n // W samples on each process, rounded down (fsdp_workers.py 0.7.1:249-250 and 1338-1339).
     "share": f"floor({MINIBATCH} * {GROUP} / world_size)",
+    # What the settings ask for, before the processes share it.
+    "wanted": f"{MINIBATCH} * {GROUP}",
     "critic_share": f"floor(critic_minibatch * ({GROUP} if critic_counts_prompts else 1) / critic.world_size)",
     # The V1 trainers fill a rollout up with samples that train nothing: T*n rounded up to a multiple of lcm(W, M*n, Mc*n), where a role
     # counts only if this rollout updates it (trainer_base.py:1589-1606 `_get_required_batch_multiple`, padding_utils.py:165-176).

@@ -17,7 +17,7 @@ from rlstep_hooks.systems.verl.names import KEYS
 from rlstep_hooks.systems.verl.refusals import CHECKS
 from rlstep_hooks.systems.verl.releases import DIFFERENCES, FIRST, FIRST_UNSUPPORTED
 from rlstep_hooks.systems.verl.settings import ACTOR, SETTINGS, SHOWN
-from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH, SIZES
+from rlstep_hooks.systems.verl.sizes import MINIBATCH, SIZES
 from rlstep_hooks.systems.verl.staleness import STALENESS
 from rlstep_hooks.systems.verl.trainers import TRAINERS
 from rlstep_hooks.systems.verl.unread import unread_in
@@ -120,9 +120,9 @@ SYSTEM = System(
         ),
         Note(
             "grows",
-            f"a mini-batch of {{{MINIBATCH} * {GROUP}}} samples on {{world_size}} processes is rounded down to {{samples_per_update}}: "
+            "a mini-batch of {wanted} samples on {world_size} processes is rounded down to {samples_per_update}: "
             "{updates_per_rollout} updates",
-            f"samples_per_update < {MINIBATCH} * {GROUP}",
+            "samples_per_update < wanted",
         ),
         Note("assumes", "the rows are those left after data.filter_overlong_prompts", "known(rows)"),
         Note("ignores", "trainer.val_only=True: verl validates once and ends, nothing is trained", "evaluates_only"),

@@ -460,3 +460,70 @@ def test_a_configuration_of_several_files_is_put_together(tmp_path: Path, more: 
     assert plan.shown is not None
     # 100 prompts with 4 samples in mini-batches of 50 prompts, 10 rollouts in each of 3 passes.
     assert (plan.shown.rollouts, plan.shown.updates_per_rollout) == (30, 2)
+
+
+GENERATING = """
+    def generate_sequences(self, prompts):
+        output = self.rollout.generate_sequences(prompts=prompts)
+        if self._is_actor and recompute_log_prob:
+            old_log_probs = self.actor.compute_log_prob(data=output)
+            output.batch['old_log_probs'] = old_log_probs
+        return output
+"""
+OF_VERSION_0_1 = SCALING.replace("\nclass CriticWorker", GENERATING + "\nclass CriticWorker")
+RECOMPUTED = "                {indent}batch = batch.union(self.actor_rollout_wg.compute_log_prob(batch))"
+
+
+def source_of_old_logprobs(folder: Path, *, before_update: str = "", workers: str = OF_VERSION_0_1) -> tuple[str, str]:
+    """Where old log-probs come from, and what the plan assumes."""
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), before_update=before_update)
+    plan = planned(folder, source, workers=workers)
+    assert plan.schedule is not None, plan.findings
+    return plan.schedule.old_logprob_source, assumed(plan)
+
+
+def test_workers_that_generate_may_compute_old_logprobs(tmp_path: Path) -> None:
+    source, said = source_of_old_logprobs(tmp_path)
+    assert source == "at_rollout"
+    assert "computed with the rollout, in generate_sequences (verl/workers/fsdp_workers.py:12)" in said
+
+
+def test_a_trainer_that_asks_for_old_logprobs_has_them_recomputed(tmp_path: Path) -> None:
+    assert source_of_old_logprobs(tmp_path, before_update=RECOMPUTED.format(indent=""))[0] == "recompute"
+
+
+def test_workers_that_only_generate_leave_old_logprobs_to_the_trainer(tmp_path: Path) -> None:
+    assert source_of_old_logprobs(tmp_path, workers=SCALING)[0] == "recompute"
+
+
+@pytest.mark.parametrize(
+    ("condition", "source"),
+    [
+        ("self.config.trainer.n_gpus_per_node == 2", "recompute"),
+        ("self.config.trainer.n_gpus_per_node > 2", "at_rollout"),
+    ],
+)
+def test_a_branch_that_the_launch_decides_decides_on_old_logprobs(tmp_path: Path, condition: str, source: str) -> None:
+    before = f"                if {condition}:\n{RECOMPUTED.format(indent='    ')}"
+    assert source_of_old_logprobs(tmp_path, before_update=before)[0] == source
+
+
+def test_a_branch_that_only_the_run_decides_leaves_old_logprobs_unknown(tmp_path: Path) -> None:
+    before = f"                if self.retempers:\n{RECOMPUTED.format(indent='    ')}"
+    with pytest.raises(LaunchError, match=r"may be computed again \(verl/trainer/ppo/ray_trainer.py:2\d\).*--version"):
+        source_of_old_logprobs(tmp_path, before_update=before)
+
+
+def test_old_logprobs_of_a_method_of_its_own_are_asked_about(tmp_path: Path) -> None:
+    method = "\n    def _again(self, batch):\n        return self.actor_rollout_wg.compute_log_prob(batch)\n"
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">=")) + method
+    with pytest.raises(LaunchError, match="may be computed again outside of fit"):
+        planned(tmp_path, source, workers=OF_VERSION_0_1)
+
+
+def test_what_is_not_multiplied_is_not_rounded_down(tmp_path: Path) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    plan = planned(tmp_path, source, workers=workers(SPLIT))
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_update == 100
+    assert not any("rounded down" in note.text for note in plan.notes)

@@ -17,6 +17,7 @@ from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.verl.checkout.configuration import configuration
 from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
+from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.recipe import read_recipe
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
@@ -72,6 +73,8 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     given = {**own, **given}
     loop = read_loop(fit, source, _values(given))
     workers = read_workers(checkout) if _is_fsdp(given) else None
+    logprobs, unclear = read_logprobs(fit, source, checkout, _values(given)) if _is_fsdp(given) else (None, None)
+    loop.unknown += [unclear] if unclear is not None else []
     _refuse(loop, workers, source, trainer, fit)
     known = _between(loop, checkout)
     let = {**system.let, **(workers.let if workers is not None else {})}
@@ -81,13 +84,15 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         msgspec.structs.replace(each, text="share * world_size") if each.text == _SCALED else each
         for each in system.formulas
     )
+    if logprobs is not None:
+        formulas = (Formula("old_logprob_source", "'at_rollout'", logprobs.where), *formulas)
     if loop.stop is None:
         end = Formula("rollouts", "available", f"{source.at(fit.lineno)} fit: nothing but total_epochs ends it")
         # What ends after the validation alone still comes first.
         at = next(i for i, each in enumerate(formulas) if each.quantity == "rollouts" and "evaluates" not in each.where)
         formulas = (*formulas[:at], end, *formulas[at:])
     changed = msgspec.structs.replace(system, let=let, formulas=formulas)
-    return Beside(changed, *known, notes=(Note("assumes", _said(loop, workers, source, fit)),), settings=own)
+    return Beside(changed, *known, notes=(Note("assumes", _said(loop, workers, logprobs, source, fit)),), settings=own)
 
 
 def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
@@ -156,13 +161,14 @@ def _is_fsdp(given: Mapping[str, Setting]) -> bool:
     return all(name in ("fsdp", "fsdp2", "dp") or "ppo_trainer" in name for name in said)
 
 
-def _said(loop: Loop, workers: Workers | None, source: Source, fit: Function) -> str:
+def _said(loop: Loop, workers: Workers | None, logprobs: Line | None, source: Source, fit: Function) -> str:
     if loop.stop is None:
         ends = f"nothing but total_epochs ends the run ({source.at(fit.lineno)})"
     else:
         fewer = ", so that the last rollout never comes" if loop.shortfall else ""
         ends = f"the run ends at {loop.stop}{fewer}"
-    cut = f"; {'; '.join(map(str, workers.lines))}" if workers is not None else ". Its workers were not read"
+    lines = [*(workers.lines if workers is not None else ()), *([logprobs] if logprobs is not None else [])]
+    cut = f"; {'; '.join(map(str, lines))}" if workers is not None else ". Its workers were not read"
     return f"the trainer beside the launch was read: {ends}; {loop.repeats[_GROUP]}{cut}"
 
 

@@ -49,11 +49,16 @@ def read_workers(checkout: Checkout) -> Workers | None:
     let = {
         "reads_epochs": str(passes is not None),
         "share": _share(of_policy),
-        "critic_counts_prompts": str(any(each["operator"] == "*" for each in of_critic)),
+        "wanted": f"{MINIBATCH} * {GROUP}" if _multiplies(of_policy) else MINIBATCH,
+        "critic_counts_prompts": str(_multiplies(of_critic)),
     }
-    by = "multiplied by rollout.n" if any(each["operator"] == "*" for each in of_policy) else "not multiplied"
+    by = "multiplied by rollout.n" if _multiplies(of_policy) else "not multiplied"
     lines.append(_line(f"a mini-batch of the policy is {by}", source, of_policy[0]))
     return Workers(let, tuple(lines), tuple(unknown))
+
+
+def _multiplies(scaled: list[re.Match[str]]) -> bool:
+    return any(each["operator"] == "*" for each in scaled)
 
 
 def _share(of_policy: list[re.Match[str]]) -> str:
