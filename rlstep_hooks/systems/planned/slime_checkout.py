@@ -1,4 +1,7 @@
-"""What the source of slime beside a launch says of its length: the loop of `train.py` or `train_async.py`, which the launch runs."""
+"""What the source of slime beside a launch says: the loop of `train.py` or `train_async.py`, which the launch runs, gives the length.
+
+Its worker says whether old log-probs have a forward of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import Checkout, repository_of
+import msgspec
+
+from rlstep_hooks.launch.checkout import Checkout, Line, repository_of
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.loops import LoopReader, Shape
 from rlstep_hooks.launch.text import LaunchError
@@ -14,7 +19,7 @@ from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
@@ -28,6 +33,10 @@ _LOOP = Shape(
     # One branch with a critic, which may train alone at first, and one without.
     branches=True,
 )
+_WORKER = "slime/backends/megatron_utils/actor.py"
+_REUSES = "can_reuse_log_probs_in_loss"
+_DECIDE = frozenset({"compute_advantages_and_returns", "use_rollout_logprobs", "get_mismatch_metrics"})
+"""The flags that decide on the forward in slime itself."""
 _REMEDY = "--version 624b824 plans it as slime of that commit"
 
 
@@ -69,7 +78,47 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
             remedy=f"{_REMEDY}, with one sample for each call",
         )
     text = f"the program beside the launch was read: num_rollout rollouts, and nothing ends it earlier ({source.at(trains[0].lineno)})"
+    forward = _own_forward(checkout)
+    if forward is not None:
+        system = msgspec.structs.replace(system, let={**system.let, "own_forward": "True"})
+        text += f"; {forward}"
     return Beside(system, notes=(Note("assumes", text),))
+
+
+def _own_forward(checkout: Checkout) -> Line | None:
+    """Where the policy's worker always computes old log-probs before the update; None where it may leave that out, or is not here.
+
+    slime 624b824 leaves it out where the loss can take the current ones (`can_reuse_log_probs_in_loss`); before, nothing did.
+
+    Raises:
+        LaunchError: A condition decides on it that slime does not have.
+    """
+    worker = checkout.source(_WORKER)
+    for method in worker.methods("train_actor") if worker is not None else ():
+        for line, conditions in _computing(method):
+            if worker is None or any(_REUSES in each for each in conditions):
+                return None
+            read = {name for each in conditions for name in re.findall(r"args\.(\w+)", each)}
+            if read - _DECIDE:
+                raise LaunchError(
+                    f"where old log-probs come from is not known: {worker.at(line)} computes them if {' and '.join(conditions)}",
+                    remedy=_REMEDY,
+                )
+            return Line("old log-probs are always computed before the update", worker.at(line))
+    return None
+
+
+def _computing(node: ast.AST, conditions: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The lines within a statement that compute log-probs of the policy itself, and the conditions around each."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "compute_log_prob":
+        prefix = next((word.value for word in node.keywords if word.arg == "store_prefix"), None)
+        if isinstance(prefix, ast.Constant) and prefix.value == "":
+            yield node.lineno, conditions
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(node, ast.If) and inner in node.body:
+            yield from _computing(inner, (*conditions, ast.unparse(node.test)))
+        else:
+            yield from _computing(inner, conditions)
 
 
 def _several_samples(given: Mapping[str, Setting], checkout: Checkout) -> str:

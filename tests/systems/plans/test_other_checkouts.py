@@ -114,6 +114,16 @@ def train(args):
             break
 {after}
 """
+WORKER = """
+class MegatronTrainRayActor:
+    def train_actor(self, rollout_id, rollout_data):
+        can_reuse_log_probs_in_loss = len(num_microbatches) == 1
+        if self.args.compute_advantages_and_returns:
+            if "ref" in self.weights_backuper.backup_tags:
+                rollout_data.update(self.compute_log_prob(data_iterator, num_microbatches, store_prefix="ref_"))
+            if {condition}:
+                rollout_data.update(self.compute_log_prob(data_iterator, num_microbatches, store_prefix=""))
+"""
 OF_SLIME = (
     "python3 {program} --rollout-batch-size 32 --n-samples-per-prompt 8 --num-rollout 100 --global-batch-size 256 "
 )
@@ -126,13 +136,44 @@ def in_slime(
     after: str = "",
     more: str = "",
     name: str = "train.py",
+    worker: str = "",
 ) -> Plan:
     """The plan of a script in a checkout of slime."""
     (folder / ".git").mkdir()
+    if worker:
+        (folder / "slime/backends/megatron_utils").mkdir(parents=True)
+        (folder / "slime/backends/megatron_utils/actor.py").write_text(WORKER.format(condition=worker))
     (folder / "scripts").mkdir()
     (folder / name).write_text(SLIME.format(over=over, after=textwrap.indent(after, " " * 8)))
     (folder / "scripts/run.sh").write_text(OF_SLIME.format(program=name) + f"--actor-num-gpus-per-node 8 {more}\n")
     return plan_launch([str(folder / "scripts/run.sh")], Options(rows=1000))
+
+
+ALWAYS = "not self.args.use_rollout_logprobs or self.args.get_mismatch_metrics"
+
+
+@pytest.mark.parametrize(
+    ("worker", "more", "source"),
+    [
+        (ALWAYS, "", "recompute"),
+        (ALWAYS, "--use-rollout-logprobs", "engine"),
+        (f"({ALWAYS}) and not can_reuse_log_probs_in_loss", "", "detach"),
+        ("", "", "detach"),  # no worker beside the launch
+    ],
+)
+def test_the_worker_says_whether_old_logprobs_have_a_forward_of_their_own(
+    tmp_path: Path, worker: str, more: str, source: str
+) -> None:
+    plan = in_slime(tmp_path, worker=worker, more=more)
+    assert plan.schedule is not None
+    assert plan.schedule.old_logprob_source == source
+    said = any("actor.py:9" in note.text for note in plan.notes)
+    assert said is (worker == ALWAYS)
+
+
+def test_a_forward_that_a_flag_of_its_own_decides_on_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"actor.py:9 computes them if .* and self.args.own_flag; --version"):
+        in_slime(tmp_path, worker="self.args.own_flag")
 
 
 @pytest.mark.parametrize("name", ["train.py", "train_async.py"])
