@@ -527,3 +527,27 @@ def test_what_is_not_multiplied_is_not_rounded_down(tmp_path: Path) -> None:
     assert plan.schedule is not None
     assert plan.schedule.samples_per_update == 100
     assert not any("rounded down" in note.text for note in plan.notes)
+
+
+ENDS_IF = """
+                self.global_steps += 1
+                if self.global_steps >= self.total_training_steps and {condition}:
+                    return
+"""
+
+
+def test_an_end_on_conditions_that_the_launch_meets_is_one(tmp_path: Path) -> None:
+    source = trainer(ENDS_IF.format(condition="self.config.trainer.n_gpus_per_node == 2"))
+    assert rollouts(planned(tmp_path, source)) == 19
+
+
+def test_an_end_on_a_condition_that_only_the_run_knows_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="the run returns within a rollout"):
+        planned(tmp_path, trainer(ENDS_IF.format(condition="self.enough")))
+
+
+def test_a_fork_whose_loop_is_not_read_is_asked_about_with_the_reason(tmp_path: Path) -> None:
+    source = trainer(COMMENTED_OUT).replace("for batch_dict in self.train_dataloader", "while self.more")
+    launch = f"{LAUNCH} trainer.project_name=logic_of_a_fork"
+    with pytest.raises(LaunchError, match=r"not that of Logic-RL .*: an epoch is no loop over train_dataloader"):
+        planned(tmp_path, source, launch)

@@ -125,10 +125,11 @@ def ends_early(system: System, command: Command, folder: Path, given: Mapping[st
     source, _, fit = found
     loop = read_loop(fit, source, _values(given))
     if loop.stop is None or loop.shortfall != 1:
-        ends = f"its run ends at {loop.stop}" if loop.stop is not None else "nothing but total_epochs ends its run"
+        nothing = [Line("nothing but total_epochs ends its run", source.at(fit.lineno))]
+        unclear = "; ".join(map(str, loop.unknown[:3] or nothing))
+        ends = f"its run ends at {loop.stop}" if loop.stop is not None else unclear
         raise LaunchError(
-            f"the trainer beside the launch is not that of {system.title} {system.version}: {ends} "
-            f"({source.at(fit.lineno)})",
+            f"the trainer beside the launch is not that of {system.title} {system.version}: {ends}",
             remedy=f"--version {system.version} plans it as {system.title}",
         )
     if anew := replaced(source):

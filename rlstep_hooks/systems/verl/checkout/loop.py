@@ -175,9 +175,16 @@ class _Reader:
         return any(word in text for word in ("test_freq", "save_freq", "profile", "esi_"))
 
     def _total(self, test: ast.expr) -> tuple[ast.cmpop, int, int] | None:
-        """A comparison of the step with the total, which stands in the condition or in a name of it."""
+        """A comparison of the step with the total, which stands in the condition or in a name of it.
+
+        What else the condition asks for must hold in this launch.
+        """
         if isinstance(test, ast.Name):
             return self._compared.get(test.id)
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+            compared = [each for part in test.values if (each := self._total(part)) is not None]
+            others = [value_of(part, self._values) for part in test.values if self._total(part) is None]
+            return compared[0] if len(compared) == 1 and all(value is True for value in others) else None
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             return None
         left, right = ast.unparse(test.left), ast.unparse(test.comparators[0])
