@@ -16,7 +16,7 @@ import msgspec
 from rlstep_hooks.launch.checkout import find_checkout, nearest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.systems.engine.declaration import Beside, count
+from rlstep_hooks.systems.engine.declaration import Beside, count, flag
 from rlstep_hooks.systems.planned.easyr1_batch import estimators, read_batch
 from rlstep_hooks.systems.planned.easyr1_trainer import trainer_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from rlstep_hooks.launch.checkout import Function, Source
+    from rlstep_hooks.launch.checkout import Checkout, Function, Source
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
@@ -92,7 +92,8 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     where = fit.source.at(fit.function.lineno)
     ends = "one rollout before the last step" if loop.omits_last else "when its steps are done"
     text = f"the trainer beside the launch was read: trainer.{epochs} gives the steps, and it ends {ends} ({where})"
-    read = _as_read(_with_estimators(system, estimators(checkout)), loop, epochs, int(default[1]), where)
+    known = _with_fixed_microbatches(_with_estimators(system, estimators(checkout)), checkout)
+    read = _as_read(known, loop, epochs, int(default[1]), where)
     return Beside(read, notes=(Note("assumes", text),))
 
 
@@ -108,6 +109,17 @@ def _with_estimators(system: System, names: tuple[str, ...]) -> System:
         for each in system.checks
     )
     return msgspec.structs.replace(system, checks=checks)
+
+
+def _with_fixed_microbatches(system: System, checkout: Checkout) -> System:
+    """EasyR1 whose workers cut micro-batches of a fixed size, where the checkout's know no others: early releases have no
+    `dynamic_batching`."""
+    settings = dict(system.settings)
+    for role in ("actor", "critic"):
+        worker = checkout.source(f"workers/{role}/dp_{role}.py")
+        if worker is not None and "dynamic_batching" not in worker.text:
+            settings[f"worker.{role}.dynamic_batching"] = flag(False)
+    return msgspec.structs.replace(system, settings=settings)
 
 
 def _as_read(system: System, loop: _Loop, epochs: str, default: int, where: str) -> System:

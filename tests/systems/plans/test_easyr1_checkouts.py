@@ -269,3 +269,13 @@ def test_a_program_with_two_trainers_is_asked_about(tmp_path: Path) -> None:
 def test_a_trainer_that_derives_from_another_one_is_asked_about(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="which trainer EasyR1 uses was not found"):
         of_own(tmp_path, own="class OwnTrainer(ForeignTrainer):\n    pass\n")
+
+
+@pytest.mark.parametrize(("cuts", "microbatch"), [("", 16), ("if self.config.dynamic_batching:\n    pass\n", None)])
+def test_workers_without_dynamic_batching_cut_microbatches_of_a_fixed_size(
+    tmp_path: Path, cuts: str, microbatch: int | None
+) -> None:
+    more = "worker.actor.micro_batch_size_per_device_for_update=2"
+    plan = planned(tmp_path, actor=PASSES + cuts, more=more)
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_microbatch == microbatch
