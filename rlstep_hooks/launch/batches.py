@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _KEEPS = ("union", "repeat", "to", "from_single_dict", "from_dict")
 """Methods that give the batch back whole."""
-_WHOLE = ("compute_", "apply_", "_compute_", "_apply_")
+_WHOLE = ("compute_", "apply_", "_compute_", "_apply_", "_create_loss_mask")
 """Beginnings of the names of functions that add columns to a batch."""
 
 

@@ -318,3 +318,18 @@ def _compared(left: object, operator: ast.cmpop, right: object) -> object:
             case ast.LtE():
                 return left <= right
     return UNKNOWN
+
+
+def taken(node: ast.AST, values: Mapping[str, object]) -> Iterator[ast.AST]:
+    """A node and all below it, without the branches that settings rule out.
+
+    Args:
+        node: The node.
+        values: The settings whose values are known.
+    """
+    yield node
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and (holds := value_of(node.test, values)) is not UNKNOWN:
+        children = node.body if holds else node.orelse
+    for child in children:
+        yield from taken(child, values)

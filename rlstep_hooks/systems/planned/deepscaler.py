@@ -5,7 +5,7 @@ workers/fsdp_workers.py:121-135, workers/actor/dp_actor.py:206-275 (`ppo_epochs`
 """
 
 from rlstep_hooks.systems.engine.declaration import Entry, Note, count, flag, number
-from rlstep_hooks.systems.verl.family import DIVIDED_FIRST, early_fork
+from rlstep_hooks.systems.verl.family import DIVIDED_FIRST, REJECTS, early_fork
 
 _REJECTS = (
     Note(
@@ -49,4 +49,5 @@ SYSTEM = early_fork(
         "updates_bound": "'upper' if trainer.rejection_sample else 'exact'",
     },
     notes=_REJECTS,
+    checkout=REJECTS,
 )

@@ -5,7 +5,7 @@ trainer/main_ppo.py:87 (no reference), workers/fsdp_workers.py (as verl 0.2), wo
 """
 
 from rlstep_hooks.systems.engine.declaration import Entry, Note, flag, number
-from rlstep_hooks.systems.verl.family import MULTIPLIED_FIRST, PER_GPU, early_fork
+from rlstep_hooks.systems.verl.family import MULTIPLIED_FIRST, PER_GPU, REJECTS, early_fork
 
 SYSTEM = early_fork(
     name="skywork_or1",
@@ -44,4 +44,5 @@ SYSTEM = early_fork(
             "rejects",
         ),
     ),
+    checkout=REJECTS,
 )

@@ -85,6 +85,9 @@ ENDS_EARLY = "rlstep_hooks.systems.verl.checkout.beside:ends_early"
 """The function that says whether a checkout's run leaves its last rollout out, for declarations of such runs: another fork may
 take their settings over and end otherwise."""
 
+REJECTS = "rlstep_hooks.systems.verl.checkout.rejection:beside"
+"""The same for declarations of runs that can reject groups before they train."""
+
 TENSOR_PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 SHARES_ENGINE = Check(
     f"{TENSOR_PARALLEL} > 0 and gpus % {TENSOR_PARALLEL} == 0",
@@ -158,6 +161,7 @@ def early_fork(
     checks: tuple[Check, ...] = (),
     depends: tuple[Depends, ...] = (),
     notes: tuple[Note, ...] = (),
+    checkout: str = ENDS_EARLY,
 ) -> System:
     """The declaration of a fork.
 
@@ -176,6 +180,7 @@ def early_fork(
         checks: What it refuses of its own, before what is refused here.
         depends: What makes counts depend on the run.
         notes: Notes of its own.
+        checkout: The function that reads the fork beside a launch; none does where a formula of its own says how long a run is.
     """
     trainer, workers = f"{source}/trainer/ppo/ray_trainer.py", f"{source}/workers"
     update = f"{workers}/fsdp_workers.py __init__, {workers}/actor/dp_actor.py update_policy"
@@ -222,7 +227,7 @@ def early_fork(
         recognised=recognised,
         overrides=True,
         config_settings=(),
-        checkout="" if "rollouts" in own else ENDS_EARLY,
+        checkout="" if "rollouts" in own else checkout,
         rows_from=("data.train_files",),
         settings=kept({**SETTINGS, **(settings or {})}),
         let={

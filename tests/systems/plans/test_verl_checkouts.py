@@ -261,6 +261,7 @@ def test_another_factor_of_a_mini_batch_is_asked_for(tmp_path: Path) -> None:
         )
 
 
+AGENT, GROUP = "actor_rollout_ref.rollout.n_agent", "actor_rollout_ref.rollout.n"
 SEARCH = (
     f"{LAUNCH} actor_rollout_ref.rollout.n_agent=2 actor_rollout_ref.actor.ppo_micro_batch_size=10 "
     "trainer.total_training_steps=7"
@@ -270,15 +271,170 @@ SEARCH = (
 def test_a_launch_with_the_settings_of_a_known_fork_is_that_forks_where_the_trainer_ends_as_it_does(
     tmp_path: Path,
 ) -> None:
-    plan = planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), SEARCH)
+    plan = planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT), SEARCH)
     assert (plan.framework, rollouts(plan)) == ("search_r1", 6)
 
 
 @pytest.mark.parametrize("end", [COMPARED_THEN_COUNTED, COMMENTED_OUT])
 def test_a_fork_that_took_such_settings_over_and_ends_otherwise_is_asked_for(tmp_path: Path, end: str) -> None:
     with pytest.raises(LaunchError, match=r"not that of Search-R1") as error:
-        planned(tmp_path, trainer(end), SEARCH)
+        planned(tmp_path, trainer(end, repeat=AGENT), SEARCH)
     assert "--version a14dc3a" in str(error.value)
+
+
+OTHER_LOOPS = {
+    "batch = batch[:64]": "batch = batch[:64]",
+    "if not kept.any(): continue": "continue within a rollout",
+    "batch = manager.run_llm_loop(batch)": "run_llm_loop",
+    "batch = DataProto.concat([batch, executor_rows])": "concat",
+    "batch = batch.repeat(repeat_times=self.config.other.n)": "repeated other.n times",
+}
+
+
+@pytest.mark.parametrize("line", OTHER_LOOPS)
+def test_a_fork_that_took_such_settings_over_and_trains_other_rows_is_asked_for(tmp_path: Path, line: str) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), before_update=f"                {line}")
+    with pytest.raises(LaunchError, match=r"not that of Search-R1") as error:
+        planned(tmp_path, source, SEARCH)
+    assert OTHER_LOOPS[line] in str(error.value)
+    assert "ray_trainer.py:21)" in str(error.value)
+
+
+def test_a_mask_that_a_fork_adds_to_its_batch_changes_no_count(tmp_path: Path) -> None:
+    line = "                batch, metrics = self._create_loss_mask(batch, metrics)"
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT, before_update=line)
+    assert rollouts(planned(tmp_path, source, SEARCH)) == 6
+
+
+def test_a_fork_without_the_repetition_of_the_one_that_is_known_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"nothing repeats a prompt actor_rollout_ref\.rollout\.n_agent times"):
+        planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), SEARCH)
+
+
+OTHER_LOADERS = {
+    "drop_last=True, max_steps=9)": "the loader is given max_steps",
+    "drop_last=False)": "does not drop its last batch",
+}
+
+
+@pytest.mark.parametrize("launch", [LAUNCH, SEARCH])
+@pytest.mark.parametrize("written", OTHER_LOADERS)
+def test_a_loader_that_no_release_has_is_asked_for(tmp_path: Path, launch: str, written: str) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT if launch == SEARCH else GROUP)
+    source = source.replace("drop_last=True)", written, 1)
+    with pytest.raises(LaunchError, match=OTHER_LOADERS[written]):
+        planned(tmp_path, source, launch)
+
+
+def test_a_loop_over_a_part_of_the_loader_is_asked_for(tmp_path: Path) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">=")).replace(
+        "in self.train_dataloader", "in islice(self.train_dataloader, self.global_steps, None)"
+    )
+    with pytest.raises(LaunchError, match="an epoch is no loop over train_dataloader"):
+        planned(tmp_path, source)
+
+
+def test_a_loop_that_logs_a_validation_is_not_taken_for_the_loop_over_epochs(tmp_path: Path) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace(
+        "        self.global_steps = 0\n",
+        "        self.global_steps = 0\n        for name in metrics:\n            log(name)\n",
+    )
+    assert rollouts(planned(tmp_path, source)) == 20
+
+
+REJECTING = f"{LAUNCH} trainer.rejection_sample={{rejects}} trainer.rejection_sample_multiplier=2"
+REJECTION = """
+                if self.config.trainer.rejection_sample:
+                    if not valid_mask.any():
+                        print("nothing is left")
+                        continue
+                    batch = batch[valid_mask]
+                    batch = dataprotoitem_to_dataproto(batch)
+                    if not max_batch_size:
+                        continue
+                    batch = batch[size_mask]
+                    batch = dataprotoitem_to_dataproto(batch)
+"""
+FILLING = """
+                if self.config.trainer.rejection_sample:
+                    new_batch = batch[valid_mask]
+                    held = DataProto.concat([held, new_batch])
+                    if len(held) < 100:
+                        continue
+                    batch = held[:100]
+"""
+MULTIPLIED = """train_batch_size = self.config.data.train_batch_size
+        if self.config.trainer.rejection_sample:
+            train_batch_size *= self.config.trainer.rejection_sample_multiplier
+            train_batch_size = int(train_batch_size)
+        self.train_dataloader = DataLoader(batch_size=train_batch_size, drop_last=True)"""
+
+
+def rejecting(lines: str) -> str:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), before_update=lines)
+    return source.replace(
+        "self.train_dataloader = DataLoader(batch_size=self.config.data.train_batch_size, drop_last=True)",
+        MULTIPLIED,
+        1,
+    )
+
+
+@pytest.mark.parametrize(("rejects", "made"), [("True", 9), ("False", 19)])
+def test_a_fork_that_rejects_groups_as_the_known_one_does_is_planned_as_that(
+    tmp_path: Path, rejects: str, made: int
+) -> None:
+    plan = planned(tmp_path, rejecting(REJECTION), REJECTING.format(rejects=rejects))
+    assert (plan.framework, rollouts(plan)) == ("skywork_or1", made)
+
+
+def test_a_fork_that_fills_a_rollout_from_later_batches_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"not that of Skywork-OR1 .*continue within a rollout") as error:
+        planned(tmp_path, rejecting(FILLING), REJECTING.format(rejects="True"))
+    assert "--version 64e96af plans it as Skywork-OR1" in str(error.value)
+
+
+def test_a_fork_that_rejects_nothing_in_this_launch_is_planned(tmp_path: Path) -> None:
+    assert rollouts(planned(tmp_path, rejecting(FILLING), REJECTING.format(rejects="False"))) == 19
+
+
+def test_a_known_fork_whose_trainer_is_not_found_is_asked_for(tmp_path: Path) -> None:
+    main = MAIN + "    OtherTrainer(config=config).fit()\n"
+    with pytest.raises(LaunchError, match=r"which trainer verl\.trainer\.main_ppo uses was not found"):
+        planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT), SEARCH, main=main)
+
+
+CHOOSING = """
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+from verl.trainer.ppo.other import OtherTrainer
+def main(config):
+    other = config.algorithm.get('other', False)
+    if other:
+        trainer_cls = OtherTrainer
+    else:
+        trainer_cls = RayPPOTrainer
+    trainer = trainer_cls(config=config)
+    trainer.fit()
+"""
+OF_CLASS = """
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer as Base
+class TaskRunner:
+    trainer_cls = Base
+    def run(self, config):
+        # OtherTrainer(config)
+        trainer = self.trainer_cls(config=config)
+        trainer.fit()
+"""
+
+
+@pytest.mark.parametrize("main", [CHOOSING, OF_CLASS])
+def test_a_trainer_that_stands_in_a_name_of_its_own_is_found(tmp_path: Path, main: str) -> None:
+    assert rollouts(planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), main=main)) == 19
+
+
+@pytest.mark.parametrize("setting", ["algorithm.other=True", "+algorithm.other=True"])
+def test_a_trainer_that_the_launch_chooses_by_a_setting_is_the_one_that_is_read(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(LaunchError, match="which trainer"):
+        planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), f"{LAUNCH} {setting}", main=CHOOSING)
 
 
 ANEW = """
@@ -305,7 +461,7 @@ def test_a_trainer_that_makes_its_loader_anew_is_asked_for(tmp_path: Path, launc
 
 @pytest.mark.parametrize(("launch", "number"), [(LAUNCH, 19), (SEARCH, 6)])
 def test_a_loader_that_a_resumed_run_takes_up_is_no_other_loader(tmp_path: Path, launch: str, number: int) -> None:
-    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT if launch == SEARCH else GROUP)
     assert rollouts(planned(tmp_path, source + RESUMED, launch)) == number
 
 
@@ -317,7 +473,9 @@ def test_a_program_whose_trainer_is_not_found_is_asked_for(tmp_path: Path) -> No
         planned(tmp_path, trainer(COMPARED_THEN_COUNTED), other)
 
 
-CONFIGURED = "@hydra.main(config_path='config', config_name='ppo_trainer', version_base=None)\n" + MAIN.lstrip()
+CONFIGURED = MAIN.replace(
+    "def main", "@hydra.main(config_path='config', config_name='ppo_trainer', version_base=None)\ndef main"
+)
 CONFIGURATION = """
 data: {train_batch_size: 100, own: 3}
 actor_rollout_ref:

@@ -6,7 +6,6 @@ Two forks of the same version may end a run differently, so that what is read is
 from __future__ import annotations
 
 import os.path
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,15 +15,16 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.verl.checkout.configuration import configuration
-from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
+from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.recipe import read_recipe
+from rlstep_hooks.systems.verl.checkout.trainer import trainer_of
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from rlstep_hooks.launch.checkout import Function
@@ -61,21 +61,18 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here.
     if (checkout.package / "trainer/ppo/v1").is_dir():
         return None
-    found = _fit(checkout, main, name) if main is not None else None
-    if main is None or found is None:
-        raise LaunchError(
-            f"which trainer {command.program.name or name} uses was not found in "
-            f"{os.path.relpath(checkout.package, checkout.root)} beside the launch",
-            remedy=_REMEDY,
-        )
-    source, trainer, fit = found
-    own = configuration(checkout, main, name, given)
+    own = configuration(checkout, main, name, given) if main is not None else {}
     given = {**own, **given}
-    loop = read_loop(fit, source, _values(given))
+    found = _fit(checkout, main, name, _values(given)) if main is not None else None
+    if found is None:
+        raise _no_trainer(command, checkout, name, _REMEDY)
+    source, trainer, fit = found
+    values = _values(given)
+    loop = read_loop(fit, source, values)
     workers = read_workers(checkout) if _is_fsdp(given) else None
-    logprobs, unclear = read_logprobs(fit, source, checkout, _values(given)) if _is_fsdp(given) else (None, None)
+    logprobs, unclear = read_logprobs(fit, source, checkout, values) if _is_fsdp(given) else (None, None)
     loop.unknown += [unclear] if unclear is not None else []
-    _refuse(loop, workers, source, trainer, fit)
+    _refuse(loop, workers, source, trainer, fit, values)
     known = _between(loop, checkout)
     let = {**system.let, **(workers.let if workers is not None else {})}
     if loop.stop is not None:
@@ -104,7 +101,9 @@ def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[st
     return Beside(system, notes=(Note("assumes", text),))
 
 
-def ends_early(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
+def ends_early(
+    system: System, command: Command, folder: Path, given: Mapping[str, Setting], known: Collection[str] = ()
+) -> Beside | None:
     """Nothing to add where the trainer of the checkout leaves the last rollout out, as that of verl 0.1 and 0.2 does.
 
     For declarations of single forks, which say so, and whose launches other forks take over.
@@ -114,30 +113,58 @@ def ends_early(system: System, command: Command, folder: Path, given: Mapping[st
         command: The launch.
         folder: The folder that it lies in.
         given: What it sets.
+        known: Statements that the declaration has read, as `read_loop` takes them.
 
     Raises:
-        LaunchError: It ends elsewhere, or makes its loader anew as it goes.
+        LaunchError: It ends elsewhere, or has lines that may change the length or the sizes, and that the fork has not.
     """
     program = _program(command, folder)
-    found = _fit(program[0], program[2], program[1]) if program is not None and program[2] is not None else None
-    if found is None:
+    if program is None:
         return None
-    source, _, fit = found
-    loop = read_loop(fit, source, _values(given))
-    if loop.stop is None or loop.shortfall != 1:
-        nothing = [Line("nothing but total_epochs ends its run", source.at(fit.lineno))]
-        unclear = "; ".join(map(str, loop.unknown[:3] or nothing))
-        ends = f"its run ends at {loop.stop}" if loop.stop is not None else unclear
+    checkout, name, main = program
+    remedy = f"--version {system.version} plans it as {system.title}"
+    values = _values({**(configuration(checkout, main, name, given) if main is not None else {}), **given})
+    found = _fit(checkout, main, name, values) if main is not None else None
+    if found is None:
+        raise _no_trainer(command, checkout, name, remedy)
+    source, trainer, fit = found
+    loop = read_loop(fit, source, values, known)
+    other = [*loop.unknown, *read_loader(source, trainer, values, known)] or _differs(loop, system, source, fit)
+    if other:
         raise LaunchError(
-            f"the trainer beside the launch is not that of {system.title} {system.version}: {ends}",
-            remedy=f"--version {system.version} plans it as {system.title}",
-        )
-    if anew := replaced(source):
-        raise LaunchError(
-            f"the trainer beside the launch is not that of {system.title} {system.version}: {'; '.join(map(str, anew[:3]))}",
-            remedy=f"--version {system.version} plans it as {system.title}",
+            f"the trainer beside the launch is not that of {system.title} {system.version}: {_first(other)}",
+            remedy=remedy,
         )
     return None
+
+
+def _differs(loop: Loop, system: System, source: Source, fit: Function) -> list[Line]:
+    """What a loop whose lines are all known does otherwise than the declaration of a fork of verl 0.1 or 0.2 says."""
+    at = source.at(fit.lineno)
+    factors = system.let["group"].split(" * ")
+    other = [line for name, line in loop.repeats.items() if name not in (*factors, "1")]
+    # What `rollout.n` says, the engine may repeat itself.
+    missing = [name for name in factors if name not in (_GROUP, *loop.repeats)]
+    other += [Line(f"nothing repeats a prompt {name} times", at) for name in missing]
+    if loop.stop is None:
+        other.append(Line("nothing but total_epochs ends its run", at))
+    elif loop.shortfall != 1:
+        other.append(Line(f"its run ends at {loop.stop}", at))
+    return other
+
+
+def _no_trainer(command: Command, checkout: Checkout, name: str, remedy: str) -> LaunchError:
+    return LaunchError(
+        f"which trainer {command.program.name or name} uses was not found in "
+        f"{os.path.relpath(checkout.package, checkout.root)} beside the launch",
+        remedy=remedy,
+    )
+
+
+def _first(lines: Sequence[Line]) -> str:
+    """The first of some lines, and how many more there are."""
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return f"{'; '.join(map(str, lines[:3]))}{more}"
 
 
 def _program(command: Command, folder: Path) -> tuple[Checkout, str, Source | None] | None:
@@ -173,7 +200,9 @@ def _said(loop: Loop, workers: Workers | None, logprobs: Line | None, source: So
     return f"the trainer beside the launch was read: {ends}; {loop.repeats[_GROUP]}{cut}"
 
 
-def _refuse(loop: Loop, workers: Workers | None, source: Source, trainer: str, fit: Function) -> None:
+def _refuse(
+    loop: Loop, workers: Workers | None, source: Source, trainer: str, fit: Function, values: Mapping[str, object]
+) -> None:
     """Ask where something in the loop is not known.
 
     Raises:
@@ -184,11 +213,10 @@ def _refuse(loop: Loop, workers: Workers | None, source: Source, trainer: str, f
     if _GROUP not in loop.repeats and not others:
         others = [Line(f"nothing repeats a prompt {_GROUP} times", source.at(fit.lineno))]
     unknown += others
-    unknown += read_loader(source, trainer)
+    unknown += read_loader(source, trainer, values)
     if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise LaunchError(
-            f"the trainer beside the launch is none that is known: {'; '.join(map(str, unknown[:3]))}{more}",
+            f"the trainer beside the launch is none that is known: {_first(unknown)}",
             remedy=_REMEDY,
         )
 
@@ -202,25 +230,22 @@ def _between(loop: Loop, checkout: Checkout) -> tuple[str, str]:
     return ("0.2", "0.3") if loop.shortfall else ("0.3", newest)
 
 
-def _fit(checkout: Checkout, main: Source, name: str) -> tuple[Source, str, Function] | None:
+def _fit(
+    checkout: Checkout, main: Source, name: str, values: Mapping[str, object]
+) -> tuple[Source, str, Function] | None:
     """The `fit` of the trainer that a program uses, with its file and class; None if the way to it is not clear."""
-    code = "\n".join(line for line in main.text.splitlines() if not line.lstrip().startswith("#"))
-    trainers = {found for found in re.findall(r"\b(\w+Trainer)\(", code) if "SFT" not in found}
-    if len(trainers) != 1:
+    trainer = trainer_of(main, name, values)
+    source = checkout.source(trainer.path) if trainer is not None else None
+    if trainer is None or source is None:
         return None
-    trainer = trainers.pop()
-    module = re.search(rf"^[ \t]*from[ \t]+(\S+)[ \t]+import[ \t]+[^\n]*\b{trainer}\b", code, re.MULTILINE)
-    if module is None:
-        return None
-    path = module[1].replace(".", "/")
-    path = path.removeprefix("verl/") if not module[1].startswith(".") else f"{os.path.dirname(name)}{path}"
-    source = checkout.source(f"{path}.py")
-    fits = source.methods("fit", of=trainer) if source is not None else []
-    return (source, trainer, fits[0]) if source is not None and fits else None
+    fits = source.methods("fit", of=trainer.name)
+    return (source, trainer.name, fits[0]) if fits else None
 
 
 def _values(given: Mapping[str, Setting]) -> dict[str, object]:
-    return {name: _plain(setting.value) for name, setting in given.items() if not (setting.unknown or setting.deleted)}
+    """The settings whose values are known; one that refers to another is not."""
+    known = {name: each for name, each in given.items() if not (each.unknown or each.deleted)}
+    return {name: _plain(each.value) for name, each in known.items() if "${" not in str(each.value)}
 
 
 def _plain(value: object) -> object:

@@ -6,9 +6,11 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import Line, dotted
+from rlstep_hooks.launch.checkout import Line, dotted, taken
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
     from rlstep_hooks.launch.checkout import Source
 
 _SIZES = ("data.train_batch_size", "data.gen_batch_size")
@@ -19,6 +21,13 @@ _TOTALS = {
     ),
     "self.total_training_steps": ("total_training_steps",),
 }
+_OF_LOADERS = frozenset((
+    "dataset", "batch_size", "shuffle", "sampler", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn",
+    "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order",
+    "snapshot_every_n_steps",
+))  # fmt: skip
+"""What torch.utils.data.DataLoader and torchdata's StatefulDataLoader take beside `batch_sampler`: a loader of somebody's own under
+their names may go over the rows otherwise."""
 _REPLACED = re.compile(
     r"^[ \t]*(?:async )?def (?P<method>\w+)\(|^[ \t]+self\.(?P<name>train_dataloader|total_training_steps) = (?P<value>[^\n]*)",
     re.MULTILINE,
@@ -45,25 +54,29 @@ def replaced(source: Source) -> list[Line]:
     return found
 
 
-def read_loader(source: Source, trainer: str) -> list[Line]:
+def read_loader(source: Source, trainer: str, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:
     """What in the loader or in the total of steps is not known; empty where it is as in the releases of verl.
 
     Args:
         source: The trainer's file.
         trainer: The class of the trainer.
+        values: The settings whose values are known.
+        known: Statements that were read elsewhere, as `ast.unparse` writes them: they are passed over.
     """
     found = source.methods("_create_dataloader", of=trainer)
     if not found:
         return [Line(f"{trainer} has no _create_dataloader", source.shown)]
     unknown = replaced(source)
     loaders = 0
-    for node in ast.walk(found[0]):
+    nodes = list(taken(found[0], values))
+    sizes = _sizes(nodes, known)
+    for node in nodes:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
         target = ast.unparse(node.targets[0])
         if target == "self.train_dataloader":
             loaders += 1
-            if says := _of_loader(node.value):
+            if says := _of_loader(node.value, sizes):
                 unknown.append(Line(says, source.at(node.lineno)))
         elif target in _TOTALS and ast.unparse(node.value) not in _TOTALS[target]:
             unknown.append(Line(f"the total of steps is {ast.unparse(node.value)}", source.at(node.lineno)))
@@ -72,16 +85,38 @@ def read_loader(source: Source, trainer: str) -> list[Line]:
     return unknown
 
 
-def _of_loader(value: ast.expr) -> str:
-    """What is not known of a loader; empty where it is."""
+def _sizes(nodes: Iterable[ast.AST], known: Collection[str]) -> set[str]:
+    """Local names that stand for the size of a batch and for nothing else."""
+    given = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and ast.unparse(node) not in known
+    ]
+    names = [
+        (ast.unparse(target), isinstance(node, ast.Assign) and _is_size(node.value))
+        for node in given
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    return {name for name, is_size in names if is_size} - {name for name, is_size in names if not is_size}
+
+
+def _of_loader(value: ast.expr, sizes: Collection[str]) -> str:
+    """What is not known of a loader; empty where it is.
+
+    Args:
+        value: What the loader is.
+        sizes: Local names that stand for the size of a batch.
+    """
     if not isinstance(value, ast.Call):
         return f"train_dataloader is {ast.unparse(value)}"
     given = {word.arg: word.value for word in value.keywords}
     size, drops = given.get("batch_size"), given.get("drop_last")
-    if size is None or not _is_size(size):
+    if size is None or not (_is_size(size) or ast.unparse(size) in sizes):
         return f"the loader's batch is {ast.unparse(size) if size is not None else 'not given'}"
     if not (isinstance(drops, ast.Constant) and drops.value is True):
         return "the loader does not drop its last batch"
+    if more := sorted(given.keys() - _OF_LOADERS - {None}):
+        return f"the loader is given {', '.join(map(str, more))}, which no loader of torch reads"
     return ""
 
 

@@ -15,11 +15,12 @@ from rlstep_hooks.launch.batches import keeps_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from rlstep_hooks.launch.checkout import Function, Source
 
 _STEP = ("global_steps", "global_step")
+_OVER_ALL = ("enumerate", "iter", "tqdm", "tqdm.tqdm")
 
 
 class Loop(msgspec.Struct, kw_only=True):
@@ -34,15 +35,16 @@ class Loop(msgspec.Struct, kw_only=True):
     unknown: list[Line] = []
 
 
-def read_loop(fit: Function, source: Source, values: Mapping[str, object]) -> Loop:
+def read_loop(fit: Function, source: Source, values: Mapping[str, object], known: Collection[str] = ()) -> Loop:
     """What a trainer's `fit` says.
 
     Args:
         fit: The method.
         source: The file of the trainer.
         values: The settings of the launch and of its configuration, where they are known.
+        known: Statements that were read elsewhere, as `ast.unparse` writes them, and first lines of `if`: they are passed over.
     """
-    reader = _Reader(source, values, _names(fit))
+    reader = _Reader(source, values, _names(fit), known)
     reader.whole(fit)
     return reader.loop
 
@@ -58,11 +60,14 @@ def _names(fit: Function) -> dict[str, str]:
 
 
 class _Reader:
-    def __init__(self, source: Source, values: Mapping[str, object], names: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: Source, values: Mapping[str, object], names: Mapping[str, str], known: Collection[str]
+    ) -> None:
         self.loop = Loop(repeats={}, unknown=[])
         self._source = source
         self._values = values
         self._names = names
+        self._known = known
         self._started = 0
         """Times that the step is counted up before the first rollout."""
         self._counted = 0
@@ -75,7 +80,10 @@ class _Reader:
 
     def whole(self, fit: Function) -> None:
         """The whole method: what comes before the loop over epochs, and the loop."""
-        epochs = next((node for node in self._flat(fit.body) if isinstance(node, ast.For | ast.While)), None)
+        loops = [node for node in self._flat(fit.body) if isinstance(node, ast.For | ast.While)]
+        # A loop before it may log what a validation gave.
+        over_loader = (node for node in loops if any(_is_loader(inner) for inner in ast.walk(node)))
+        epochs = next(over_loader, loops[0] if loops else None)
         if not isinstance(epochs, ast.For):
             self._ask(epochs or fit, "there is no loop over epochs")
             return
@@ -133,7 +141,15 @@ class _Reader:
             contained: Whether they are where an exception is caught, which leaves out the rollout that failed.
         """
         for node in body:
-            self._statement(node, nested=nested, contained=contained)
+            if not self._is_known(node):
+                self._statement(node, nested=nested, contained=contained)
+
+    def _is_known(self, node: ast.stmt) -> bool:
+        """Whether a statement was read elsewhere: an `if` by its first line, where it does no more than to go on."""
+        goes_on = (ast.Expr, ast.Continue)
+        if isinstance(node, ast.If) and (node.orelse or not all(isinstance(each, goes_on) for each in node.body)):
+            return False
+        return bool(self._known) and ast.unparse(node).partition("\n")[0] in self._known
 
     def _statement(self, node: ast.stmt, *, nested: bool, contained: bool) -> None:
         match node:
@@ -272,8 +288,11 @@ def _is_step(text: str) -> bool:
     return text.removeprefix("self.") in _STEP
 
 
-def _is_loader(node: ast.expr) -> bool:
-    return "train_dataloader" in ast.unparse(node)
+def _is_loader(node: ast.AST) -> bool:
+    """Whether a loop goes over the whole loader: `islice` and the like may leave batches out."""
+    while isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in _OVER_ALL:
+        node = node.args[0]
+    return isinstance(node, ast.Attribute) and node.attr == "train_dataloader"
 
 
 def _short(value: ast.expr) -> str:

@@ -1,0 +1,113 @@
+"""Which trainer a program of a checkout builds: the class whose name it calls, or calls by way of a name of its own."""
+
+from __future__ import annotations
+
+import ast
+import os.path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.checkout import UNKNOWN, taken, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rlstep_hooks.launch.checkout import Source
+
+
+class Trainer(msgspec.Struct, frozen=True):
+    """A class that a program builds."""
+
+    name: str
+    path: str
+    """The file that has it, below the package."""
+
+
+def trainer_of(main: Source, program: str, values: Mapping[str, object]) -> Trainer | None:
+    """The one trainer that a program builds; None where it builds several, or where the way to it is not clear.
+
+    Args:
+        main: The program's file.
+        program: Its path below the package.
+        values: The settings that are known: a program may choose its trainer by one of them.
+    """
+    tree = main.tree()
+    if tree is None:
+        return None
+    reader = _Program(tree, values)
+    built = reader.built()
+    imports = {name: found for node in reader.nodes if isinstance(node, ast.ImportFrom) for name, found in _of(node)}
+    if len(built) != 1 or (found := imports.get(built.pop())) is None:
+        return None
+    path, name = found
+    if path.startswith("."):
+        path = os.path.normpath(os.path.join(os.path.dirname(program), path))
+    return Trainer(name, f"{path.removeprefix('verl/')}.py")
+
+
+def _of(node: ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The names that an import gives, each with the path of its module and its name there."""
+    above = "../" * (node.level - 1) if node.level > 1 else "./" if node.level else ""
+    path = above + (node.module or "").replace(".", "/")
+    for alias in node.names:
+        yield alias.asname or alias.name, (path, alias.name)
+
+
+class _Inserted(ast.NodeTransformer):
+    """Puts a condition in the place of its name: `if hints:` after `hints = config.get("hints", False)`."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        given: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    given.setdefault(_last(target), []).append(node.value)
+        self._given = {name: values[0] for name, values in given.items() if len(values) == 1}
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        if isinstance(node.test, ast.Name):
+            node.test = self._given.get(node.test.id, node.test)
+        return self.generic_visit(node)
+
+
+class _Program:
+    def __init__(self, tree: ast.Module, values: Mapping[str, object]) -> None:
+        self._values = values
+        self.nodes = list(taken(_Inserted(tree).visit(tree), values))
+        """What the launch may run: without the branches that its settings rule out."""
+        assigned = [node for node in self.nodes if isinstance(node, ast.Assign)]
+        self._assigned = [(_last(target), node.value) for node in assigned for target in node.targets]
+
+    def built(self) -> set[str]:
+        """The names of the trainers that are called."""
+        called = {_last(node.func) for node in self.nodes if isinstance(node, ast.Call)}
+        return {
+            trainer
+            for name in called
+            for trainer in self._classes(name, frozenset())
+            if trainer.endswith("Trainer") and "SFT" not in trainer
+        }
+
+    def _classes(self, name: str, seen: frozenset[str]) -> set[str]:
+        """The classes that a name may stand for: itself, where nothing is assigned to it."""
+        values = [value for target, value in self._assigned if target == name]
+        if not values or name in seen:
+            return {name}
+        parts = [part for value in values for part in self._choices(value)]
+        classes = (self._classes(part, seen | {name}) - {name} for part in parts)
+        return set().union(*classes)
+
+    def _choices(self, value: ast.expr) -> list[str]:
+        if isinstance(value, ast.IfExp):
+            holds = value_of(value.test, self._values)
+            taken = [value.body, value.orelse] if holds is UNKNOWN else [value.body if holds else value.orelse]
+            return [name for each in taken for name in self._choices(each)]
+        return [_last(value)]
+
+
+def _last(node: ast.expr) -> str:
+    """The last part of a name with dots: "trainer_cls" of `self.trainer_cls`; empty for another expression."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
