@@ -32,6 +32,7 @@ SYSTEM = early_fork(
             "deepscaler", programs=("module:verl.trainer.main_ppo",), with_value={"trainer.project_name": "*deepcoder*"}
         ),
     ),
+    estimators=("gae", "grpo"),
     sizes=DIVIDED_FIRST
     | {
         "device": "floor(actor_rollout_ref.actor.ppo_mini_batch_size * actor_rollout_ref.rollout.n / world_size)",

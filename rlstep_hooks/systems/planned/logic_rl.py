@@ -20,6 +20,7 @@ SYSTEM = early_fork(
             before="tinyzero",
         ),
     ),
+    estimators=("gae", "grpo", "reinforce_plus_plus"),
     sizes=DIVIDED_FIRST,
     # Each call of the engine computes them (verl/workers/fsdp_workers.py generate_sequences).
     let={"old_logprob_source": "'at_rollout'"},

@@ -20,6 +20,7 @@ SYSTEM = early_fork(
             before="tinyzero",
         ),
     ),
+    estimators=("gae", "grpo"),
     sizes=DIVIDED_FIRST,
     settings={
         "actor_rollout_ref.rollout.n_agent": count(1),

@@ -21,6 +21,7 @@ SYSTEM = early_fork(
         ),
         Entry("skywork_or1", programs=("module:verl.trainer.main_ppo",), with_key="trainer.rejection_sample"),
     ),
+    estimators=("gae", "grpo", "reinforce_plus_plus", "remax"),
     sizes=MULTIPLIED_FIRST,
     settings={
         **PER_GPU,

@@ -23,6 +23,7 @@ SYSTEM = early_fork(
             before="tinyzero",
         ),
     ),
+    estimators=("gae", "grpo", "reinforce_plus_plus", "remax", "rloo"),
     sizes=MULTIPLIED_FIRST,
     settings={**PER_GPU, f"{_ACTOR}.ppo_epochs": count(1), "data.shuffle": flag(True)},
     let={"passes": f"{_ACTOR}.ppo_epochs", "rows_reshuffled": "data.shuffle"},

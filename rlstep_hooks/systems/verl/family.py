@@ -145,6 +145,17 @@ def _gives_microbatch(role: str, micro: str, where: str, trainer: str) -> Check:
     )
 
 
+def _knows_estimator(estimators: tuple[str, ...], trainer: str) -> Check:
+    """The trainer decides by the estimator whether there is a critic, and knows no other one."""
+    return Check(
+        "algorithm.adv_estimator in estimators",
+        "NotImplementedError: algorithm.adv_estimator={algorithm.adv_estimator}",
+        fix=f"algorithm.adv_estimator = {' or '.join(estimators)}",
+        when="when the workers are built",
+        source=f"{trainer} init_workers",
+    )
+
+
 def early_fork(
     *,
     name: str,
@@ -161,6 +172,7 @@ def early_fork(
     checks: tuple[Check, ...] = (),
     depends: tuple[Depends, ...] = (),
     notes: tuple[Note, ...] = (),
+    estimators: tuple[str, ...] = (),
     checkout: str = ENDS_EARLY,
 ) -> System:
     """The declaration of a fork.
@@ -180,6 +192,7 @@ def early_fork(
         checks: What it refuses of its own, before what is refused here.
         depends: What makes counts depend on the run.
         notes: Notes of its own.
+        estimators: The values of `algorithm.adv_estimator` that it knows; empty where they were not read.
         checkout: The function that reads the fork beside a launch; none does where a formula of its own says how long a run is.
     """
     trainer, workers = f"{source}/trainer/ppo/ray_trainer.py", f"{source}/workers"
@@ -232,6 +245,7 @@ def early_fork(
         settings=kept({**SETTINGS, **(settings or {})}),
         let={
             **kept({**_LET, **sizes}),
+            "estimators": repr(estimators),
             **({} if has_critic else {"algorithm": "upper(algorithm.adv_estimator)"}),
             **(let or {}),
         },
@@ -247,6 +261,7 @@ def early_fork(
             ),
             *checks,
             SHARES_ENGINE,
+            *([_knows_estimator(estimators, trainer)] if estimators else []),
             Check(
                 "samples % gpus == 0",
                 "AssertionError: {samples} samples of a rollout are not a multiple of {gpus} GPUs",

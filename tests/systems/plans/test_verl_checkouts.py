@@ -437,6 +437,61 @@ def test_a_trainer_that_the_launch_chooses_by_a_setting_is_the_one_that_is_read(
         planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), f"{LAUNCH} {setting}", main=CHOOSING)
 
 
+@pytest.mark.parametrize(
+    ("named", "planned_as"), [("0.4.0.dev", "0.4.1"), ("0.3.1.dev", "0.4.1"), ("0.5.0", "0.5.0"), ("9.9", "0.7.1")]
+)
+def test_the_release_is_the_one_that_the_checkout_names_where_its_lines_allow_it(
+    tmp_path: Path, named: str, planned_as: str
+) -> None:
+    (tmp_path / "verl/version").mkdir(parents=True)
+    (tmp_path / "verl/version/version").write_text(f"{named}\n")
+    assert planned(tmp_path, trainer(COMPARED_THEN_COUNTED)).version == planned_as
+
+
+DETACHES = """
+        if on_policy:
+            old_log_prob = log_prob.detach()
+"""
+
+
+@pytest.mark.parametrize(("actor", "taken_from"), [(DETACHES, "detach"), ("old_log_prob = data['x']", "recompute")])
+def test_where_the_old_log_probs_of_a_single_update_come_from_is_read(
+    tmp_path: Path, actor: str, taken_from: str
+) -> None:
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), actor=f"{PASSES}\n{actor}")
+    assert plan.schedule is not None, plan.findings
+    assert (plan.schedule.updates_per_rollout, plan.schedule.old_logprob_source) == (1, taken_from)
+
+
+@pytest.mark.parametrize(("strategy", "read"), [("fsdp", True), ("megatron", False)])
+def test_the_strategy_and_not_the_name_of_a_configuration_says_whose_workers_run(
+    tmp_path: Path, strategy: str, read: bool
+) -> None:
+    (tmp_path / "ours.yaml").write_text(f"actor_rollout_ref: {{actor: {{strategy: {strategy}}}}}\n")
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), f"{LAUNCH} --config-path={tmp_path} --config-name=ours")
+    assert ("Its workers were not read" not in assumed(plan)) == read
+
+
+KNOWS = """
+    def init_workers(self):
+        if self.config.algorithm.adv_estimator == 'gae':
+            pass
+        elif self.config.algorithm.adv_estimator in ['grpo', 'ours']:
+            pass
+        else:
+            raise NotImplementedError('ppo')
+"""
+
+
+@pytest.mark.parametrize(("estimator", "refused"), [("grpo", False), ("ours", False), ("ppo", True)])
+def test_an_estimator_that_a_fork_does_not_know_is_refused(tmp_path: Path, estimator: str, refused: bool) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT) + KNOWS
+    plan = planned(tmp_path, source, SEARCH.replace("=grpo", f"={estimator}"))
+    assert [found.observed for found in plan.findings if found.severity == "error"] == (
+        ["NotImplementedError: algorithm.adv_estimator=ppo"] if refused else []
+    )
+
+
 ANEW = """
     def _next_pass(self):
         self.train_dataloader = DataLoader(batch_size=self.config.data.train_batch_size, drop_last=True)
@@ -557,6 +612,26 @@ FILTERED = """
                     if len(batch) < 100:
                         continue
 """
+FILLED = """
+                new_batch = batch
+                if not self.config.algorithm.filter_groups.enable:
+                    batch = new_batch
+                else:
+                    new_batch = new_batch[kept_traj_idxs]
+                    batch = new_batch if batch is None else DataProto.concat([batch, new_batch])
+                    if num_prompt_in_batch < 100:
+                        if max_num_gen_batches <= 0 or num_gen_batches < max_num_gen_batches:
+                            self.gen_steps += 1
+                            continue
+                        else:
+                            raise ValueError
+                    else:
+                        if self.config.get('tree', False):
+                            pass
+                        else:
+                            traj_bsz = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
+                            batch = batch[:traj_bsz]
+"""
 
 
 def of_recipe(folder: Path, end: str, *, more: str = "", **words: str) -> Plan:
@@ -589,7 +664,7 @@ def test_a_recipe_of_another_kind_is_asked_for(tmp_path: Path, end: str, words: 
 
 
 def test_a_recipe_that_filters_its_groups_has_no_exact_length(tmp_path: Path) -> None:
-    plan = of_recipe(tmp_path, COMMENTED_OUT, more="+algorithm.filter_groups.enable=True")
+    plan = of_recipe(tmp_path, COMMENTED_OUT, more="+algorithm.filter_groups.enable=True", before_update=FILLED)
     assert rollouts(plan) is None
 
 
@@ -709,3 +784,51 @@ def test_a_fork_whose_loop_is_not_read_is_asked_about_with_the_reason(tmp_path: 
     launch = f"{LAUNCH} trainer.project_name=logic_of_a_fork"
     with pytest.raises(LaunchError, match=r"not that of Logic-RL .*: an epoch is no loop over train_dataloader"):
         planned(tmp_path, source, launch)
+
+
+RECIPE_CONFIGURATION = """
+hydra: {searchpath: ["file://verl/trainer/config"]}
+defaults: [ppo_trainer, _self_]
+algorithm: {filter_groups: {enable: false, metric: null, max_num_gen_batches: 0}, own: {setting: 1}}
+"""
+
+
+def configured_recipe(folder: Path, more: str, before_update: str = FILLED) -> Plan:
+    (folder / "recipe/dapo/config").mkdir(parents=True)
+    (folder / "recipe/dapo/config/dapo_trainer.yaml").write_text(RECIPE_CONFIGURATION)
+    (folder / "recipe/dapo/main_dapo.py").write_text(CONFIGURED.replace("ppo_trainer'", "dapo_trainer'"))
+    source = trainer(COMPARED_THEN_COUNTED, before_update=before_update).replace("RayPPOTrainer", "RayDAPOTrainer")
+    (folder / "recipe/dapo/dapo_ray_trainer.py").write_text(source)
+    (folder / "verl/trainer/config").mkdir(parents=True)
+    (folder / "verl/trainer/config/ppo_trainer.yaml").write_text(CONFIGURATION)
+    return planned(
+        folder, trainer(COMPARED_THEN_COUNTED), f"python3 -m recipe.dapo.main_dapo trainer.total_epochs=3 {more}"
+    )
+
+
+def test_the_recipes_own_configuration_says_which_settings_are_refused(tmp_path: Path) -> None:
+    plan = configured_recipe(tmp_path, "algorithm.own.setting=2 algorithm.other=1")
+    assert [found.observed.partition(".")[0] for found in plan.findings if found.severity == "error"] == [
+        "Could not override 'algorithm"
+    ]
+    assert rollouts(plan) == 30
+
+
+def test_a_recipe_that_filters_as_the_releases_do_is_planned(tmp_path: Path) -> None:
+    plan = configured_recipe(tmp_path, "algorithm.filter_groups.enable=True algorithm.own.setting=2")
+    assert plan.schedule is not None, plan.findings
+    assert not [found for found in plan.findings if found.severity == "error"]
+    assert (plan.schedule.samples_per_rollout, plan.schedule.rollouts) == (400, None)
+    assert "the rest of them is cut off" in assumed(plan)
+
+
+@pytest.mark.parametrize(
+    ("more", "lines", "says"),
+    [
+        ("+tree=True", FILLED, "nothing cuts what the filter left"),
+        ("", FILLED + "                batch = batch[selected_idxs]\n", "may train a part of it"),
+    ],
+)
+def test_a_recipe_that_filters_otherwise_is_asked_for(tmp_path: Path, more: str, lines: str, says: str) -> None:
+    with pytest.raises(LaunchError, match=rf"DAPO's recipe beside the launch is none that is known.*{says}"):
+        configured_recipe(tmp_path, f"algorithm.filter_groups.enable=True {more}", lines)

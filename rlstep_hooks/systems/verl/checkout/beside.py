@@ -6,6 +6,7 @@ Two forks of the same version may end a run differently, so that what is read is
 from __future__ import annotations
 
 import os.path
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,7 @@ from rlstep_hooks.systems.verl.checkout.configuration import configuration
 from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
-from rlstep_hooks.systems.verl.checkout.recipe import read_recipe
+from rlstep_hooks.systems.verl.checkout.recipe import PROGRAM, read_recipe, recipe_beside
 from rlstep_hooks.systems.verl.checkout.trainer import trainer_of
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
@@ -93,12 +94,20 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
 
 
 def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
-    read = read_recipe(command, folder, _values(given), _REMEDY)
+    checkout = recipe_beside(command, folder, _REMEDY)
+    if checkout is None:
+        return None
+    main = checkout.source(PROGRAM)
+    own = configuration(checkout, main, PROGRAM, given) if main is not None else {}
+    read = read_recipe(checkout, _values({**own, **given}), _REMEDY)
     if read is None:
         return None
-    stop, group, source = read
-    text = f"the trainer of DAPO's recipe beside the launch was read ({source.shown}): the run ends at {stop}; {group}"
-    return Beside(system, notes=(Note("assumes", text),))
+    does, source = read
+    text = f"the trainer of DAPO's recipe beside the launch was read ({source.shown}): {does}"
+    package = nearest(folder, find_checkout(_MARKER, [folder]), "verl", _REMEDY)
+    # The recipe came with 0.3; none of its loops that are known leaves the last rollout out.
+    between = ("0.3", "0.10") if package is None else _named_between("0.3", _newest(package), package)
+    return Beside(system, *between, notes=(Note("assumes", text),), settings=own)
 
 
 def ends_early(
@@ -135,7 +144,16 @@ def ends_early(
             f"the trainer beside the launch is not that of {system.title} {system.version}: {_first(other)}",
             remedy=remedy,
         )
-    return None
+    return _with_estimator(system, source, values.get("algorithm.adv_estimator"))
+
+
+def _with_estimator(system: System, source: Source, named: object) -> Beside | None:
+    """The fork with the launch's `adv_estimator`, where the trainer of the checkout compares with it: it may have added one."""
+    text = re.escape(str(named))
+    compared = rf"(?:adv_estimator\s*(?:==|in)[^:]*|^[ \t]+[A-Z_]+ = )[\"']{text}[\"']"
+    if re.search(compared, source.text, re.MULTILINE) is None:
+        return None
+    return Beside(msgspec.structs.replace(system, let={**system.let, "estimators": repr((str(named),))}))
 
 
 def _differs(loop: Loop, system: System, source: Source, fit: Function) -> list[Line]:
@@ -183,8 +201,9 @@ def _program(command: Command, folder: Path) -> tuple[Checkout, str, Source | No
 
 
 def _is_fsdp(given: Mapping[str, Setting]) -> bool:
-    """Whether the workers are those for FSDP."""
-    names = (f"{ACTOR}.strategy", "config_name", "model_engine")
+    """Whether the workers are those for FSDP: the strategy decides, and where it is not known the name of the configuration."""
+    strategy = f"{ACTOR}.strategy"
+    names = (strategy, "model_engine") if strategy in given else ("config_name", "model_engine")
     said = [str(given[name].value) for name in names if name in given]
     return all(name in ("fsdp", "fsdp2", "dp") or "ppo_trainer" in name for name in said)
 
@@ -223,11 +242,28 @@ def _refuse(
 
 def _between(loop: Loop, checkout: Checkout) -> tuple[str, str]:
     """The first release that has such lines, and the first later one that does not."""
-    # 0.2 counts its step up and then compares it (`releases.DIFFERENCES`); 0.8 has no fsdp_workers.py of its own any more.
-    newest = "0.8" if (checkout.package / "workers/fsdp_workers.py").is_file() else "0.9"
+    # 0.2 counts its step up and then compares it (`releases.DIFFERENCES`).
+    newest = _newest(checkout)
     if loop.stop is None:
-        return "0.2", newest
-    return ("0.2", "0.3") if loop.shortfall else ("0.3", newest)
+        return _named_between("0.2", newest, checkout)
+    return ("0.2", "0.3") if loop.shortfall else _named_between("0.3", newest, checkout)
+
+
+def _newest(checkout: Checkout) -> str:
+    """The first release that has other workers: 0.8 has no fsdp_workers.py of its own any more."""
+    return "0.8" if (checkout.package / "workers/fsdp_workers.py").is_file() else "0.9"
+
+
+def _named_between(first: str, end: str, checkout: Checkout) -> tuple[str, str]:
+    """The releases that the checkout's own version may be, where they are some of those that have such lines; else all of these."""
+    named = checkout.source("version/version")
+    found = re.match(r"\s*0\.(\d+)\.(\d+)(\.dev)?", named.text) if named is not None else None
+    if found is None or not int(first[2:]) <= int(found[1]) < int(end[2:]):
+        return first, end
+    minor = int(found[1])
+    # What is developed after 0.3.0 is called 0.3.1.dev, whatever it becomes: it may have all that 0.4 has.
+    later = 2 if found[3] and int(found[2]) else 1
+    return f"0.{minor}", min(f"0.{minor + later}", end, key=lambda each: int(each[2:]))
 
 
 def _fit(

@@ -115,8 +115,8 @@ def _of_loader(value: ast.expr, sizes: Collection[str]) -> str:
         return f"the loader's batch is {ast.unparse(size) if size is not None else 'not given'}"
     if not (isinstance(drops, ast.Constant) and drops.value is True):
         return "the loader does not drop its last batch"
-    if more := sorted(given.keys() - _OF_LOADERS - {None}):
-        return f"the loader is given {', '.join(map(str, more))}, which no loader of torch reads"
+    if more := sorted(name for name in given if name is not None and name not in _OF_LOADERS):
+        return f"the loader is given {', '.join(more)}, which no loader of torch reads"
     return ""
 
 

@@ -145,11 +145,10 @@ class _Reader:
                 self._statement(node, nested=nested, contained=contained)
 
     def _is_known(self, node: ast.stmt) -> bool:
-        """Whether a statement was read elsewhere: an `if` by its first line, where it does no more than to go on."""
-        goes_on = (ast.Expr, ast.Continue)
-        if isinstance(node, ast.If) and (node.orelse or not all(isinstance(each, goes_on) for each in node.body)):
+        """Whether a statement was read elsewhere: an `if` by its first line, where it does no more than to go on or to end the run."""
+        if not self._known or ast.unparse(node).partition("\n")[0] not in self._known:
             return False
-        return bool(self._known) and ast.unparse(node).partition("\n")[0] in self._known
+        return not isinstance(node, ast.If) or all(map(_only_leaves, (*node.body, *node.orelse)))
 
     def _statement(self, node: ast.stmt, *, nested: bool, contained: bool) -> None:
         match node:
@@ -282,6 +281,14 @@ class _Reader:
 
     def _ask(self, node: ast.AST, says: str) -> None:
         self.loop.unknown.append(Line(says, self._source.at(getattr(node, "lineno", 1))))
+
+
+def _only_leaves(node: ast.stmt) -> bool:
+    """Whether a statement logs, counts generated batches or leaves the rollout, and does nothing to a batch."""
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        return ast.unparse(target) in ("self.gen_steps", "is_last_step")
+    return isinstance(node, ast.Expr | ast.Continue | ast.Return | ast.Raise)
 
 
 def _is_step(text: str) -> bool:

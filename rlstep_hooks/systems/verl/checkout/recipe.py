@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import find_checkout, nearest
+from rlstep_hooks.launch.checkout import find_checkout, nearest, taken
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.verl.checkout.loop import read_loop
 from rlstep_hooks.systems.verl.settings import ROLLOUT
@@ -13,46 +14,88 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rlstep_hooks.launch.checkout import Line, Source
+    from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source
     from rlstep_hooks.launch.command import Command
 
+PROGRAM = "dapo/main_dapo.py"
+"""The path of the program below `recipe`."""
 _MARKER = "recipe/dapo/dapo_ray_trainer.py"
 _PROGRAMS = ("recipe.dapo.", "recipe/dapo/")
 _FILTERS = "algorithm.filter_groups.enable"
+_CUT = (
+    "traj_bsz = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n",
+    "batch = batch[:traj_bsz]",
+)
+_FILTERING = frozenset(
+    (
+        "batch = new_batch if batch is None else DataProto.concat([batch, new_batch])",
+        "if max_num_gen_batches <= 0 or num_gen_batches < max_num_gen_batches:",
+        "batch = batch[:traj_bsz]",
+        # Where groups are filtered, generated batches are counted: how many rollouts they make, no source says.
+        "if is_last_step:",
+    )
+)
+"""The lines with which the releases fill a rollout: verl 0.4.1 recipe/dapo/dapo_ray_trainer.py:212-228, the same from 0.3 to 0.7."""
 
 
-def read_recipe(
-    command: Command, folder: Path, values: Mapping[str, object], remedy: str
-) -> tuple[Line, Line, Source] | None:
-    """Where the recipe's run ends, where it repeats a prompt, and its file; None without its loop, or where groups are filtered.
+def recipe_beside(command: Command, folder: Path, remedy: str) -> Checkout | None:
+    """The folder of recipes that a launch of DAPO's recipe runs; None for other programs, or where there is none.
 
     Args:
         command: The launch.
         folder: The folder that it lies in.
-        values: What it sets. How many rollouts come where groups are filtered, no source says.
-        remedy: What a user does if it is not known.
+        remedy: What a user does if there are several.
+
+    Raises:
+        LaunchError: Several are equally near.
+    """
+    if not command.program.name.removeprefix("./").startswith(_PROGRAMS):
+        return None
+    return nearest(folder, find_checkout(_MARKER, [folder]), "DAPO's recipe", remedy)
+
+
+def read_recipe(checkout: Checkout, values: Mapping[str, object], remedy: str) -> tuple[str, Source] | None:
+    """What the recipe's loop does, and its file; None where it has no such loop.
+
+    Args:
+        checkout: The folder of recipes.
+        values: The settings that are known.
+        remedy: What a user does if the loop is not known.
 
     Raises:
         LaunchError: It has lines that may change the length or the sizes, and that are not known.
     """
-    if not command.program.name.removeprefix("./").startswith(_PROGRAMS) or values.get(_FILTERS):
-        return None
-    checkout = nearest(folder, find_checkout(_MARKER, [folder]), "DAPO's recipe", remedy)
-    source = checkout.source("dapo/dapo_ray_trainer.py") if checkout is not None else None
+    source = checkout.source("dapo/dapo_ray_trainer.py")
     fits = source.methods("fit", of="RayDAPOTrainer") if source is not None else []
     if source is None or not fits:
         return None
-    loop = read_loop(fits[0], source, {_FILTERS: False, **values})
+    values = {_FILTERS: False, **values}
+    filters = bool(values[_FILTERS])
+    loop = read_loop(fits[0], source, values, _FILTERING if filters else ())
     unknown = [*loop.unknown, *(line for name, line in loop.repeats.items() if name not in (f"{ROLLOUT}.n", "1"))]
+    said = list(map(str, unknown))
     group = loop.repeats.get(f"{ROLLOUT}.n")
-    if unknown or group is None or loop.stop is None or loop.shortfall:
-        said = [
-            *map(str, unknown),
-            str(loop.stop) if loop.stop is not None else "nothing ends it at its total of steps",
-        ]
-        said += [] if group is not None else [f"nothing repeats a prompt {ROLLOUT}.n times"]
+    if group is None:
+        said.append(f"nothing repeats a prompt {ROLLOUT}.n times")
+    if filters and not _cuts(fits[0], values):
+        said.append("nothing cuts what the filter left to data.train_batch_size prompts")
+    if not filters and (loop.stop is None or loop.shortfall):
+        said.append(str(loop.stop) if loop.stop is not None else "nothing ends it at its total of steps")
+    if said:
         raise LaunchError(
             f"the trainer of DAPO's recipe beside the launch is none that is known: {'; '.join(said[:3])} ({source.shown})",
             remedy=remedy,
         )
-    return loop.stop, group, source
+    return f"{_ends(loop.stop, filters=filters)}; {group}", source
+
+
+def _ends(stop: Line | None, *, filters: bool) -> str:
+    if filters:
+        return "batches are generated until the filter leaves enough prompts, and the rest of them is cut off"
+    return f"the run ends at {stop}"
+
+
+def _cuts(fit: Function, values: Mapping[str, object]) -> bool:
+    """Whether what the filter left is cut to the size of a rollout."""
+    lines = {ast.unparse(node) for node in taken(fit, values) if isinstance(node, ast.Assign)}
+    return lines.issuperset(_CUT)

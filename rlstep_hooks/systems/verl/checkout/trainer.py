@@ -36,14 +36,19 @@ def trainer_of(main: Source, program: str, values: Mapping[str, object]) -> Trai
     if tree is None:
         return None
     reader = _Program(tree, values)
-    built = reader.built()
     imports = {name: found for node in reader.nodes if isinstance(node, ast.ImportFrom) for name, found in _of(node)}
+    built = {name for name in reader.built() if _is_trainer(imports.get(name, ("", name))[1])}
     if len(built) != 1 or (found := imports.get(built.pop())) is None:
         return None
     path, name = found
     if path.startswith("."):
         path = os.path.normpath(os.path.join(os.path.dirname(program), path))
     return Trainer(name, f"{path.removeprefix('verl/')}.py")
+
+
+def _is_trainer(name: str) -> bool:
+    """Whether a class trains by rewards, by its name."""
+    return name.endswith("Trainer") and "SFT" not in name
 
 
 def _of(node: ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -80,14 +85,9 @@ class _Program:
         self._assigned = [(_last(target), node.value) for node in assigned for target in node.targets]
 
     def built(self) -> set[str]:
-        """The names of the trainers that are called."""
+        """The names of all that is called."""
         called = {_last(node.func) for node in self.nodes if isinstance(node, ast.Call)}
-        return {
-            trainer
-            for name in called
-            for trainer in self._classes(name, frozenset())
-            if trainer.endswith("Trainer") and "SFT" not in trainer
-        }
+        return {found for name in called for found in self._classes(name, frozenset())}
 
     def _classes(self, name: str, seen: frozenset[str]) -> set[str]:
         """The classes that a name may stand for: itself, where nothing is assigned to it."""

@@ -1,4 +1,7 @@
-"""How the workers of a checkout cut a rollout: whether they pass over it `ppo_epochs` times, and how mini-batches are scaled."""
+"""How the workers of a checkout cut a rollout: whether they pass over it `ppo_epochs` times, and how mini-batches are scaled.
+
+Also whether a single update of a rollout takes its own log-probs for the old ones.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ _PASSES = re.compile(r"^[ \t]*for \w+ in range\(self\.config\.ppo_epochs\)", re.
 _SCALED = re.compile(
     r"^[ \t]*self\.config\.(?P<actor>actor\.)?ppo_mini_batch_size (?P<operator>\*|//)= (?P<by>[^#\n]+)", re.MULTILINE
 )
+_DETACHES = re.compile(r"^[ \t]*(?:el)?if on_policy\b", re.MULTILINE)
 _GROUPS = ("self.config.rollout.n", "self.config.rollout_n")
 
 
@@ -48,6 +52,7 @@ def read_workers(checkout: Checkout) -> Workers | None:
     of_critic = [each for each in scaled if not each["actor"]]
     let = {
         "reads_epochs": str(passes is not None),
+        "detaches_single_update": str(_DETACHES.search(actor.text) is not None),
         "share": _share(of_policy),
         "wanted": f"{MINIBATCH} * {GROUP}" if _multiplies(of_policy) else MINIBATCH,
         "critic_counts_prompts": str(_multiplies(of_critic)),
