@@ -124,6 +124,11 @@ class Settings:
             raise UnknownValueError(str(found[0]), found[0].unknown[0])
         return found[0]
 
+    @property
+    def launched(self) -> Mapping[str, Setting]:
+        """What the launch sets, by the names of the settings; looking here marks nothing as used."""
+        return self._given
+
     def is_given(self, *names: str) -> bool:
         """Whether the user wrote the setting under one of its names, whether its value is known or not."""
         self._read.update(names)

@@ -6,7 +6,7 @@ agent_system/multi_turn_rollout/utils.py `adjust_batch` (rows are copied until t
 many rows as a rollout has tasks).
 """
 
-from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, count, flag
+from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, count, flag, text
 from rlstep_hooks.systems.verl.family import MULTIPLIED_FIRST, PER_GPU, early_fork
 
 _SOURCE = "verl-agent verl"
@@ -26,6 +26,8 @@ SYSTEM = early_fork(
         **PER_GPU,
         "env.rollout.n": count(1),
         "env.max_steps": count(None),
+        "agent.agent_ids": text(None),
+        "algorithm.filter_groups.enable": flag(False),
         f"{_ACTOR}.ppo_epochs": count(1),
         f"{_ACTOR}.use_kl_loss": flag(False),
         "algorithm.use_kl_in_reward": flag(False),
@@ -38,9 +40,12 @@ SYSTEM = early_fork(
         "reference_source": f"'at_rollout' if {_ACTOR}.use_kl_loss or algorithm.use_kl_in_reward else 'none'",
         "rows_reshuffled": "data.shuffle",
         "updates_bound": "'data_dependent'",
+        # With the filter, groups of equal reward are left out of a batch of episodes, and further batches are added until there are
+        # `samples`; none is cut (agent_system/multi_turn_rollout/rollout_loop.py `dynamic_multi_turn_loop`).
+        "episodes_to": "2 * samples - group if algorithm.filter_groups.enable else samples",
         # One turn each, and as many as an episode may have.
         "updates_from": "updates_per_rollout",
-        "updates_to": "passes * ceil(samples * env.max_steps / samples_per_update) if env.max_steps is not None else 0",
+        "updates_to": "passes * ceil(episodes_to * env.max_steps / samples_per_update) if env.max_steps is not None else 0",
         "updates": "unknown('each turn of an episode is a row of its own: how many there are, only the episodes show')",
         "lags": "()",
         "ratio_one_updates": "(1,)",
@@ -53,6 +58,12 @@ SYSTEM = early_fork(
         ),
     ),
     checks=(
+        # Forks train several agents, each with workers, sizes and rows of its own (langfengQ/DrMAS agent_system/agent/utils.py).
+        Demand(
+            "not given(agent.agent_ids)",
+            "agent.agent_ids names agents with settings and updates of their own: how each of them trains was not read",
+            about="agent.agent_ids",
+        ),
         Check(
             "actor_rollout_ref.rollout.n == 1",
             "AssertionError: In verl, actor_rollout_ref.rollout.n>1 is for GRPO. In verl+env, we keep n=1, and achieve GRPO by "
@@ -63,6 +74,12 @@ SYSTEM = early_fork(
         ),
     ),
     notes=(
+        Note(
+            "grows",
+            "algorithm.filter_groups: batches of {samples} episodes, without the groups of equal reward, are added until there are "
+            "{samples}, and none is cut: a rollout has {samples} to {episodes_to} episodes",
+            "algorithm.filter_groups.enable",
+        ),
         Note(
             "grows",
             "each turn of an episode is a row of its own: a rollout of {samples} episodes makes {updates_per_rollout} updates if "

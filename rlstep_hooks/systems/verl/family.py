@@ -169,7 +169,7 @@ def early_fork(
     let: Mapping[str, str] | None = None,
     always: Mapping[str, Any] | None = None,
     formulas: tuple[Formula, ...] = (),
-    checks: tuple[Check, ...] = (),
+    checks: tuple[Check | Demand, ...] = (),
     depends: tuple[Depends, ...] = (),
     notes: tuple[Note, ...] = (),
     estimators: tuple[str, ...] = (),
@@ -245,7 +245,7 @@ def early_fork(
         settings=kept({**SETTINGS, **(settings or {})}),
         let={
             **kept({**_LET, **sizes}),
-            "estimators": repr(estimators),
+            **({"estimators": repr(estimators)} if estimators else {}),
             **({} if has_critic else {"algorithm": "upper(algorithm.adv_estimator)"}),
             **(let or {}),
         },

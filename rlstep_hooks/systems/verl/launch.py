@@ -62,12 +62,19 @@ def another_trainer(request: Request) -> System | None:
             Place(program.name),
         )
     name = "" if program.kind == "config" else program.name.removesuffix(".py").replace("/", ".")
-    if name.startswith(_OWN) and name != _MAIN and not name.endswith(_READ):
+    if name.startswith(_OWN) and name != _MAIN and not name.endswith(_READ) and not _builds_common_trainer(request):
         raise LaunchError(
             f"{name} is a trainer of its own that is not read; verl.trainer.main_ppo and recipe.dapo.main_dapo are",
             request.command.place,
         )
     return None
+
+
+def _builds_common_trainer(request: Request) -> bool:
+    """Whether the program lies in the checkout and builds verl's own trainer: the checkout's lines are then read as for main_ppo."""
+    from rlstep_hooks.systems.verl.checkout.beside import builds_common_trainer  # not for a launch of main_ppo itself
+
+    return builds_common_trainer(request.command, request.folder, request.settings.launched)
 
 
 # Writing.

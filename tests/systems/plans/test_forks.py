@@ -133,6 +133,19 @@ def test_an_episode_of_verl_agent_has_a_row_for_each_turn() -> None:
     assert "we keep n=1" in refused.findings[0].observed
 
 
+def test_episodes_that_verl_agent_adds_until_there_are_enough_are_more() -> None:
+    made = plan(f"{VERL_AGENT} env.max_steps=15 algorithm.filter_groups.enable=True")
+    assert made.schedule is not None, made.findings
+    # 120 episodes are too few, 128 more are added and none is cut: 248 x 15 turns in mini-batches of 256.
+    assert (made.schedule.updates_from, made.schedule.updates_to) == (1, 15)
+    assert any("a rollout has 128 to 248 episodes" in note.text for note in made.notes)
+
+
+def test_several_agents_of_verl_agent_are_asked_for() -> None:
+    with pytest.raises(LaunchError, match="agents with settings and updates of their own"):
+        plan(f"{VERL_AGENT} agent.agent_ids=[a,b]")
+
+
 def test_tinyzero_is_said_of_tinyzero_only() -> None:
     """`trainer.default_hdfs_dir` is a setting of every verl."""
     sizes = f"data.train_batch_size=256 {ACTOR}.ppo_mini_batch_size=128 {ACTOR}.ppo_micro_batch_size=8 trainer.default_hdfs_dir=null"

@@ -492,6 +492,27 @@ def test_an_estimator_that_a_fork_does_not_know_is_refused(tmp_path: Path, estim
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "main", "says"),
+    [
+        ("main_ours", MAIN, ""),
+        ("main_ours", MAIN.replace("RayPPOTrainer", "OurTrainer"), "uses nothing that trains with it"),
+        ("main_theirs", MAIN, "which trainer verl.trainer.main_theirs uses was not found"),
+    ],
+)
+def test_a_program_of_another_name_that_builds_the_common_trainer_is_planned(
+    tmp_path: Path, name: str, main: str, says: str
+) -> None:
+    (tmp_path / "verl/trainer").mkdir(parents=True)
+    (tmp_path / "verl/trainer/main_ours.py").write_text(main)
+    launch = LAUNCH.replace("main_ppo", name)
+    if not says:
+        assert rollouts(planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch)) == 20
+        return
+    with pytest.raises(LaunchError, match=says):
+        planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch)
+
+
 ANEW = """
     def _next_pass(self):
         self.train_dataloader = DataLoader(batch_size=self.config.data.train_batch_size, drop_last=True)

@@ -20,7 +20,7 @@ from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.recipe import PROGRAM, read_recipe, recipe_beside
-from rlstep_hooks.systems.verl.checkout.trainer import trainer_of
+from rlstep_hooks.systems.verl.checkout.trainer import Trainer, trainer_of
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
@@ -144,6 +144,8 @@ def ends_early(
             f"the trainer beside the launch is not that of {system.title} {system.version}: {_first(other)}",
             remedy=remedy,
         )
+    if "estimators" not in system.let:
+        return None
     return _with_estimator(system, source, values.get("algorithm.adv_estimator"))
 
 
@@ -154,6 +156,27 @@ def _with_estimator(system: System, source: Source, named: object) -> Beside | N
     if re.search(compared, source.text, re.MULTILINE) is None:
         return None
     return Beside(msgspec.structs.replace(system, let={**system.let, "estimators": repr((str(named),))}))
+
+
+def builds_common_trainer(command: Command, folder: Path, given: Mapping[str, Setting]) -> bool:
+    """Whether a program of another name than main_ppo lies in the checkout and builds the trainer that main_ppo builds there.
+
+    Args:
+        command: The launch.
+        folder: The folder that it lies in.
+        given: What it sets.
+
+    Raises:
+        LaunchError: There are several copies of verl.
+    """
+    program = _program(command, folder)
+    if program is None or command.program.kind == "config":
+        return False
+    checkout, name, main = program
+    if main is None:
+        return False
+    trainer = trainer_of(main, name, _values({**configuration(checkout, main, name, given), **given}))
+    return trainer == Trainer("RayPPOTrainer", "trainer/ppo/ray_trainer.py")
 
 
 def _differs(loop: Loop, system: System, source: Source, fit: Function) -> list[Line]:
