@@ -513,6 +513,39 @@ def test_a_program_of_another_name_that_builds_the_common_trainer_is_planned(
         planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch)
 
 
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ("self.config.actor.ppo_micro_batch_size *= self.config.rollout.n", 40),  # 5 on each of 2 processes, times 4
+        ("self.config.actor.ppo_micro_batch_size_per_gpu = self.config.actor.ppo_micro_batch_size", 10),
+    ],
+)
+def test_how_the_micro_batch_of_a_fork_is_scaled_is_read(tmp_path: Path, more: str, size: int) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT)
+    scaling = workers(SPLIT, TIMES).replace("class CriticWorker", f"        {more}\n\nclass CriticWorker")
+    launch = SEARCH.replace("actor.ppo_micro_batch_size_per_gpu=5 ", "")
+    plan = planned(tmp_path, source, launch, workers=scaling)
+    assert plan.schedule is not None, plan.findings
+    assert plan.schedule.samples_per_microbatch == size
+
+
+@pytest.mark.parametrize("actor", [PASSES, ""])
+def test_passes_that_a_fork_makes_and_the_known_one_does_not_are_asked_for(tmp_path: Path, actor: str) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT)
+    launch = f"{SEARCH} actor_rollout_ref.actor.ppo_epochs=3"
+    if not actor:
+        assert rollouts(planned(tmp_path, source, launch)) == 6
+        return
+    with pytest.raises(LaunchError, match=r"a rollout is passed over ppo_epochs times \(verl/workers/actor/dp_actor"):
+        planned(tmp_path, source, launch, actor=actor)
+
+
+def test_a_mini_batch_of_a_fork_with_a_factor_of_its_own_is_asked_for(tmp_path: Path) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="), repeat=AGENT)
+    with pytest.raises(LaunchError, match=r"not that of Search-R1 .*multiplied by self\.config\.rollout\.n_agent"):
+        planned(tmp_path, source, SEARCH, workers=workers(SPLIT, "*= self.config.rollout.n_agent"))
+
+
 ANEW = """
     def _next_pass(self):
         self.train_dataloader = DataLoader(batch_size=self.config.data.train_batch_size, drop_last=True)

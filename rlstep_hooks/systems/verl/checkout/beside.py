@@ -22,6 +22,7 @@ from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.recipe import PROGRAM, read_recipe, recipe_beside
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, trainer_of
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
+from rlstep_hooks.systems.verl.family import DIVIDED_FIRST, MULTIPLIED_FIRST, PER_GPU
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
 if TYPE_CHECKING:
@@ -138,24 +139,49 @@ def ends_early(
         raise _no_trainer(command, checkout, name, remedy)
     source, trainer, fit = found
     loop = read_loop(fit, source, values, known)
+    workers = read_workers(checkout)
     other = [*loop.unknown, *read_loader(source, trainer, values, known)] or _differs(loop, system, source, fit)
+    other += _unknown_workers(workers, system, values) if workers is not None else []
     if other:
         raise LaunchError(
             f"the trainer beside the launch is not that of {system.title} {system.version}: {_first(other)}",
             remedy=remedy,
         )
-    if "estimators" not in system.let:
-        return None
-    return _with_estimator(system, source, values.get("algorithm.adv_estimator"))
+    let = {
+        **(_sizes(system, workers) if workers is not None else {}),
+        **_estimator(system, source, values.get("algorithm.adv_estimator")),
+    }
+    settings = {**system.settings, **PER_GPU} if "micro" in let else system.settings
+    return Beside(msgspec.structs.replace(system, let={**system.let, **let}, settings=settings)) if let else None
 
 
-def _with_estimator(system: System, source: Source, named: object) -> Beside | None:
-    """The fork with the launch's `adv_estimator`, where the trainer of the checkout compares with it: it may have added one."""
+def _unknown_workers(workers: Workers, system: System, values: Mapping[str, object]) -> list[Line]:
+    """What the workers of a checkout do that the declaration of its fork does not say."""
+    reads = workers.let.get("reads_epochs") == "True"
+    if values.get(f"{ACTOR}.ppo_epochs", 1) == 1 or reads == (system.let["passes"] != "1"):
+        return list(workers.unknown)
+    return [*workers.unknown, *workers.lines[:1]]
+
+
+def _sizes(system: System, workers: Workers) -> dict[str, str]:
+    """The mini-batch and the micro-batch of one process, where the workers of a checkout work them out otherwise than its fork's."""
+    if workers.unknown or not workers.let:
+        return {}
+    sizes = {"device": workers.let["share"]}
+    if workers.multiplies_microbatch == (f"* {_GROUP}" in system.let["micro"]):
+        return sizes if sizes["device"] != system.let["device"] else {}
+    if workers.multiplies_microbatch:
+        return {**sizes, "micro": f"{DIVIDED_FIRST['micro']} if {ACTOR}.ppo_micro_batch_size else None"}
+    return {**sizes, "micro": MULTIPLIED_FIRST["micro"], "critic_micro": MULTIPLIED_FIRST["critic_micro"]}
+
+
+def _estimator(system: System, source: Source, named: object) -> dict[str, str]:
+    """The launch's `adv_estimator` as one that is known, where the trainer of the checkout compares with it: it may have added one."""
     text = re.escape(str(named))
     compared = rf"(?:adv_estimator\s*(?:==|in)[^:]*|^[ \t]+[A-Z_]+ = )[\"']{text}[\"']"
-    if re.search(compared, source.text, re.MULTILINE) is None:
-        return None
-    return Beside(msgspec.structs.replace(system, let={**system.let, "estimators": repr((str(named),))}))
+    if "estimators" not in system.let or re.search(compared, source.text, re.MULTILINE) is None:
+        return {}
+    return {"estimators": repr((str(named),))}
 
 
 def builds_common_trainer(command: Command, folder: Path, given: Mapping[str, Setting]) -> bool:

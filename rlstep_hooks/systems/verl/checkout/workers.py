@@ -20,6 +20,7 @@ _PASSES = re.compile(r"^[ \t]*for \w+ in range\(self\.config\.ppo_epochs\)", re.
 _SCALED = re.compile(
     r"^[ \t]*self\.config\.(?P<actor>actor\.)?ppo_mini_batch_size (?P<operator>\*|//)= (?P<by>[^#\n]+)", re.MULTILINE
 )
+_MICROBATCH = re.compile(r"^[ \t]*self\.config\.actor\.ppo_micro_batch_size \*= ", re.MULTILINE)
 _DETACHES = re.compile(r"^[ \t]*(?:el)?if on_policy\b", re.MULTILINE)
 _GROUPS = ("self.config.rollout.n", "self.config.rollout_n")
 
@@ -31,6 +32,8 @@ class Workers(msgspec.Struct, frozen=True):
     """Quantities that they decide, by their names in the declaration."""
     lines: tuple[Line, ...]
     unknown: tuple[Line, ...]
+    multiplies_microbatch: bool = False
+    """Whether the policy's micro-batch is multiplied by the samples of a prompt, as verl 0.1 does."""
 
 
 def read_workers(checkout: Checkout) -> Workers | None:
@@ -59,7 +62,7 @@ def read_workers(checkout: Checkout) -> Workers | None:
     }
     by = "multiplied by rollout.n" if _multiplies(of_policy) else "not multiplied"
     lines.append(_line(f"a mini-batch of the policy is {by}", source, of_policy[0]))
-    return Workers(let, tuple(lines), tuple(unknown))
+    return Workers(let, tuple(lines), tuple(unknown), _MICROBATCH.search(source.text) is not None)
 
 
 def _multiplies(scaled: list[re.Match[str]]) -> bool:
