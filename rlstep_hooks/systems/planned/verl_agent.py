@@ -7,7 +7,7 @@ many rows as a rollout has tasks).
 """
 
 from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, count, flag, text
-from rlstep_hooks.systems.verl.family import MULTIPLIED_FIRST, PER_GPU, early_fork
+from rlstep_hooks.systems.verl.family import EPISODES, MULTIPLIED_FIRST, PER_GPU, early_fork
 
 _SOURCE = "verl-agent verl"
 _ACTOR = "actor_rollout_ref.actor"
@@ -95,4 +95,5 @@ SYSTEM = early_fork(
             "rows == data.train_batch_size",
         ),
     ),
+    checkout=EPISODES,
 )

@@ -88,6 +88,8 @@ take their settings over and end otherwise."""
 REJECTS = "rlstep_hooks.systems.verl.checkout.rejection:beside"
 """The same for declarations of runs that can reject groups before they train."""
 
+EPISODES = "rlstep_hooks.systems.verl.checkout.episodes:beside"
+"""The same for verl-agent, whose runs leave no rollout out."""
 TENSOR_PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 SHARES_ENGINE = Check(
     f"{TENSOR_PARALLEL} > 0 and gpus % {TENSOR_PARALLEL} == 0",
@@ -240,7 +242,7 @@ def early_fork(
         recognised=recognised,
         overrides=True,
         config_settings=(),
-        checkout="" if "rollouts" in own else checkout,
+        checkout="" if "rollouts" in own and checkout == ENDS_EARLY else checkout,
         rows_from=("data.train_files",),
         settings=kept({**SETTINGS, **(settings or {})}),
         let={

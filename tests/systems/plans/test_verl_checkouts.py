@@ -546,6 +546,35 @@ def test_a_mini_batch_of_a_fork_with_a_factor_of_its_own_is_asked_for(tmp_path: 
         planned(tmp_path, source, SEARCH, workers=workers(SPLIT, "*= self.config.rollout.n_agent"))
 
 
+EPISODES = """
+                made = self.traj_collector.multi_turn_loop(
+                    gen_batch=gen_batch, actor_rollout_wg=self.actor_rollout_wg, envs=self.envs, is_train=True)
+                batch = made
+                batch = adjust_batch(self.config, batch)
+"""
+EPISODES_LAUNCH = LAUNCH.replace("rollout.n=4", "rollout.n=1") + " env.rollout.n=4 env.env_name=webshop"
+
+
+@pytest.mark.parametrize(
+    ("end", "lines", "says"),
+    [
+        (COMPARED_THEN_COUNTED, EPISODES, ""),
+        (COUNTED_THEN_COMPARED.format(sign=">="), EPISODES, "its run ends at"),
+        (COMPARED_THEN_COUNTED, f"{EPISODES}                batch = batch[valid_mask]", "may train a part of it"),
+    ],
+)
+def test_a_fork_of_verl_agent_is_planned_where_its_trainer_takes_episodes_in_the_same_way(
+    tmp_path: Path, end: str, lines: str, says: str
+) -> None:
+    source = trainer(end, before_update=lines, repeat="env.rollout.n")
+    if not says:
+        plan = planned(tmp_path, source, EPISODES_LAUNCH, actor=PASSES)
+        assert (plan.framework, rollouts(plan)) == ("verl_agent", 20)
+        return
+    with pytest.raises(LaunchError, match=rf"not that of verl-agent .*{says}"):
+        planned(tmp_path, source, EPISODES_LAUNCH, actor=PASSES)
+
+
 ANEW = """
     def _next_pass(self):
         self.train_dataloader = DataLoader(batch_size=self.config.data.train_batch_size, drop_last=True)

@@ -112,9 +112,15 @@ def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[st
 
 
 def ends_early(
-    system: System, command: Command, folder: Path, given: Mapping[str, Setting], known: Collection[str] = ()
+    system: System,
+    command: Command,
+    folder: Path,
+    given: Mapping[str, Setting],
+    known: Collection[str] = (),
+    *,
+    shortfall: int = 1,
 ) -> Beside | None:
-    """Nothing to add where the trainer of the checkout leaves the last rollout out, as that of verl 0.1 and 0.2 does.
+    """What the checkout has otherwise, where its trainer leaves the last rollout out, as that of verl 0.1 and 0.2 does.
 
     For declarations of single forks, which say so, and whose launches other forks take over.
 
@@ -124,6 +130,7 @@ def ends_early(
         folder: The folder that it lies in.
         given: What it sets.
         known: Statements that the declaration has read, as `read_loop` takes them.
+        shortfall: The rollouts that the fork leaves out.
 
     Raises:
         LaunchError: It ends elsewhere, or has lines that may change the length or the sizes, and that the fork has not.
@@ -140,7 +147,8 @@ def ends_early(
     source, trainer, fit = found
     loop = read_loop(fit, source, values, known)
     workers = read_workers(checkout)
-    other = [*loop.unknown, *read_loader(source, trainer, values, known)] or _differs(loop, system, source, fit)
+    other = [*loop.unknown, *read_loader(source, trainer, values, known)]
+    other = other or _differs(loop, shortfall, system, source, fit)
     other += _unknown_workers(workers, system, values) if workers is not None else []
     if other:
         raise LaunchError(
@@ -205,17 +213,17 @@ def builds_common_trainer(command: Command, folder: Path, given: Mapping[str, Se
     return trainer == Trainer("RayPPOTrainer", "trainer/ppo/ray_trainer.py")
 
 
-def _differs(loop: Loop, system: System, source: Source, fit: Function) -> list[Line]:
-    """What a loop whose lines are all known does otherwise than the declaration of a fork of verl 0.1 or 0.2 says."""
+def _differs(loop: Loop, shortfall: int, system: System, source: Source, fit: Function) -> list[Line]:
+    """What a loop whose lines are all known does otherwise than the declaration of its fork says."""
     at = source.at(fit.lineno)
     factors = system.let["group"].split(" * ")
     other = [line for name, line in loop.repeats.items() if name not in (*factors, "1")]
-    # What `rollout.n` says, the engine may repeat itself.
-    missing = [name for name in factors if name not in (_GROUP, *loop.repeats)]
+    # What `rollout.n` says, the engine may repeat itself; what the environment repeats, no trainer does.
+    missing = [name for name in factors if name not in (_GROUP, *loop.repeats) and name.startswith(f"{ROLLOUT}.")]
     other += [Line(f"nothing repeats a prompt {name} times", at) for name in missing]
     if loop.stop is None:
         other.append(Line("nothing but total_epochs ends its run", at))
-    elif loop.shortfall != 1:
+    elif loop.shortfall != shortfall:
         other.append(Line(f"its run ends at {loop.stop}", at))
     return other
 

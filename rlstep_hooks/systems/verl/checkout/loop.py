@@ -42,7 +42,7 @@ def read_loop(fit: Function, source: Source, values: Mapping[str, object], known
         fit: The method.
         source: The file of the trainer.
         values: The settings of the launch and of its configuration, where they are known.
-        known: Statements that were read elsewhere, as `ast.unparse` writes them, and first lines of `if`: they are passed over.
+        known: Statements that were read elsewhere, as `ast.unparse` writes them, first lines of `if`, and what a batch is assigned.
     """
     reader = _Reader(source, values, _names(fit), known)
     reader.whole(fit)
@@ -274,7 +274,7 @@ class _Reader:
                 break
             names |= more
         for name, value, line in self._assigned:
-            if name in names and not keeps_whole(value):
+            if name in names and not keeps_whole(value) and ast.unparse(value) not in self._known:
                 self.loop.unknown.append(
                     Line(f"`{name} = {_short(value)}` may train a part of it", self._source.at(line))
                 )
