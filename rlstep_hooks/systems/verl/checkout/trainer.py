@@ -101,8 +101,8 @@ class _Program:
     def _choices(self, value: ast.expr) -> list[str]:
         if isinstance(value, ast.IfExp):
             holds = value_of(value.test, self._values)
-            taken = [value.body, value.orelse] if holds is UNKNOWN else [value.body if holds else value.orelse]
-            return [name for each in taken for name in self._choices(each)]
+            either = [value.body, value.orelse] if holds is UNKNOWN else [value.body if holds else value.orelse]
+            return [name for each in either for name in self._choices(each)]
         return [_last(value)]
 
 
