@@ -99,6 +99,11 @@ SAME_AS_BASH = [
     "f() { if [ -d /nowhere ]; then N=1; exit 1; else return 0; fi; N=2; }\nN=3\nf\ns $N",
     "if [ -d /nowhere ]; then N=1; exit 1; fi\ns ${N:-2}",
     "f() { return; N=1; }\nif [ -d / ]; then f; M=2; else M=2; fi\ns ${N:-unset} $M",
+    "D=0,1,2,3; IFS=',' read -ra G <<< \"$D\"\nA='a b'\ns ${#G[@]} ${G[1]} \"${G[*]}\" $A",
+    "D=0,1,,2,; IFS=, read -r -a G <<< $D\ns ${#G[@]} \"${G[@]}\"",
+    "OLD=$IFS; IFS=,; D=0,1; G=($D); J=\"${G[*]}\"; IFS=$OLD; A='a b'\ns ${#G[@]} \"$J\" $A",
+    "D='a : b:c d'; IFS=': '; X=($D); unset IFS; s \"${X[@]}\" $D",
+    "D='a b'; IFS=; s $D",
     "let X=2*3 Y=X+1\nlet \"Z = (X + Y) % 5\"\ns $X $Y $Z",
 ]  # fmt: skip
 
@@ -191,6 +196,28 @@ def test_an_array_that_a_command_prints_is_missing_and_swallows_no_flag(array: s
     command = read_text(f"{array}\ns --colocate ${{A[@]}} --n 4", "run.sh")[-1]
     assert [token.text for token in command.arguments] == ["--colocate", "--n", "4"]
     assert ["the output of" in missing.why for missing in command.missing] == [True]
+
+
+@pytest.mark.parametrize(
+    ("script", "asked"),
+    [
+        ("A=($(scontrol show hostnames $L))\nN=${#A[@]}\ns --n $((N * 4))", "N"),
+        ("A=($(scontrol show hostnames $L) own)\ns --n ${A[1]}", ""),
+        ("A=($X)\ns --n ${#A[@]}", "X"),
+        ("IFS=, read -ra A <<< $X\ns --n ${#A[@]}", "X"),
+        ("A=(a b)\nread -ra A < nodes.txt\ns --n ${#A[@]}", "A"),
+        ("A=()\nmapfile -t A < <(scontrol show hostnames)\ns --n ${#A[@]}", "A"),
+        ("if gpus; then A=(0 1); else A=(0); fi\ns --n ${#A[@]}", "A"),
+        ("N=0; for node in $(nodes); do N=$((N + 1)); done\ns --n $N", "N"),
+    ],
+)
+def test_words_of_an_unknown_number_are_not_counted(script: str, asked: str) -> None:
+    command = read_text(script, "run.sh")[-1]
+    assert [unknown.name for token in command.arguments for unknown in token.unknown] == [asked]
+
+
+def test_quoted_unknown_words_are_counted() -> None:
+    assert words('A=("$X" "$(nproc)")\ns ${#A[@]}') == ["s", "2"]
 
 
 def test_what_a_command_prints_is_the_value_of_a_flag() -> None:

@@ -6,7 +6,7 @@ import os.path
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents
-from rlstep_hooks.launch.shell.scope import Text, split
+from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
 from rlstep_hooks.launch.shell.words import OUTPUT
 from rlstep_hooks.launch.text import UnknownText
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlstep_hooks.launch.shell.walk import Walk
-    from rlstep_hooks.launch.text import Token
+    from rlstep_hooks.launch.text import Place, Token
 
 
 def _shift(walk: Walk, tokens: list[Token], depth: int) -> None:
@@ -67,15 +67,28 @@ def _read(walk: Walk, tokens: list[Token], depth: int) -> None:
     if not names:
         return
     place = tokens[0].place
+    array = any(word.startswith("-") and word.endswith("a") for word in words)
     if walk.stdin is None or len(names) > 1:
         for name in names:
-            walk.scope.assign(name, Text(f"${name}", (UnknownText(name, "read while the script runs", place),)), place)
+            _set_by_the_run(walk, name, place, array=array)
         return
     whole = any(word.startswith("-") and word.endswith("d") for word in words)
     text = walk.stdin.text.strip() if whole else walk.stdin.text.partition("\n")[0].strip()
     value = Text(text, walk.stdin.unknown)
-    array = any(word.startswith("-") and word.endswith("a") for word in words)
-    walk.scope.assign(names[0], split(value) if array else value, place)
+    walk.scope.assign(names[0], walk.scope.split(value) if array else value, place)
+
+
+def _set_by_the_run(walk: Walk, name: str, place: Place, *, array: bool) -> None:
+    """A variable, or an array of any number of words, that only the run can tell."""
+    unknown = (UnknownText(name, "read while the script runs", place),)
+    value = Text(f"${name}", unknown, any_number=array)
+    walk.scope.assign(name, (value,) if array else value, place)
+
+
+def _mapfile(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """`mapfile NAME`: the lines of what the run reads."""
+    name = next((token.text for token in reversed(tokens[1:]) if token.text.isidentifier()), "MAPFILE")
+    _set_by_the_run(walk, name, tokens[0].place, array=True)
 
 
 def _mapfile(walk: Walk, tokens: list[Token], depth: int) -> None:

@@ -17,7 +17,7 @@ from rlstep_hooks.launch.shell.words import OUTPUT, fields_of, joined
 from rlstep_hooks.launch.text import Token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tree_sitter import Node
 
@@ -61,12 +61,28 @@ def _one_command(walk: Walk, node: Node, depth: int) -> None:
     if last_line and walk.commands and _BELONGS_ABOVE.match(tokens[0].text):
         _cut_off(walk, last_line, line, tokens[0].text)
     elif (builtin := BUILTINS.get(tokens[0].text)) is not None:
-        builtin(walk, tokens, depth)
+        _with_separators(walk, node, lambda: builtin(walk, tokens, depth))
     elif tokens[0].text in walk.functions and depth < DEEPEST - 5:
         walk.called.add(tokens[0].text)
         walk.call(walk.functions[tokens[0].text], tokens[1:], depth)
     else:
         _launched(walk, node, tuple(tokens), environment)
+
+
+def _with_separators(walk: Walk, node: Node, follow: Callable[[], None]) -> None:
+    """Follow a command of the shell's own with the `IFS` that stands before it: `IFS=, read -a NAME`."""
+    variables = walk.scope.variables
+    before = variables.get("IFS")
+    own = next((child for child in node.named_children if source_of(child.child_by_field_name("name")) == "IFS"), None)
+    if own is None or own.type != "variable_assignment":
+        follow()
+        return
+    value = own.child_by_field_name("value")
+    variables["IFS"] = joined(value, walk.scope) if value is not None else Text("")
+    follow()
+    variables.pop("IFS", None)
+    if before is not None:
+        variables["IFS"] = before
 
 
 def _words_of(walk: Walk, child: Node, tokens: list[Token]) -> None:

@@ -21,14 +21,17 @@ _MOST_ROUNDS = 1000
 
 
 def follow_for(walk: Walk, node: Node, depth: int) -> None:
-    """`for NAME in WORDS`: one round for each word."""
+    """`for NAME in WORDS`: one round for each word. What rounds for an unknown number of words change is unknown afterwards."""
     name = source_of(node.child_by_field_name("variable"))
     body = node.child_by_field_name("body")
     values = [field for child in node.children_by_field_name("value") for field in fields_of(child, walk.scope)]
+    before = dict(walk.scope.variables)
     for value in values:
         walk.scope.assign(name, value, walk.scope.place(node))
         if body is not None and not _round(walk, body, depth):
-            return
+            break
+    if open_ended := [unknown for value in values if value.any_number for unknown in value.unknown]:
+        walk.scope.merge([before, walk.scope.variables], tuple(open_ended))
 
 
 def follow_c_for(walk: Walk, node: Node, depth: int) -> None:

@@ -28,7 +28,12 @@ class Text(msgspec.Struct, frozen=True):
     unknown: tuple[UnknownText, ...] = ()
     words: tuple[Text, ...] | None = None
     """The words of the string outside quotes, if a condition decides on them: a word that some branch lacks is unknown."""
+    any_number: bool = False
+    """Whether it stands for any number of words: it is unknown, and bash splits it outside quotes."""
 
+
+BLANKS = " \t\n"
+"""What separates words unless a script sets `IFS`."""
 
 Variable = Text | tuple[Text, ...]
 """A scalar or an array."""
@@ -152,6 +157,10 @@ class Scope:
                 return (value,) if isinstance(value, Text) else value
             if isinstance(value, Text):
                 return value if index == "0" else None
+            if value is not None and index.isdigit():
+                uncounted = self.uncounted(value[: int(index) + 1], source_of(node), self.place(node))
+                if uncounted is not None:
+                    return uncounted
             return value[int(index)] if value is not None and index.isdigit() and int(index) < len(value) else None
         return self.named(source_of(node))
 
@@ -167,9 +176,33 @@ class Scope:
         if name in ("0", "BASH_SOURCE") and name not in self.variables:
             path = self.script if name == "0" else self.file
             return Text(path) if path else None
+        if name == "IFS" and name not in self.variables:
+            return Text(BLANKS)
         if name == "PWD" and name not in self.variables:
             return Text(self.folder) if self.folder is not None else None
         return self.variables.get(name)
+
+    def uncounted(self, words: tuple[Text, ...], what: str, place: Place) -> Text | None:
+        """An unknown for something that depends on the number of these words; None if their number is known."""
+        open_ended = next((word for word in words if word.any_number), None)
+        if open_ended is None:
+            return None
+        unknown = open_ended.unknown[0]
+        why = f"{what}, which depends on how many words there are: {unknown.why}"
+        return Text(what, (UnknownText(unknown.name, why, place),))
+
+    @property
+    def joining(self) -> str:
+        """What stands between the words of `"$*"`: the first character of `IFS`."""
+        separators = self.named("IFS")
+        return separators.text[:1] if isinstance(separators, Text) and not separators.unknown else " "
+
+    def split(self, value: Text) -> tuple[Text, ...]:
+        """The words of a string outside quotes, between the separators that `IFS` gives at this point."""
+        separators = self.named("IFS")
+        if not isinstance(separators, Text) or separators.unknown or separators.text == BLANKS:
+            return split(value)
+        return split_at(value, separators.text)
 
     def merge(self, outcomes: list[dict[str, Variable]], on: tuple[UnknownText, ...] = ()) -> None:
         """Continue after branches of which one is taken: a variable that they set differently becomes unknown.
@@ -217,7 +250,29 @@ def split(value: Text) -> tuple[Text, ...]:
         return tuple(Text(word) for word in value.text.split())
     words = _words(value.text)
     unresolved = [word for word in words if "$" in word or "`" in word] or words
-    return tuple(Text(word, _within(word, value.unknown) if word in unresolved else ()) for word in words)
+    return tuple(
+        Text(word, _within(word, value.unknown), any_number=True) if word in unresolved else Text(word)
+        for word in words
+    )
+
+
+def split_at(value: Text, separators: str) -> tuple[Text, ...]:
+    """The words of a string between separators that the script chose (bash(1), "Word Splitting")."""
+    if value.unknown:
+        return (msgspec.structs.replace(value, words=None, any_number=True),)
+    if not separators:
+        return (value,) if value.text else ()
+    blanks = re.escape("".join(character for character in separators if character in BLANKS))
+    others = re.escape("".join(character for character in separators if character not in BLANKS))
+    around = f"[{blanks}]*" if blanks else ""
+    patterns = [f"{around}[{others}]{around}"] * bool(others) + [f"[{blanks}]+"] * bool(blanks)
+    text = (
+        value.text.strip("".join(character for character in separators if character in BLANKS))
+        if blanks
+        else value.text
+    )
+    words = re.split("|".join(patterns), text)
+    return tuple(Text(word) for word in (words if words[-1] else words[:-1]))
 
 
 def _within(word: str, unknown: tuple[UnknownText, ...]) -> tuple[UnknownText, ...]:
@@ -248,7 +303,7 @@ def _united(some: tuple[Text, ...], others: tuple[Text, ...], unknown: UnknownTe
     """The words of both lists, in order; a word that only one list has is unknown."""
 
     def marked(words: tuple[Text, ...]) -> list[Text]:
-        return [msgspec.structs.replace(word, unknown=word.unknown or (unknown,)) for word in words]
+        return [msgspec.structs.replace(word, unknown=word.unknown or (unknown,), any_number=True) for word in words]
 
     united: list[Text] = []
     matcher = SequenceMatcher(None, [word.text for word in some], [word.text for word in others], autojunk=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.shell.arithmetic import number
-from rlstep_hooks.launch.shell.scope import NOT_SET, Text, split
+from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.substitutions import output
 from rlstep_hooks.launch.shell.syntax import default_word, source_of
 from rlstep_hooks.launch.text import UnknownText
@@ -63,7 +63,7 @@ def fields_of(node: Node, scope: Scope) -> list[Text]:
         if piece.fields is not None:
             parts = list(piece.fields)
         elif piece.split:
-            parts = list(split(piece.value))
+            parts = list(scope.split(piece.value))
             if piece.value.text[:1].isspace() and open_field is not None:
                 fields.append(open_field)
                 open_field = None
@@ -74,7 +74,13 @@ def fields_of(node: Node, scope: Scope) -> list[Text]:
                 fields.append(open_field)
                 open_field = None
             open_field = (
-                part if open_field is None else Text(open_field.text + part.text, open_field.unknown + part.unknown)
+                part
+                if open_field is None
+                else Text(
+                    open_field.text + part.text,
+                    open_field.unknown + part.unknown,
+                    any_number=open_field.any_number or part.any_number,
+                )
             )
     if open_field is not None:
         fields.append(open_field)
@@ -177,7 +183,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
             return _Piece(
                 Text(str(len(value.text))) if value is not None and not value.unknown else _unresolved(node, scope)
             )
-        return _Piece(Text(str(len(value))))
+        return _Piece(scope.uncounted(value, source_of(node), scope.place(node)) or Text(str(len(value))))
     if parts[0].type == "!" and len(parts) > 1:
         return _indirect(node, scope, parts[1:], quoted=quoted, double=double)
     value = scope.value_of(parts[0])
@@ -193,15 +199,15 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
         return _Piece(Text(""), fields=())
     if value is None:
         name = source_of(parts[0])
-        return _Piece(Text(source_of(node), (scope.not_set(name, node),)))
+        return _Piece(Text(source_of(node), (scope.not_set(name, node),)), split=not quoted)
     if isinstance(value, tuple):
         if parts[0].type != "subscript" and source_of(parts[0]) not in ("@", "*"):
             return _Piece(value[0] if value else Text(""), split=not quoted)
-        if quoted and source_of(parts[0]).endswith("*"):  # "${LIST[*]}" is one word
+        if quoted and source_of(parts[0]).endswith(("*", "[*]")):  # "${LIST[*]}" is one word
             unknown = tuple(one for part in value for one in part.unknown)
-            return _Piece(Text(" ".join(part.text for part in value), unknown))
+            return _Piece(Text(scope.joining.join(part.text for part in value), unknown))
         if not quoted:
-            value = tuple(part for element in value for part in split(element))
+            value = tuple(part for element in value for part in scope.split(element))
         return _Piece(Text(""), fields=value)
     if value.words is not None and not quoted:
         return _Piece(Text(""), fields=value.words)
@@ -251,9 +257,9 @@ def _operated(
         if scalar is not None:
             return _Piece(scalar, split=not quoted)
         name = source_of(node.named_children[0])
-        return _Piece(Text(source_of(node), (scope.not_set(name, node),)))
+        return _Piece(Text(source_of(node), (scope.not_set(name, node),)), split=not quoted)
     if scalar.unknown:
-        return _Piece(scalar)
+        return _Piece(scalar, split=not quoted)
     parts = _replacement(source_of(node)) or [_words([word], scope) for word in words if word.is_named]
     changed = None if any(part.unknown for part in parts) else _changed(scalar.text, operator, [p.text for p in parts])
     return _Piece(_unresolved(node, scope) if changed is None else Text(changed), split=not quoted)
