@@ -55,6 +55,36 @@ def test_a_trainer_whose_file_is_not_here_is_not_taken_for_trls(tmp_path: Path) 
         planned(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("base", "says"),
+    [
+        ("Trainer", r"neither AGRPOTrainer of .* nor BGRPOTrainer of .* is a trainer of TRL; --framework trl plans it"),
+        ("GRPOTrainer", r"there are 2 trainers: AGRPOTrainer .*, BGRPOTrainer .*; --framework trl plans it"),
+    ],
+)
+def test_two_trainers_of_one_line_cannot_be_chosen_by_their_line(tmp_path: Path, base: str, says: str) -> None:
+    package = "trl" if base == "GRPOTrainer" else "transformers"
+    own = f"from {package} import {base}\nclass AGRPOTrainer({base}): ...\nclass BGRPOTrainer({base}): ...\n"
+    chosen = f"from trl import GRPOConfig\nfrom mine import AGRPOTrainer, BGRPOTrainer\nc = GRPOConfig({SIZES})\n"
+    chosen += "kind = AGRPOTrainer if c.use_vllm else BGRPOTrainer\nkind(args=c)\n"
+    checkout(tmp_path, scripts__train=chosen, mine=own)
+    with pytest.raises(NoLaunchError, match=says):
+        planned(tmp_path)
+
+
+def test_flags_of_a_program_that_is_not_here_are_its_own(tmp_path: Path) -> None:
+    launch = "python train_grpo.py --num_generations 8 --max_steps 10"
+    script = tmp_path / "run.sh"
+    script.write_text(f"{launch}\n")
+    assert "train_grpo.py, which is not here, hands its flags to TRL as they are named" in assumed(
+        planned(tmp_path, "run.sh")
+    )
+    script.write_text(f"{launch} --batch_size 4 --epochs 3\n")
+    with pytest.raises(NoLaunchError, match=r"train_grpo.py is not here, and --batch_size, --epochs, .* none of TRL's"):
+        planned(tmp_path, "run.sh")
+    assert planned(tmp_path, "run.sh", framework="trl").schedule is not None
+
+
 def test_a_class_that_derives_from_trls_and_changes_nothing_that_decides_is_planned(tmp_path: Path) -> None:
     own = f"{DERIVED}class GRPOTrainer(Base):\n    def compute_loss(self): ...\n"
     checkout(tmp_path, scripts__train=MINE, src__mine__loops__grpo_trainer=own)

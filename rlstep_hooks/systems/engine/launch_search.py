@@ -19,6 +19,7 @@ from rlstep_hooks.launch.skypilot import task_of
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.absent import flags_of_its_own, is_absent
 from rlstep_hooks.systems.engine.abbreviations import spelled_out
 from rlstep_hooks.systems.engine.configurations import with_configurations
 from rlstep_hooks.systems.engine.launch_settings import (
@@ -256,13 +257,27 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         if about_trainer.several:
             names = ", ".join(str(each) for each in about_trainer.several)
             why = f"there are {len(about_trainer.several)} trainers: {names}"
-            return Declined(framework, why, Place(str(file)), "choose one with --line N")
+            apart = len({each.line for each in about_trainer.several}) > 1
+            remedy = "choose one with --line N" if apart else f"--framework {framework} plans it all the same"
+            return Declined(framework, why, Place(str(file)), remedy)
+    absent = is_absent(command, system, folder)
+    own_flags = flags_of_its_own(command, system) if absent and options.framework is None else []
+    if own_flags:
+        why = (
+            f"{command.program.name} is not here, and {', '.join(own_flags)}, which it is given, is none of {system.title}'s: what it"
+            " makes of its flags is not known"
+        )
+        remedy = f"plan it where the file is, or --framework {framework} reads the other flags as {system.title}'s own"
+        return Declined(framework, why, command.place, remedy)
     given, missing, notes = settings_of_command(command, system, folder)
     notes += [
         Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
     ]
     notes += [Note("ignores", command.cut_off)] if command.cut_off else []
     notes += about_trainer.notes
+    if absent:
+        text = f"{command.program.name}, which is not here, hands its flags to {system.title} as they are named"
+        notes.append(Note("assumes", text))
     hidden, keywords = None, frozenset[str]()
     if calls is not None:
         elsewhere = None

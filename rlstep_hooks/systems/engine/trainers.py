@@ -83,10 +83,12 @@ def whose(system: System, used: Iterable[Used]) -> Judged:
     rolling = [each for each in used if _rolls_out(each.of)]
     if not system.trainers or not rolling:
         return Judged()
-    if len(rolling) > 1:
+    if len(rolling) > 1 and any(_parent(system, each.of) for each in rolling):
         return Judged(several=tuple(rolling))
     one = rolling[0].of
-    parent = next((name for name in sorted(one.outside) if _is_of(system, name)), "")
+    parent = _parent(system, one)
+    if len(rolling) > 1:
+        return Judged(f"neither {' nor '.join(map(str, rolling))} is a trainer of {system.title}")
     if not parent:
         return Judged(f"{rolling[0]} is not a trainer of {system.title}: {_derives(one)}")
     if not one.is_here:
@@ -130,6 +132,11 @@ def _rolls_out(one: Class) -> bool:
     plain = {"Trainer", "Seq2SeqTrainer"}
     of_its_own = one.name not in plain and not one.outside.isdisjoint(f"transformers.{name}" for name in plain)
     return any(_ROLLS_OUT.search(name) for name in (one.name, *last)) or (of_its_own and "SFT" not in one.name)
+
+
+def _parent(system: System, one: Class) -> str:
+    """The trainer of a system that a class is or derives from; empty if there is none."""
+    return next((name for name in sorted(one.outside) if _is_of(system, name)), "")
 
 
 def _is_of(system: System, name: str) -> bool:

@@ -40,7 +40,7 @@ def why_not(command: Command, system: System, folder: Path) -> str:
         folder: The folder of the launch script.
     """
     program = command.program
-    own = _is_own(program, system)
+    own = is_own(program, system)
     if program.kind not in ("script", "module") or (own and program.kind == "module"):
         return ""  # only the name of a script may be anybody's
     words = _WORD.split(_last_part(program).lower())
@@ -72,7 +72,7 @@ def _calls(system: System) -> tuple[str, ...]:
     return tuple(call for entry in index.entries_of(system.name) for call in entry.calls)
 
 
-def _is_own(program: Program, system: System) -> bool:
+def is_own(program: Program, system: System) -> bool:
     """Whether the framework names this very program, not only the likes of it."""
     for entry in index.entries_of(system.name):
         for pattern in entry.programs:
