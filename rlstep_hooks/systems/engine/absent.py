@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_absent(command: Command, system: System, folder: Path) -> bool:
-    """Whether a launch's program is a Python file that is neither the framework's own nor here.
+    """Whether a launch's program is a Python file that is not here and may be anybody's.
 
     Args:
         command: The command.
@@ -26,12 +26,12 @@ def is_absent(command: Command, system: System, folder: Path) -> bool:
     """
     program = command.program
     of_anybody = bool(system.trainers) and program.kind == "script" and program.name.endswith(".py")
-    return of_anybody and not is_own(program, system) and file_of(command, folder) is None
+    return of_anybody and file_of(command, folder) is None
 
 
 def flags_of_its_own(command: Command, system: System) -> list[str]:
-    """The flags of a command, as they are written, that no release of the framework has."""
-    if system.keys is None:
+    """The flags of a command, as they are written, that no release of the framework has; none for a program that it names itself."""
+    if system.keys is None or is_own(command.program, system):
         return []
     keys, known = system.keys, key_list(system.keys.file)
     settings, _ = read_arguments(command.arguments)

@@ -28,6 +28,8 @@ _INSTALLED = frozenset(("transformers", "torch", "accelerate", "datasets", "peft
 """Packages beside those of the systems whose classes are named and not read."""
 _ROLLS_OUT = re.compile(r"GRPO|RLOO|PPO|Reinforce|OnlineDPO|NashMD|XPO|RLTrainer")
 """Names of trainers that train on what they sample themselves."""
+_TRAINER = re.compile(r"Trainer(?!Callback|Config|Control|State|Arg)")
+"""A name of a trainer, such as "GRPOTrainer", "GRPOTrainerV2" and "VLLMTrainerModified"."""
 _ENDS = ("Trainer", "Config", "Arguments", "Args")
 
 
@@ -67,7 +69,7 @@ def trainers_in(path: Path, current: str | None) -> list[Used]:
     }
     lines: dict[str, int] = {}
     for name, line in _uses(tree):
-        if name.endswith("Trainer") or name in derived:
+        if _TRAINER.search(name) or name in derived:
             lines.setdefault(name, line)
     found = ((class_named(name, path, current, known), line) for name, line in lines.items())
     return [Used(each, line) for each, line in found if each is not None]

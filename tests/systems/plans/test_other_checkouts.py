@@ -17,6 +17,17 @@ from rlstep_hooks.systems.trl.checkout.deciding import mark_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+R1_V = """
+from transformers import Trainer
+class {name}(Trainer):
+    def __init__(self, args):
+        self.num_generations = args.num_generations
+        {more}
+    def compute_loss(self, model, inputs):
+        prompts = [{repeated} for prompt in prompts for _ in range(self.num_generations)]
+{methods}
+"""
+
 SKYRL = """
 class RayPPOTrainer:
     {asynchronous}def train(self):
@@ -290,3 +301,59 @@ def test_a_release_of_trl_that_the_user_names_is_taken_at_his_word(tmp_path: Pat
 def test_the_mark_is_that_of_the_code_that_decides(trainer: str, config: str, *, same: bool) -> None:
     own = mark_of(TRAINER.format(line="x = self.generate(inputs)", loss="0"), CONFIG, "")
     assert (mark_of(trainer, config, "") == own) is same
+
+
+def in_r1_v(
+    folder: Path,
+    *,
+    name: str = "Qwen2VLGRPOTrainer",
+    repeated: str = "prompt",
+    more: str = "pass",
+    methods: str = "",
+    **options: object,
+) -> Plan:
+    """The plan of a script in a checkout with R1-V's names, on 2 processes, for 1 000 rows."""
+    source = folder / "src" / "open_r1"
+    (source / "trainer").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (source / "grpo.py").write_text(
+        f"from trainer import {name}\ntrainer = {name}(args=training_args)\ntrainer.train()\n"
+    )
+    (source / "trainer" / "__init__.py").write_text(f"from .grpo_trainer import {name}\n")
+    written = R1_V.format(name=name, repeated=repeated, more=more, methods=methods)
+    (source / "trainer" / "grpo_trainer.py").write_text(written)
+    script = folder / "train.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 2 src/open_r1/grpo.py --max_pixels 9 --num_generations 4 --max_steps 5\n"
+    )
+    return plan_launch([str(script)], Options(rows=1000, **options))  # type: ignore[arg-type]
+
+
+def test_a_trainer_that_samples_as_r1_vs_is_planned_by_its_formulas(tmp_path: Path) -> None:
+    plan = in_r1_v(tmp_path)
+    assert plan.title == "R1-V (TRL 0.14)"
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_rollout == 2 * 8 * 4
+    assert any("Qwen2VLGRPOTrainer beside the launch, which was read" in note.text for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (
+            {"name": "GRPOTrainerV2", "methods": "    def _get_train_sampler(self): ..."},
+            r"grpo_trainer.py:3:1: GRPOTrainerV2 is not the trainer of R1-V: it has _get_train_sampler",
+        ),
+        ({"more": "args.per_device_train_batch_size = 4"}, "it assigns per_device_train_batch_size"),
+        ({"repeated": "prompt.lower()"}, "it does not repeat each row of a batch"),
+    ],
+)
+def test_a_trainer_under_r1_vs_names_that_samples_otherwise_is_asked_about(
+    tmp_path: Path, changed: dict[str, str], says: str
+) -> None:
+    with pytest.raises(LaunchError, match=says):
+        in_r1_v(tmp_path, **changed)
+
+
+def test_the_user_may_say_that_it_is_r1_v(tmp_path: Path) -> None:
+    assert in_r1_v(tmp_path, more="args.max_steps = 4", framework="r1_v").schedule is not None
