@@ -33,7 +33,7 @@ from rlstep_hooks.systems.engine.launch_settings import (
 )
 from rlstep_hooks.systems.engine.python_launch import calls_of, keywords_of, of_others, settings_of
 from rlstep_hooks.systems.engine.python_launch import hidden as hidden_of
-from rlstep_hooks.systems.engine.trainers import Judged, only, trainers_in, whose
+from rlstep_hooks.systems.engine.trainers import STOP, Judged, only, stopper_in, trainers_in, whose
 from rlstep_hooks.systems.engine.trains import file_of, why_not
 
 if TYPE_CHECKING:
@@ -287,6 +287,15 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         given, more = settings_of(calls, given, system)
         notes += more
         hidden, keywords = hidden_of(calls, system) or elsewhere, keywords_of(calls, system)
+    stopper = stopper_in(file, command.folder) if STOP in system.settings and file is not None else None
+    if stopper is not None:
+        given = {**given, STOP: Setting(STOP, True, stopper.place)}
+        notes.append(
+            Note(
+                "assumes",
+                f"{stopper.of.name} ({stopper.place}), which the launch makes, sets control.{STOP} in the run",
+            )
+        )
     given, more = spelled_out(system, command, given, options.version)
     notes += more
     return Launch(

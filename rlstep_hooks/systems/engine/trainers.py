@@ -33,11 +33,21 @@ _TRAINER = re.compile(r"Trainer(?!Callback|Config|Control|State|Arg)")
 _ENDS = ("Trainer", "Config", "Arguments", "Args")
 
 
+STOP = "should_training_stop"
+"""What transformers' Trainer looks at after each update (`TrainerControl`); callbacks set it."""
+_STOPS = "transformers.EarlyStoppingCallback"
+
+
 class Used(msgspec.Struct, frozen=True):
     """A trainer that a file uses."""
 
     of: Class
     line: int
+
+    @property
+    def place(self) -> Place:
+        """Where its class is defined."""
+        return Place(self.of.path, self.of.line, 1)
 
     def __str__(self) -> str:
         return f"{self.of.name} of {_whence(self.of)} (line {self.line})"
@@ -73,6 +83,21 @@ def trainers_in(path: Path, current: str | None) -> list[Used]:
             lines.setdefault(name, line)
     found = ((class_named(name, path, current, known), line) for name, line in lines.items())
     return [Used(each, line) for each, line in found if each is not None]
+
+
+def stopper_in(path: Path, current: str | None) -> Used | None:
+    """A class of the checkout that a file makes and that may end the run before its length is reached; None if there is none.
+
+    Args:
+        path: The file.
+        current: The folder in which the launch is at that point, if that is known.
+    """
+    known = _INSTALLED.union(*(entry.packages for entry in index.entries()))
+    for name, line in dict(_uses(parse(path))).items():
+        found = class_named(name, path, current, known) if name[:1].isupper() else None
+        if found is not None and found.is_here and (STOP in found.assigned or _STOPS in found.outside):
+            return Used(found, line)
+    return None
 
 
 def whose(system: System, used: Iterable[Used]) -> Judged:

@@ -146,6 +146,7 @@ SYSTEM = System(
         # The release of transformers, for a live configuration. A launch is read with the release of that time.
         "transformers_version": text(None),
         "EarlyStoppingCallback": flag(where="given(EarlyStoppingCallback)"),
+        "should_training_stop": flag(where="given(should_training_stop)"),
     },
     rows_from=("dataset_name",),
     shown=PLAN_SETTINGS,
@@ -284,6 +285,12 @@ SYSTEM = System(
             says="EarlyStoppingCallback ends the run once its metric gets no better",
             counts=("updates",),
             source="transformers trainer_callback.py EarlyStoppingCallback.on_evaluate",
+        ),
+        Depends(
+            on="should_training_stop",
+            says="a class of the launch's own may end the run by control.should_training_stop",
+            counts=("updates",),
+            source="transformers trainer.py Trainer._inner_training_loop",
         ),
     ),
     checks=(

@@ -70,7 +70,14 @@ PYTHON: dict[str, list[tuple[str, str]]] = {
             "config = GRPOConfig(per_device_train_batch_size=8, num_generations=8, max_steps=50)\n"
             "trainer = GRPOTrainer(model='m', args=config)\n{more}trainer.train()\n",
             "trainer.add_callback(EarlyStoppingCallback())\n",
-        )
+        ),
+        (
+            "from trl import GRPOConfig, GRPOTrainer\nfrom transformers import TrainerCallback\n"
+            "class Best(TrainerCallback):\n    def on_log(self, args, state, control):\n        control.should_training_stop = True\n"
+            "config = GRPOConfig(per_device_train_batch_size=8, num_generations=8, max_steps=50)\n"
+            "trainer = GRPOTrainer(model='m', args=config)\n{more}trainer.train()\n",
+            "trainer.add_callback(Best())\n",
+        ),
     ],
     "trl_ppo_step": [
         (

@@ -224,7 +224,14 @@ def _outside_the_configuration(name: str) -> bool:
     looked_up = ("use_rollout_log_probs", "micro_batch_size_per_gpu", "use_dynamic_bsz")
     return (
         name in ("config_name", "model_engine", "data.gen_batch_size")
-        or name in ("divergence_type", "num_remains_in_group", "transformers_version", "EarlyStoppingCallback")
+        or name
+        in (
+            "divergence_type",
+            "num_remains_in_group",
+            "transformers_version",
+            "EarlyStoppingCallback",
+            "should_training_stop",
+        )
         or "filter_groups" in name
         or name.rpartition(".")[2] in looked_up
     )
