@@ -72,6 +72,14 @@ def test_two_trainers_of_one_line_cannot_be_chosen_by_their_line(tmp_path: Path,
         planned(tmp_path)
 
 
+def test_a_class_that_makes_its_own_rollouts_is_not_said_to_override_nothing(tmp_path: Path) -> None:
+    own = f"{DERIVED}class GRPOTrainer(Base):\n    def _generate_and_score_completions(self, inputs): ...\n"
+    checkout(tmp_path, scripts__train=MINE, src__mine__loops__grpo_trainer=own)
+    said = assumed(planned(tmp_path))
+    assert "overrides _generate_and_score_completions: it is taken to make as many samples as TRL's" in said
+    assert "overrides nothing" not in said
+
+
 def test_flags_of_a_program_that_is_not_here_are_its_own(tmp_path: Path) -> None:
     launch = "python train_grpo.py --num_generations 8 --max_steps 10"
     script = tmp_path / "run.sh"

@@ -126,7 +126,14 @@ def whose(system: System, used: Iterable[Used]) -> Judged:
     if changed or rewritten:
         does = f"overrides {', '.join(changed)}" if changed else f"assigns {', '.join(rewritten)}"
         return Judged(f"{one.name} ({_where(one)}) derives from {parent} and {does}, which decides the schedule")
-    text = f"{one.name} ({_where(one)}) derives from {parent} and overrides nothing that decides its schedule"
+    own = f"{one.name} ({_where(one)}) derives from {parent}"
+    generates = sorted(one.methods.intersection(system.generates))
+    if not generates:
+        return Judged(notes=(Note("assumes", f"{own} and overrides nothing that decides its schedule"),))
+    text = (
+        f"{own} and overrides {', '.join(generates)}: it is taken to make as many samples as {system.title}'s, and old log-probs"
+        " and those of the reference where that does"
+    )
     return Judged(notes=(Note("assumes", text),))
 
 

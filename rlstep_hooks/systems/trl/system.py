@@ -99,6 +99,7 @@ SYSTEM = System(
     keys=KEYS,
     trains=("*GRPO*Trainer*", "*RLOO*Trainer*"),
     trainers={"GRPOTrainer": DECIDING, "RLOOTrainer": DECIDING},
+    generates=("_generate_and_score_completions",),
     recognised=(
         Entry(
             "trl",
