@@ -54,7 +54,7 @@ def shell_in(path: Path) -> list[Embedded]:
 
 
 def code_of(path: Path) -> bytes:
-    """The Python of a notebook, its cells one below the other; lines of IPython's own (`!pip`, `%cd`) are left empty.
+    """The Python of a notebook, its cells one below the other, without what lines of IPython's own (`!pip`, `%cd`) say.
 
     Raises:
         LaunchError: It is no notebook.
@@ -64,8 +64,18 @@ def code_of(path: Path) -> bytes:
         cells = _code_cells(contents(path).decode())
     except ValueError as error:
         raise LaunchError(f"not a notebook: {error}", Place(str(path))) from None
-    lines = [line if whose == "python" else "" for line, whose in _marked(cells)]
+    lines = [line if whose == "python" else _in_place_of(line) for line, whose in _marked(cells)]
     return "\n".join(lines).encode()
+
+
+_STATEMENT = re.compile(r"[ \t]+(?=[!?]|%[%\w]|[\w, ]+=\s*[!%])")
+"""The indentation of a line that only IPython reads. `% name` may be an operator in a line that goes on."""
+
+
+def _in_place_of(line: str) -> str:
+    """What Python reads for a line of IPython's own: a statement where it may be the only one of a block."""
+    indented = _STATEMENT.match(line)
+    return f"{indented[0]}pass" if indented is not None else ""
 
 
 _IPYTHON = re.compile(r"\s*(%|\?|[\w, ]+=\s*[!%])")

@@ -71,7 +71,15 @@ def test_the_launch_in_a_file_is_planned(tmp_path: Path, name: str) -> None:
 def test_the_code_of_a_notebook_is_planned_as_a_file_of_python(tmp_path: Path) -> None:
     cells = [
         ["!pip install trl\n", "%pip install \\\n", "    transformers\n", "from trl import GRPOConfig, GRPOTrainer\n"],
-        ["%cd x\n", "args = GRPOConfig(per_device_train_batch_size=8, num_generations=4, max_steps=10)\n"],
+        ["if True:\n", "    # once\n", "    !pip install \\\n", "      trl\n", "else:\n", "    %pip install trl\n"],
+        [
+            "%cd x\n",
+            "text = (\n",
+            "    'a %s'\n",
+            "    % 'b'\n",
+            ")\n",
+            "args = GRPOConfig(per_device_train_batch_size=8, num_generations=4, max_steps=10)\n",
+        ],
         ["GRPOTrainer(args=args).train()"],
     ]
     text = json.dumps({"cells": [{"cell_type": "code", "source": source} for source in cells]})
