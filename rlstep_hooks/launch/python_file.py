@@ -66,6 +66,15 @@ class Calls(msgspec.Struct, frozen=True):
     """Defaults of the fields of the file's classes, "Class.field"; they are in `settings` too, unless a call gives another value."""
 
 
+class _Option(msgspec.Struct, frozen=True):
+    """An option that a file adds to its parser."""
+
+    names: tuple[str, ...]
+    """The long flags that set it, without dashes."""
+    keywords: dict[str, ast.expr]
+    """What `add_argument` is given."""
+
+
 class _NotLiteralError(Exception):
     def __init__(self, node: ast.expr) -> None:
         self.node = node
@@ -138,7 +147,9 @@ class _File:
                     settings[name] = self._unknown(
                         settings[name], f"{callee} is called {len(each)} times, and only some give it"
                     )
-        packages, options = dict(self._imports()), frozenset(self._options)
+        packages = dict(self._imports())
+        flags = {name for option in self._options.values() if option is not None for name in option.names}
+        options = frozenset((*self._options, *flags))
         keywords = (set.intersection(*each) for callee, each in given.items() if callee not in unsure)
         sure = frozenset(name for names in keywords for name in names if not name.rpartition(".")[2].isdigit())
         assigned = self._assignments()
@@ -363,14 +374,19 @@ class _File:
 
     def _option(self, node: ast.Attribute, root: str, depth: int) -> Any:
         """The value of `args.NAME`: as the command gives it, else its default."""
-        given, keywords = self._flags.get(node.attr, ""), self._options[node.attr]
-        if self._made.get(root) != _PARSED or keywords is None or ast.unparse(node) in self._changed or given is None:
+        option = self._options[node.attr]
+        if self._made.get(root) != _PARSED or option is None or ast.unparse(node) in self._changed:
+            raise _NotLiteralError(node)
+        keywords = option.keywords
+        written = [name for name in option.names if name in self._flags]
+        given = self._flags[written[0]] if written else ""
+        if len(written) > 1 or given is None:
             raise _NotLiteralError(node)
         named = keywords.get("action")
         action = named.value if isinstance(named, ast.Constant) else "store"
         if action in ("store_true", "store_false"):
-            return (node.attr in self._flags) == (action == "store_true")
-        if node.attr not in self._flags:
+            return bool(written) == (action == "store_true")
+        if not written:
             required = keywords.get("required")
             if action != "store" or (required is not None and self._literal(required, depth + 1)):
                 raise _NotLiteralError(node)
@@ -404,19 +420,21 @@ class _File:
         return value
 
 
-def _options(tree: ast.Module) -> Iterator[tuple[str, dict[str, ast.expr] | None]]:
-    """The options of `parser.add_argument(...)`, with its keywords; None for one that is added several times."""
-    found: dict[str, dict[str, ast.expr] | None] = {}
+def _options(tree: ast.Module) -> Iterator[tuple[str, _Option | None]]:
+    """The options of `parser.add_argument(...)`, by the attributes that they set; None for one that is added several times."""
+    found: dict[str, _Option | None] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or _name(node.func) != "add_argument":
             continue
         flags = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
         dest = keywords.get("dest")
-        long = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
-        name = str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_")
-        if name and long.startswith("-"):
-            found[name] = None if name in found or name != long.lstrip("-").replace("-", "_") else keywords
+        long = [flag for flag in flags if flag.startswith("--")] or flags[:1]
+        names = tuple(flag.lstrip("-").replace("-", "_") for flag in long if flag.startswith("-"))
+        if not names:
+            continue
+        name = str(dest.value) if isinstance(dest, ast.Constant) else names[0]
+        found[name] = None if name in found else _Option(names, keywords)
     yield from found.items()
 
 

@@ -185,13 +185,14 @@ def parse_args():
     parser.add_argument("--batch", "-b", type=int, default=8)
     parser.add_argument("--num-generations", type=int, default=4)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--lots", "--accumulated", type=int, dest="parts", default=1)
     parser.add_argument("--rate", type=as_rate, default=1e-6)
     parser.add_argument("--twice", action="store_true")
     return parser.parse_args()
 args = parse_args()
 config = GRPOConfig(
     per_device_train_batch_size=args.batch, num_generations=args.num_generations * 2,
-    gradient_accumulation_steps=2 if args.twice else 1, max_steps=args.steps, learning_rate=args.rate,
+    gradient_accumulation_steps=2 if args.twice else args.parts, max_steps=args.steps, learning_rate=args.rate,
 )
 GRPOTrainer(args=config).train()
 """
@@ -204,6 +205,8 @@ GRPOTrainer(args=config).train()
         ("--steps=20 --batch 32", 4, 8, 20),
         ("--steps 10 --num-generations 2", 2, 4, 10),  # it reaches TRL doubled
         ("--steps 10 --twice", 2, 8, 10),
+        ("--steps 10 --accumulated 3", 3, 8, 10),
+        ("--steps 10 --lots 3", 3, 8, 10),
     ],
 )
 def test_options_of_the_files_own(tmp_path: Path, flags: str, prompts: int, samples: int, updates: int) -> None:
@@ -219,6 +222,7 @@ def test_options_of_the_files_own(tmp_path: Path, flags: str, prompts: int, samp
         ("", "", ""),  # required, and not given
         ("", "", "--steps ten"),
         ("", "", "--steps $N"),
+        ("", "", "--steps 10 --lots 3 --accumulated 2"),
         ("type=int, required", "type=as_steps, required", "--steps 10"),
         ("args = parse_args()", "args = parse_args()\nargs.steps = count()", "--steps 10"),
         (
