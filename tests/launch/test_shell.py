@@ -104,6 +104,7 @@ SAME_AS_BASH = [
     "OLD=$IFS; IFS=,; D=0,1; G=($D); J=\"${G[*]}\"; IFS=$OLD; A='a b'\ns ${#G[@]} \"$J\" $A",
     "D='a : b:c d'; IFS=': '; X=($D); unset IFS; s \"${X[@]}\" $D",
     "D='a b'; IFS=; s $D",
+    "s a \\\n  `# why (>= b)` \\\n  b `# and c` \\\n  c ' `# d` '",
     "let X=2*3 Y=X+1\nlet \"Z = (X + Y) % 5\"\ns $X $Y $Z",
 ]  # fmt: skip
 

@@ -29,14 +29,15 @@ def readable(text: bytes) -> tuple[bytes, set[int], dict[int, str]]:
     The grammar reads the word of `${NAME:-word}` but not that of `${NAME:=word}`, and no backslash at the end of a text, which
     bash leaves out. `<YOUR-PATH>`, which a reader of the script is to replace, is read as a variable, not as two redirections.
     Nor does it read redirections behind assignments without a command, which a comment among continued lines leaves over
-    (`name=value 2>&1 | tee log`): they are blank.
+    (`name=value 2>&1 | tee log`): they are blank. So are comments in backquotes among arguments, of which the grammar takes the
+    closing quote for a part of the comment.
     """
     assigning = {found.start() for found in _ASSIGNS.finditer(text)}
     text = _ASSIGNS.sub(lambda found: found[0][:-1] + b"-", text)
     blank = text.rstrip()
     if blank.endswith(b"\\") and not blank.endswith(b"\\\\"):
         text = blank[:-1] + b" " * (len(text) - len(blank) + 1)
-    text, placeholders = _without_placeholders(text)
+    text, placeholders = _without_placeholders(_without_remarks(text))
     text = _ASSIGNED_ONLY.sub(lambda found: found[1] + b" " * len(found[2]) + found[3], text)
     return text, assigning, placeholders
 
@@ -47,6 +48,21 @@ _ASSIGNED_ONLY = re.compile(
     re.MULTILINE,
 )
 _STAND_IN = re.compile(rb"<[A-Za-z]\w*(?:[./-]\w+| [A-Za-z]\w*)*>(?=[\s/\\:,\"']|\Z)")
+
+
+_REMARK = re.compile(rb"(?<=[ \t])`[ \t]*#[^`\n]*`(?=[ \t\n]|\Z)")
+
+
+def _without_remarks(text: bytes) -> bytes:
+    """A text with blanks for comments in backquotes, which are no word in bash."""
+    for each in _REMARK.finditer(text):
+        node = parse(text).descendant_for_byte_range(each.start(), each.start() + 1)
+        if node is not None and node.type == "`" and node.parent is not None and node.parent.type == _SUBSTITUTION:
+            text = text[: each.start()] + b" " * len(each[0]) + text[each.end() :]
+    return text
+
+
+_SUBSTITUTION = "command_substitution"
 
 
 def _without_placeholders(text: bytes) -> tuple[bytes, dict[int, str]]:
