@@ -127,6 +127,7 @@ SYSTEM = System(
             keys=("rlhf_type",),
             before="trl",
         ),
+        Entry("swift", calls=("RLHFArguments",), packages=("swift",), before="trl"),
     ),
     instead=on_megatron,
     settings={

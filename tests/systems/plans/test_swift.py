@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.golden.reading import planned, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HF = "swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B-Instruct --dataset d --num_generations 8 "
 MEGATRON = "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --num_generations 8 --tensor_model_parallel_size 2 "
@@ -199,3 +205,17 @@ def test_no_epoch_is_no_update() -> None:
         True,
         False,
     ]
+
+
+def test_a_python_file_may_make_the_arguments(tmp_path: Path) -> None:
+    made = "RLHFArguments(rlhf_type='{kind}', num_generations=4, per_device_train_batch_size=2, gradient_accumulation_steps=4)"
+    text = f"from swift.llm import RLHFArguments, rlhf_main\nrlhf_main({made})\n"
+    file = tmp_path / "train.py"
+    file.write_text(text.format(kind="grpo"))
+    plan = plan_launch([str(file)], Options(rows=1000, world_size=1))
+    assert plan.framework == "swift"
+    assert plan.schedule is not None
+    assert (plan.schedule.samples_per_rollout, plan.schedule.updates) == (8, 500)
+    file.write_text(text.format(kind="dpo"))
+    with pytest.raises(LaunchError, match="only grpo is read"):
+        plan_launch([str(file)], Options(rows=1000, world_size=1))
