@@ -192,8 +192,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Classes of its packages that train, each with the methods that decide the schedule: a class of somebody's own that overrides one
     of them is another trainer. Empty where a launch names a program and no class."""
     generates: tuple[str, ...] = ()
-    """Methods of its trainers that make a rollout and what is known of it (old log-probs, those of the reference): a class of somebody's
-    own that overrides one is assumed to make as much, and to take each from where the framework does."""
+    """Methods of its trainers that make a rollout and what is known of it (old log-probs, those of the reference): a class of
+    somebody's own that overrides one is assumed to make as much, and to take each from where the framework does."""
     overrides: bool = False
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)

@@ -19,8 +19,8 @@ from rlstep_hooks.launch.skypilot import task_of
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token, UnknownText, UnknownValueError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
-from rlstep_hooks.systems.engine.absent import flags_of_its_own, is_absent
 from rlstep_hooks.systems.engine.abbreviations import spelled_out
+from rlstep_hooks.systems.engine.absent import flags_of_its_own, is_absent
 from rlstep_hooks.systems.engine.configurations import with_configurations
 from rlstep_hooks.systems.engine.launch_settings import (
     CONFIGS,

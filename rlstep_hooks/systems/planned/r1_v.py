@@ -1,7 +1,8 @@
 """R1-V and Video-R1: copies of TRL 0.14's GRPOTrainer, whose batch counts prompts for each device.
 
 Read at Deep-Agent/R1-V (src/r1-v/src/open_r1/trainer/grpo_trainer.py) and tulerfeng/Video-R1 (src/r1-v/src/open_r1/trainer): every row
-of a batch is repeated `num_generations` times in `compute_loss`, and no sampler repeats rows. The formulas are TRL's. What has R1-V's names and another trainer is told apart by `r1_v_checkout`.
+of a batch is repeated `num_generations` times in `compute_loss`, and no sampler repeats rows. The formulas are TRL's.
+What has R1-V's names and another trainer is told apart by `r1_v_checkout`.
 """
 
 import msgspec

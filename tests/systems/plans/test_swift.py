@@ -215,7 +215,7 @@ def test_a_python_file_may_make_the_arguments(tmp_path: Path) -> None:
     plan = plan_launch([str(file)], Options(rows=1000, world_size=1))
     assert plan.framework == "swift"
     assert plan.schedule is not None
-    assert (plan.schedule.samples_per_rollout, plan.schedule.updates) == (8, 500)
+    assert (plan.schedule.samples_per_rollout, plan.schedule.updates) == (8, 1500)
     file.write_text(text.format(kind="dpo"))
     with pytest.raises(LaunchError, match="only grpo is read"):
         plan_launch([str(file)], Options(rows=1000, world_size=1))
