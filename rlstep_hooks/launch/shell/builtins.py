@@ -86,18 +86,12 @@ def _set_by_the_run(walk: Walk, name: str, place: Place, *, array: bool) -> None
 
 
 def _mapfile(walk: Walk, tokens: list[Token], depth: int) -> None:
-    """`mapfile NAME`: the lines of what the run reads."""
-    name = next((token.text for token in reversed(tokens[1:]) if token.text.isidentifier()), "MAPFILE")
-    _set_by_the_run(walk, name, tokens[0].place, array=True)
-
-
-def _mapfile(walk: Walk, tokens: list[Token], depth: int) -> None:
     """`mapfile NAME`: the lines of a here-document as an array; else they are unknown, as those of `NAME=($(...))`."""
     named = tokens[-1].text if len(tokens) > 1 and tokens[-1].text.isidentifier() else "MAPFILE"
     place = tokens[0].place
     if walk.stdin is None or walk.stdin.unknown:
         why = f"{named} is {OUTPUT} a command that the script runs"
-        walk.scope.assign(named, (Text(f"${named}", (UnknownText(named, why, place),)),), place)
+        walk.scope.assign(named, (Text(f"${named}", (UnknownText(named, why, place),), any_number=True),), place)
     else:
         walk.scope.assign(named, tuple(Text(line) for line in walk.stdin.text.splitlines()), place)
 

@@ -102,7 +102,8 @@ def _words_of(walk: Walk, child: Node, tokens: list[Token]) -> None:
 
 def _is_output(word: Node, fields: list[Text]) -> bool:
     """Whether a word is a whole array that a command prints, `A=($(print-args))`: any number of words."""
-    whole = word.type == "expansion" and source_of(word)[-4:-1] in ("[@]", "[*]")
+    text = source_of(word)
+    whole = word.type == "expansion" and text[-4:-1] in ("[@]", "[*]") and not text.startswith("${#")
     return whole and bool(fields) and all(field.unknown and OUTPUT in field.unknown[0].why for field in fields)
 
 

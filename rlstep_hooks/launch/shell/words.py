@@ -170,6 +170,10 @@ def _string(node: Node, scope: Scope) -> list[_Piece]:
     return pieces
 
 
+_DEFAULTS = ("", ":-", "-", ":=", "=", ":+", "+", ":?", "?")
+"""Operators that leave the words of a list as they are."""
+
+
 def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piece:
     parts = [child for child in node.children if child.type not in ("$", "${", "}")]
     if not parts:
@@ -188,6 +192,9 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
         return _indirect(node, scope, parts[1:], quoted=quoted, double=double)
     value = scope.value_of(parts[0])
     operator = parts[1].type if len(parts) > 1 else ""
+    if isinstance(value, tuple) and source_of(parts[0])[-3:] in ("[@]", "[*]") and operator not in _DEFAULTS:
+        changed = _unresolved(node, scope)  # `${LIST[@]:0:4}`: a part of the words, or each of them changed
+        return _Piece(Text(changed.text, changed.unknown, any_number=True))
     if operator:
         own = default_word(node)
         return _operated(
