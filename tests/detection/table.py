@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.detection.classes import CLASS_OF, CLASSES
+from rlstep_hooks.judge.links import link_of
 from tests.detection.outcomes import Clean, Detected, read
 
 OF_THE_WHOLE_RUN = {
@@ -22,37 +22,41 @@ OF_THE_WHOLE_RUN = {
 
 
 def show(outcomes: list[Detected | Clean]) -> bool:
-    """Print the table and the sums; whether every fault was found within one rollout, and no clean run has an alarm."""
+    """Print the table and the sums; whether every fault was found, and no clean run has an alarm."""
     detected = sorted(
         (outcome for outcome in outcomes if isinstance(outcome, Detected)),
-        key=lambda outcome: (CLASS_OF[outcome.report], outcome.report, outcome.framework),
+        key=lambda outcome: (outcome.code, outcome.report, outcome.framework),
     )
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in ("class", "report", "framework", "fault", "found by"):
+    for name in ("link", "report", "framework", "fault", "found by"):
         table.add_column(name, no_wrap=name != "fault")
     table.add_column("events after", justify="right")
     table.add_column("rollouts after", justify="right")
     for one in detected:
-        table.add_row(CLASS_OF[one.report], one.report, one.framework, _words(one.fault), *_found(one))
+        table.add_row(link_of(one.code).name, one.report, one.framework, _words(one.fault), *_found(one))
     console = Console(width=150)
     console.print(table)
     clean = [outcome for outcome in outcomes if isinstance(outcome, Clean)]
     found = [one for one in detected if one.found]
     soon = [one for one in found if one.delay is not None and one.delay.rollouts <= 1]
     at_end = [one for one in found if one not in soon and one.code in OF_THE_WHOLE_RUN]
+    later = [
+        f"{one.framework}: {_words(one.fault)} ({one.code})" for one in found if one not in soon and one not in at_end
+    ]
     alarmed = [outcome for outcome in clean if outcome.alarms]
     early = [one for one in detected if one.early]
-    classes = Counter(CLASS_OF[one.report] for one in detected)
-    named = ", ".join(f"{letter} {CLASSES[letter]} ({classes[letter]})" for letter in sorted(classes))
+    links = Counter(link_of(one.code).name for one in detected)
+    named = ", ".join(f"{link} {number}" for link, number in links.most_common())
     console.print(
         f"\n{len(detected)} faults in real runs: {len(found)} found, {len(soon)} of them within one rollout, "
         f"{len(at_end)} at the end of the run, which their rules are about; {len(early)} with an alarm before the fault.",
         f"{len(clean)} clean runs: {len(alarmed)} with an alarm.",
-        f"classes: {named}",
+        f"by link: {named}",
+        f"later than one rollout, or at a place that the fault's own rollout does not give: {'; '.join(later) or 'none'}",
         sep="\n",
         highlight=False,
     )
-    return len(soon) + len(at_end) == len(detected) and not alarmed and not early
+    return len(found) == len(detected) and not alarmed and not early
 
 
 def _words(name: str) -> str:

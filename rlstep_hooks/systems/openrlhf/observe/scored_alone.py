@@ -1,0 +1,83 @@
+"""Rows of one micro-batch of old log-probs, scored again alone (`clean_forward`), beside what the policy of OpenRLHF computed.
+
+`Actor.forward` scores padded rows through the engine of DeepSpeed (models/actor.py 0.11.2:221). A row is scored by another call of the
+engine, within the hook on the first: in evaluation mode, and with the same weights.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.clean_forward import CleanForward, Row, WholeModel, hooked_by_others, why_not_at_all
+from rlstep_hooks.observe.scored_rows import SHARED_OUT, ScoredRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlstep_hooks.observe.hooks import Call
+
+
+def look(scored: ScoredRows, call: Call, *, ranks: int, temperature: float, dtype: str) -> None:
+    """A forward of old log-probs was made: score rows of it again, if it is the one that is looked at.
+
+    Args:
+        scored: Says so, and compares.
+        call: Of `Actor.forward`; its result is (B, L - 1), log-probs of the tokens that count, 0 elsewhere.
+        ranks: Processes that share the model.
+        temperature: By which logits are to be divided, as it is configured.
+        dtype: In which it computes, as torch names it.
+    """
+    if not scored.wants():
+        return
+    actor = call.owner
+    if why := _why_not(actor, call, ranks):
+        scored.cannot(why)
+        return
+    given = call.named("sequences", "action_mask", "attention_mask")
+    found = [
+        _row(*row)
+        for row in zip(given["sequences"], given["attention_mask"], given["action_mask"], call.result, strict=True)
+    ]
+    clean = CleanForward(WholeModel(actor.model, nullcontext, packs=False), temperature)
+    scored.compare(clean, [row for row, _ in found], [log_probs for _, log_probs in found], dtype)
+
+
+def _row(tokens: Tensor, attention: Tensor, counted: Tensor, log_probs: Tensor) -> tuple[Row, Tensor]:
+    """A row up to the end of its last answer, and the log-probs of that answer.
+
+    Args:
+        tokens: (L,), with padding.
+        attention: (L,), 1 on real tokens.
+        counted: (L - 1,), 1 where the token after a position is one of an answer.
+        log_probs: (L - 1,), of the token after each position.
+    """
+    places = counted.bool().nonzero().squeeze(1)
+    if not places.numel():
+        return Row(tokens, attention.bool().nonzero().squeeze(1), 0, int(tokens.numel())), log_probs[:0]
+    last = int(places[-1])
+    gaps = (places.diff() > 1).nonzero()
+    first = int(places[int(gaps[-1]) + 1]) if gaps.numel() else int(places[0])
+    real = attention[: last + 2].bool().nonzero().squeeze(1)
+    return Row(tokens[: last + 2], real, last - first + 1, first + 1), log_probs[first : last + 1]
+
+
+def _why_not(actor: Any, call: Call, ranks: int) -> str:
+    """Why no row can be scored alone; empty where rows can."""
+    if ranks > 1 or call.kwargs.get("ring_attn_group") is not None:
+        return SHARED_OUT
+    if actor.packing_samples:
+        return "rows are packed, and whether one alone is scored as it is in a pack was not tried"
+    if getattr(actor, "is_vlm", False):
+        return "rows with images are not scored alone"
+    inner = getattr(actor.model, "module", actor.model)
+    if hooked_by_others(inner):
+        return "somebody's own hooks of the model's modules would see forwards that training does not make"
+    return why_not_at_all(inner)
+
+
+def is_refresh(call: Call) -> bool:
+    """Whether a forward is one of those without a gradient that return log-probs alone."""
+    return not torch.is_grad_enabled() and isinstance(call.result, torch.Tensor)
