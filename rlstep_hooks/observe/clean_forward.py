@@ -1,4 +1,4 @@
-"""Rows of a training batch that are scored again alone: no padding, no neighbours, no chunks, through the model's own layers and head.
+"""Rows of a training batch that are scored again alone: no padding, no neighbours, no chunks.
 
 Nothing of the host changes: no gradient, no training mode, no random state, no autocast. What may explain a distance from the clean
 log-probs is computed only where one is beyond rounding. Shapes: P prompt tokens with padding, C completion tokens of one row.
@@ -10,7 +10,7 @@ import math
 import random
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from rlstep_hooks.observe.token_log_probs import token_log_probs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 RATIOS = math.log(0.9), math.log(1.1)
 """Log ratios between which a token's probability counts as the same (trl issue 6789)."""
@@ -73,25 +73,129 @@ class CleanGap(msgspec.Struct, frozen=True):
     """What else gives these log-probs; empty where nothing does that was tried."""
 
 
+class Forward(Protocol):
+    """A model's forward of tokens that stand alone, in two steps: logits are made only of the positions that are wanted."""
+
+    def outputs(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """(L, ...), what the logits of each position follow from.
+
+        Args:
+            tokens: (L,).
+            positions: (L,), position ids; 0, 1, ... where left out.
+        """
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """(N, V), the logits of some positions, of which `outputs` are given."""
+
+
+class LayersAndHead:
+    """A transformers model, or PEFT's wrapper of one, through its layers and its head, past what wraps the whole model.
+
+    Args:
+        model: The model, unwrapped from what trains it.
+        autocast: Gives the context that training's forwards run in.
+    """
+
+    def __init__(self, model: Any, autocast: Callable[[], Any]) -> None:
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._layers = base.base_model
+        self._head = base.get_output_embeddings()
+        self._autocast = autocast
+
+    def outputs(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """(L, H), the output of the layers."""
+        given = {} if positions is None else {"position_ids": positions.unsqueeze(0)}
+        # A mask of ones is said: without one, layers read position ids that begin again as several packed rows.
+        ones = torch.ones_like(tokens).unsqueeze(0)
+        with unseen(tokens.device, self._autocast):
+            output = self._layers(input_ids=tokens.unsqueeze(0), attention_mask=ones, use_cache=False, **given)
+        hidden: Tensor = output.last_hidden_state[0]
+        return _one_each(hidden, tokens)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """(N, V), the head's."""
+        with torch.no_grad(), self._autocast():
+            logits: Tensor = self._head(outputs.to(self._head.weight.dtype))
+        return logits
+
+
+class WholeModel:
+    """A model with all that wraps it: where weights are shared out, its parts cannot be called by themselves.
+
+    Args:
+        model: What training calls.
+        autocast: Gives the context that training's forwards run in.
+        packs: Whether training packs rows without an attention mask, so that position ids say where a row begins.
+    """
+
+    def __init__(self, model: Any, autocast: Callable[[], Any], *, packs: bool) -> None:
+        self._model = model
+        self._autocast = autocast
+        self._packs = packs
+
+    def outputs(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """(L, V), the logits."""
+        places = torch.arange(tokens.numel(), device=tokens.device) if positions is None else positions
+        mask = None if self._packs else torch.ones_like(tokens).unsqueeze(0)
+        with unseen(tokens.device, self._autocast):
+            output = self._model(
+                input_ids=tokens.unsqueeze(0), attention_mask=mask, position_ids=places.unsqueeze(0), use_cache=False
+            )
+        logits: Tensor = output.logits[0]
+        return _one_each(logits, tokens)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """(N, V), as they are."""
+        return outputs
+
+
+def _one_each(outputs: Tensor, tokens: Tensor) -> Tensor:
+    if outputs.shape[0] != tokens.shape[0]:
+        raise ValueError(f"{outputs.shape[0]} outputs of the model for {tokens.shape[0]} tokens")
+    return outputs
+
+
+@contextmanager
+def unseen(device: torch.device, autocast: Callable[[], Any]) -> Iterator[None]:
+    """A forward that leaves nothing behind: no gradient, no random number, no warning."""
+    devices = [device] if device.type == "cuda" else []
+    state = random.getstate()
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad(), autocast(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # reentrant gradient checkpointing warns where nothing needs a gradient
+            yield
+    finally:
+        random.setstate(state)
+
+
+def fields_of(found: Sequence[tuple[str, CleanGap]]) -> dict[str, Any]:
+    """The fields of an event about clean log-probs: of the farthest of some comparisons, each with what was compared."""
+    of, gap = max(found, key=lambda one: one[1].mean)
+    return {
+        "clean_gap": gap.mean,
+        "max_clean_gap": gap.largest,
+        "clean_gap_99": gap.near_largest,
+        "clean_outside": gap.outside,
+        "clean_of": of,
+        "clean_like": gap.like,
+    }
+
+
 class CleanForward:
     """Scores rows alone.
 
     Args:
-        model: A transformers model, or PEFT's wrapper of one, unwrapped from what trains it.
+        forward: The model's.
         temperature: By which logits are divided.
-        autocast: Gives the context that training's forwards run in.
     """
 
-    def __init__(self, model: Any, temperature: float, autocast: Any) -> None:
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._layers = base.base_model
-        self._head = base.get_output_embeddings()
+    def __init__(self, forward: Forward, temperature: float) -> None:
+        self._forward = forward
         self._temperature = temperature
-        self._autocast = autocast
 
     def score(self, row: Row) -> Tensor:
         """(C,) float32, the clean log-probs of a row's completion."""
-        return self._scored(self._hidden(row.tokens), row.tokens, row.length)
+        return self._scored(self._forward.outputs(row.tokens), row.tokens, row.length)
 
     def compare(self, row: Row, clean: Tensor, observed: Tensor, tolerance: float, neighbours: list[Row]) -> CleanGap:
         """Compare what training computed with the clean log-probs; waits for the device.
@@ -122,11 +226,11 @@ class CleanForward:
     def _alternatives(self, row: Row, neighbours: list[Row]) -> Iterator[tuple[str, Tensor]]:
         """Log-probs (C,) of the same row under mistakes, nan where one says nothing, with what each is."""
         tokens, length = row.tokens, row.length
-        hidden, temperature = self._hidden(tokens), self._temperature
-        clean = self._scored(hidden, tokens, length)
+        outputs, temperature = self._forward.outputs(tokens), self._temperature
+        clean = self._scored(outputs, tokens, length)
         if temperature != 1.0:
-            yield "temperature: not applied", self._scored(hidden, tokens, length, 1.0)
-            yield "temperature: applied twice", self._scored(hidden, tokens, length, temperature**2)
+            yield "temperature: not applied", self._scored(outputs, tokens, length, 1.0)
+            yield "temperature: applied twice", self._scored(outputs, tokens, length, temperature**2)
         nothing = torch.full_like(clean[:1], torch.nan)
         if length > 1:
             yield (
@@ -134,34 +238,34 @@ class CleanForward:
                 torch.cat([nothing, clean[:-1]]),
             )
             yield "chunk of the head: each token has the log-prob of the one after it", torch.cat([clean[1:], nothing])
-            moved = self._head_of(hidden[-length:])
+            moved = self._forward.logits(outputs[-length:])
             yield (
                 "chunk of the head: each token is scored one position too late",
                 token_log_probs(moved.float() / temperature, tokens[-length:]),
             )
-            moved = self._head_of(hidden[-length - 2 : -2])
+            moved = self._forward.logits(outputs[-length - 2 : -2])
             if moved.shape[0] == length:
                 yield (
                     "chunk of the head: each token is scored one position too early",
                     token_log_probs(moved.float() / temperature, tokens[-length:]),
                 )
         for words, positions in self._positions(row):
-            yield f"position ids: {words}", self._scored(self._hidden(tokens, positions), tokens, length)
+            yield f"position ids: {words}", self._scored(self._forward.outputs(tokens, positions), tokens, length)
         yield from self._padded(row)
         for neighbour in neighbours[:NEIGHBOURS]:
             together = torch.cat([neighbour.tokens, tokens])
             yield (
                 "a neighbour: the row is read after another row of the batch",
-                self._scored(self._hidden(together), together, length),
+                self._scored(self._forward.outputs(together), together, length),
             )
             each = [torch.arange(of.numel(), device=of.device) for of in (neighbour.tokens, tokens)]
             yield (
                 "a neighbour: the row is read after another row of the batch, with position ids of its own",
-                self._scored(self._hidden(together, torch.cat(each)), together, length),
+                self._scored(self._forward.outputs(together, torch.cat(each)), together, length),
             )
         device = tokens.device.type
         with torch.autocast(device, dtype=torch.bfloat16):
-            yield "autocast: bfloat16", self._scored(self._hidden(tokens), tokens, length)
+            yield "autocast: bfloat16", self._scored(self._forward.outputs(tokens), tokens, length)
 
     @staticmethod
     def _positions(row: Row) -> Iterator[tuple[str, Tensor]]:
@@ -184,78 +288,63 @@ class CleanForward:
         whole = row.padded[: row.prompt + row.length]
         yield (
             "attention mask: the padding before the prompt is attended to",
-            self._scored(self._hidden(whole), whole, row.length),
+            self._scored(self._forward.outputs(whole), whole, row.length),
         )
         padding = row.prompt - row.left
         turned = torch.cat([whole[padding : row.prompt], whole[:padding], whole[row.prompt :]])
         yield (
             "padding side: padding between prompt and completion is attended to",
-            self._scored(self._hidden(turned), turned, row.length),
+            self._scored(self._forward.outputs(turned), turned, row.length),
         )
 
-    def _hidden(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """(L, H), the output of the layers for tokens that stand alone."""
-        given = {} if positions is None else {"position_ids": positions.unsqueeze(0)}
-        # A mask of ones is said: without one, layers read position ids that begin again as several packed rows.
-        ones = torch.ones_like(tokens).unsqueeze(0)
-        with self._unseen(tokens):
-            output = self._layers(input_ids=tokens.unsqueeze(0), attention_mask=ones, use_cache=False, **given)
-        hidden: Tensor = output.last_hidden_state[0]
-        if hidden.shape[0] != tokens.shape[0]:
-            raise ValueError(f"{hidden.shape[0]} outputs of the layers for {tokens.shape[0]} tokens")
-        return hidden
-
-    def _head_of(self, hidden: Tensor) -> Tensor:
-        with torch.no_grad(), self._autocast():
-            logits: Tensor = self._head(hidden.to(self._head.weight.dtype))
-        return logits
-
-    def _scored(self, hidden: Tensor, tokens: Tensor, length: int, temperature: float | None = None) -> Tensor:
-        logits = self._head_of(hidden[-length - 1 : -1]).float() / (temperature or self._temperature)
+    def _scored(self, outputs: Tensor, tokens: Tensor, length: int, temperature: float | None = None) -> Tensor:
+        logits = self._forward.logits(outputs[-length - 1 : -1]).float() / (temperature or self._temperature)
         return token_log_probs(logits, tokens[-length:])
-
-    @contextmanager
-    def _unseen(self, tokens: Tensor) -> Iterator[None]:
-        """Nothing is left behind: no gradient, no random number, no warning."""
-        devices = [tokens.device] if tokens.device.type == "cuda" else []
-        state = random.getstate()
-        try:
-            with torch.random.fork_rng(devices), torch.no_grad(), self._autocast(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # reentrant gradient checkpointing warns where nothing needs a gradient
-                yield
-        finally:
-            random.setstate(state)
 
 
 def why_not_alone(model: Any) -> str:
     """Why a model's rows cannot be scored alone through its layers and its head; empty where they can."""
-    settings = getattr(model, "active_peft_config", None)
-    if getattr(settings, "is_prompt_learning", False):
-        return "the adapter puts virtual tokens before each row"
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head, layers = base.get_output_embeddings(), getattr(base, "base_model", None)
-    if not type(base).__module__.startswith("transformers."):
-        return "the model's class is not transformers' own, and its forward may keep something"
+    if why := why_not_at_all(model):
+        return why
     if layers is None or layers is base or not isinstance(head, torch.nn.Linear):
         return "the model's layers and its head are not apart"
     if type(head).forward is not torch.nn.Linear.forward:
         return "the head is no plain matrix"
-    compiled = [of for of in (base, layers) if hasattr(of, "_orig_mod") or getattr(of, "_compiled_call_impl", None)]
+    config = _text_config(base)
+    # transformers 5.23: Gemma 2 and its like cap logits, Cohere's and Granite's scale them, after the head.
+    if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
+        return "the model changes its logits after the head"
+    return ""
+
+
+def why_not_at_all(model: Any) -> str:
+    """Why a model's rows cannot be scored alone in any way; empty where they can."""
+    settings = getattr(model, "active_peft_config", None)
+    if getattr(settings, "is_prompt_learning", False):
+        return "the adapter puts virtual tokens before each row"
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    # FSDP2 makes a class of its own from that of the model (torch 2.13.0 _fully_shard.py `fully_shard`).
+    if not any(kind.__module__.startswith("transformers.models.") for kind in type(base).__mro__[:3]):
+        return "the model's class is not transformers' own, and its forward may keep something"
+    compiled = [of for of in base.modules() if hasattr(of, "_orig_mod") or getattr(of, "_compiled_call_impl", None)]
     if compiled:
         return "the model is compiled, and would be compiled again for another length"
     if any(isinstance(of, torch.nn.modules.batchnorm._NormBase) and of.track_running_stats for of in base.modules()):
         return "a forward in training mode would change the model's running statistics"
-    config = base.config.get_text_config() if hasattr(base.config, "get_text_config") else base.config
-    # transformers 5.23: Gemma 2 and its like cap logits, Cohere's and Granite's scale them, after the head.
-    if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
-        return "the model changes its logits after the head"
+    config = _text_config(base)
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if any(name in str(rope) for name in ("dynamic", "longrope")):
         return "the positions of this model depend on the length of the padded batch"
     return ""
 
 
-_OWN_HOOKS = ("rlstep_hooks.", "transformers.", "peft.", "accelerate.", "torch.")
+def _text_config(base: Any) -> Any:
+    return base.config.get_text_config() if hasattr(base.config, "get_text_config") else base.config
+
+
+_OWN_HOOKS = ("rlstep_hooks.", "transformers.", "peft.", "accelerate.", "torch.", "verl.", "deepspeed.")
 """Beginnings of the modules whose forward hooks keep nothing that training reads."""
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.judge.rules.precision import precision_class
-from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.observe.clean_forward import CleanForward, CleanGap, fields_of
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ OLD = "the old log-probs"
 class ScoredRows:
     """Says which micro-batch of a refresh is looked at, and compares two of its rows.
 
-    They are the shortest, which has the most padding where rows are padded, and another.
+    They are the one with the longest completion, which tells the most, and another.
 
     Args:
         recorder: Is told what cannot be scored.
@@ -74,22 +72,21 @@ class ScoredRows:
         self.open, self._impossible = False, True
         self._recorder.cannot(TOPIC, why)
 
-    def compare(self, clean: CleanForward, rows: Sequence[Row], observed: Sequence[Tensor], dtype: str) -> None:
+    def compare(self, clean: CleanForward, rows: Sequence[Row], observed: Sequence[Tensor], tolerance: float) -> None:
         """Score two rows again.
 
         Args:
             clean: Scores them.
             rows: The micro-batch.
             observed: (C,) each, the old log-probs of each row's completion.
-            dtype: In which the model computes, as torch names it.
+            tolerance: Mean distance that rounding explains.
         """
         places = [place for place, row in enumerate(rows) if row.length]
         if not places:
             return
-        tolerance = MEAN_TOLERANCE[precision_class(dtype)]
-        shortest = min(places, key=lambda place: rows[place].places.numel())
+        longest = max(places, key=lambda place: rows[place].length)
         found: list[tuple[str, CleanGap]] = []
-        for place in {shortest, places[self._number % len(places)]}:
+        for place in {longest, places[self._number % len(places)]}:
             others = [rows[near] for near in sorted(places, key=lambda of: abs(of - place)) if near != place]
             scored = clean.score(rows[place])
             found.append((OLD, clean.compare(rows[place], scored, observed[place], tolerance, others)))

@@ -385,6 +385,19 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Whether the reference's weights are the policy's own tensors; None if that was not looked at."""
     reference_gap: float | None = None
     """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
+    clean_gap: float | None = None
+    """Mean |log-prob - that of a forward of the row alone| of the farthest of the rows that were scored so; None if none was, or
+    where a micro-batch says it."""
+    max_clean_gap: float | None = None
+    """The largest |log-prob - that of a forward of the row alone| of that row."""
+    clean_gap_99: float | None = None
+    """The 99th percentile of |log-prob - that of a forward of the row alone| of that row."""
+    clean_outside: float | None = None
+    """The share of that row's tokens whose ratio to the probability of a forward of the row alone is outside of [0.9, 1.1]."""
+    clean_of: str = ""
+    """Which log-probs were compared: "the old log-probs"."""
+    clean_like: str = ""
+    """What else gives the log-probs of that row; empty where nothing does that was tried."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
     sampler_gap_fresh: float | None = None

@@ -130,6 +130,11 @@ RULES: dict[str, Link] = {
         "compared",
     ),
     "RLS310": yes("the ratio of each rollout that has advantages"),
+    "RLS314": yes(
+        "two rows of one micro-batch of old log-probs, scored again one at a time",
+        "on one trainer, with padded rows and without images",
+        "whole",
+    ),
     "RLS402": yes("the weights of the engine at each rollout"),
     "RLS403": yes(
         "the engine's log-probs where the configuration asks for them",

@@ -161,6 +161,11 @@ RULES: dict[str, Link] = {
         "completion contains decides whether it is trained; not with agent loops of several turns or full_determinism",
         "compared",
     ),
+    "RLS314": yes(
+        "two rows of one micro-batch of old log-probs, scored again one at a time",
+        "on one trainer, without images, fused kernels or sequence parallelism; not where old log-probs are the engine's (bypass_mode)",
+        "whole",
+    ),
     "RLS414": yes("the first rollout of a run"),
     "RLS415": _ENGINE,
     "RLS416": _ENGINE,

@@ -37,9 +37,9 @@ def _temperature_left_out(data: Any, inputs: dict[str, Any], outputs: dict[str, 
 
 
 def _prompt_not_attended_to(data: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
-    """The first token of each prompt is masked."""
+    """The first tokens of each prompt are masked."""
     mask = inputs["attention_mask"] = inputs["attention_mask"].clone()
-    mask[:, 0] = 0
+    mask[:, :4] = 0
 
 
 def _rows_not_apart(data: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:

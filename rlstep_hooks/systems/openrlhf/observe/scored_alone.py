@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.judge.rules.precision import precision_class
+from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.observe.clean_forward import CleanForward, Row, WholeModel, hooked_by_others, why_not_at_all
 from rlstep_hooks.observe.scored_rows import SHARED_OUT, ScoredRows
 
@@ -42,7 +44,8 @@ def look(scored: ScoredRows, call: Call, *, ranks: int, temperature: float, dtyp
         for row in zip(given["sequences"], given["attention_mask"], given["action_mask"], call.result, strict=True)
     ]
     clean = CleanForward(WholeModel(actor.model, nullcontext, packs=False), temperature)
-    scored.compare(clean, [row for row, _ in found], [log_probs for _, log_probs in found], dtype)
+    tolerance = MEAN_TOLERANCE[precision_class(dtype)]
+    scored.compare(clean, [row for row, _ in found], [log_probs for _, log_probs in found], tolerance)
 
 
 def _row(tokens: Tensor, attention: Tensor, counted: Tensor, log_probs: Tensor) -> tuple[Row, Tensor]:

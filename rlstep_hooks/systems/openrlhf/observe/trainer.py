@@ -15,15 +15,18 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
-from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.rates import rate_schedule
+from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
+from rlstep_hooks.observe.scored_rows import ScoredRows
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
+from rlstep_hooks.systems.openrlhf.observe import scored_alone
 from rlstep_hooks.systems.openrlhf.observe.buffered import (
     BufferedNumbers,
     BufferedSamples,
@@ -90,6 +93,10 @@ class OpenRlhfTrainer:
         scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
         self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
         self._buffered = BufferedNumbers()
+        self._scored = ScoredRows(self._record.writer)
+        self._scored_alone: dict[str, Any] = {}
+        """Fields about the rows of the latest refresh that were scored again."""
+        self._dtype = DTYPES.get(str(args.ds.param_dtype), str(args.ds.param_dtype))
         self._arguments = of_arguments(args)
         configured = args.actor if role == "policy" else args.critic
         self._in_force = (of_trainer(trainer, role), of_optimizer(engine, configured, role))
@@ -154,6 +161,8 @@ class OpenRlhfTrainer:
             hooks.forward(trainer.critic_loss_fn, after=self._value_loss, topics=_FORMULA)
             hooks.forward(trainer.critic_loss_fn, after=lambda call: self._see_scale(call.result), topics=_LOSS)
             return
+        # actor.py:221: one micro-batch of old log-probs, or of training. Here because the model still holds what it was scored with.
+        hooks.forward(trainer.actor, after=self._score_alone, topics=(CLEAN_FORWARD,))
         # loss.py:174: gets both log-probs of a micro-batch, on the device, and returns its loss. The gradient that arrives there is
         # the factor of the loss in the backward.
         hooks.forward(trainer.actor_loss_fn, before=self._see_log_probs, topics=_VALUES)
@@ -173,7 +182,6 @@ class OpenRlhfTrainer:
         restored = self._restored(args)
         if self.role == "critic":
             return restored | self._schedule("critic_lr_schedule", args.critic)
-        dtype = str(args.ds.param_dtype)
         weights = {}
         with Guard(self._record.writer, _SAMPLER):
             label = self._weights.label_held()
@@ -184,7 +192,7 @@ class OpenRlhfTrainer:
             | weights
             | self._schedule("lr_schedule", args.actor)
             | {
-                "compute_dtype": DTYPES.get(dtype, dtype),
+                "compute_dtype": self._dtype,
                 "dropout_modules": active,
                 "compares_settings": True,
                 "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
@@ -228,6 +236,8 @@ class OpenRlhfTrainer:
         with self._record.order:
             self._steps.elsewhere()
             self._record.begin(name)
+        if name == "refresh" and is_compared_whole(self._record.calls("refresh") - 1):
+            self._scored.begin()
         self._arguments.tell(self._record.writer)
 
     def end(self, name: Any) -> None:
@@ -256,6 +266,15 @@ class OpenRlhfTrainer:
                     if counted is not None:
                         self._masks[checksum_of(tokens[:length])] = checksum_of(counted[row_of, : length - 1].bool())
             self._record.refreshed(refresh, positions)
+            self._scored_alone = self._scored.end()
+
+    def _score_alone(self, call: Call) -> None:
+        if self._scored.open and scored_alone.is_refresh(call):
+            strategy = self._trainer.strategy
+            temperature = float(strategy.args.rollout.temperature)
+            scored_alone.look(
+                self._scored, call, ranks=int(strategy.world_size), temperature=temperature, dtype=self._dtype
+            )
 
     def valued(self, data: Any, part: slice, results: Any) -> None:
         """The critic computed values, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
@@ -410,7 +429,8 @@ class OpenRlhfTrainer:
         """Write the numbers of a rollout, and those of its micro-batches. A sync waits for the device in any case."""
         values = self._buffered.take(self._record.calls("refresh") - 1)
         if values is not None:
-            self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take()))
+            clean, self._scored_alone = self._scored_alone, {}
+            self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take(), **clean))
         self._record.write_numbers(self._losses_arrived)
 
     def _write_numbers(self, call: Call) -> None:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
-from rlstep_hooks.observe.clean_forward import CleanForward, CleanGap, Row, hooked_by_others, row_of, why_not_alone
+from rlstep_hooks.observe.clean_forward import (
+    CleanForward,
+    CleanGap,
+    LayersAndHead,
+    Row,
+    fields_of,
+    hooked_by_others,
+    row_of,
+    why_not_alone,
+)
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
@@ -70,7 +79,7 @@ class ScoredAlone:
         later = (most_padding,) if self._in_turn else (changing,)
         chosen = {most_padding, changing} if cycle < ALL_OF_FIRST else later
         rows = {place: _row(inputs, place) for place in places}
-        clean = CleanForward(model, self._temperature, self._trainer.accelerator.autocast)
+        clean = CleanForward(LayersAndHead(model, self._trainer.accelerator.autocast), self._temperature)
         tolerance = MEAN_TOLERANCE[precision_class(compute_dtype(self._trainer))]
         found: list[tuple[str, CleanGap]] = []
         for place in chosen:
@@ -81,15 +90,7 @@ class ScoredAlone:
                 if observed is not None:
                     seen = observed[place, : row.length]
                     found.append((of, clean.compare(row, scored, seen, tolerance, others)))
-        of, gap = max(found, key=lambda one: one[1].mean)
-        return {
-            "clean_gap": gap.mean,
-            "max_clean_gap": gap.largest,
-            "clean_gap_99": gap.near_largest,
-            "clean_outside": gap.outside,
-            "clean_of": of,
-            "clean_like": gap.like,
-        }
+        return fields_of(found)
 
 
 def _row(inputs: dict[str, Any], place: int) -> Row:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.judge.rules.precision import precision_class
+from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.observe.clean_forward import CleanForward, Row, WholeModel, hooked_by_others, why_not_at_all
 from rlstep_hooks.observe.scored_rows import SHARED_OUT, ScoredRows
 from rlstep_hooks.systems.verl.observe.ranks import ranks_of
@@ -41,7 +43,8 @@ def look(scored: ScoredRows, engine: Any, data: Any, result: Any) -> None:
     model = WholeModel(engine.module, _autocast_of(engine), packs=_asks_for(data, "use_remove_padding", default=True))
     rows = [_row(tokens, length) for tokens, length in zip(sequences, lengths, strict=True)]
     clean = CleanForward(model, float(data["temperature"]))
-    scored.compare(clean, rows, completion_rows(observed, lengths), str(_dtype_of(engine)).removeprefix("torch."))
+    tolerance = MEAN_TOLERANCE[precision_class(str(_dtype_of(engine)).removeprefix("torch."))]
+    scored.compare(clean, rows, completion_rows(observed, lengths), tolerance)
 
 
 def _row(tokens: Any, length: int) -> Row:

@@ -16,12 +16,14 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.processes import introduce, run_of_ray
+from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
+from rlstep_hooks.observe.scored_rows import ScoredRows
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
-from rlstep_hooks.systems.verl.observe import sampled, settings
+from rlstep_hooks.systems.verl.observe import sampled, scored_alone, settings
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.checkpoints import state_of
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
@@ -90,6 +92,8 @@ class VerlTrainer:
         self.steps = EngineSteps(self._record, self._losses)
         self._sent = SentWeights(Guard(self._record.writer, ("delivery",)))
         self.distances = DistanceWatch(Guard(self._record.writer, ("engine_distance",)))
+        self.scored = ScoredRows(self._record.writer)
+        self._alone_guard = Guard(self._record.writer, (CLEAN_FORWARD,))
         self._versions_of: dict[str, int] = {}
         """Versions of the weights that went to the engine, by their labels."""
         self._label: int | None = None
@@ -218,6 +222,8 @@ class VerlTrainer:
                 self._fresh = False
             if name == "refresh" and self._losses.looks:
                 self.distances.begin()
+            if name == "refresh" and self._losses.looks_at_all:
+                self.scored.begin()
 
     def end(self, name: PhaseName) -> None:
         """A call of the controller is about to return."""
@@ -248,9 +254,16 @@ class VerlTrainer:
             label = self._label if self._versions_of.get(str(self._label)) == version else None
             fit = self.distances.explain(keys, own, data)
             self._rollout_values = sampler_gap(refresh.number, own, data, label=label, fit=fit)
+            if clean := self.scored.end():
+                self._rollout_values = msgspec.structs.replace(self._rollout_values, **clean)
             if own is not None and self._losses.looks:
                 self._see_drawn(data, result, own, tokens)
                 self._own_log_probs = {} if self.version else dict(zip(keys, own, strict=True))
+
+    def scored_old(self, engine: Any, data: Any, result: Any) -> None:
+        """A forward of old log-probs was made."""
+        with self._alone_guard:
+            scored_alone.look(self.scored, engine, data, result)
 
     def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
         """Add up how surprising the completions are to the policy that computed their old log-probs."""

@@ -224,6 +224,8 @@ def _forward(trainer: VerlTrainer, call: Call) -> Iterator[None]:
         if trainer.distances.open and role_of(call.owner) == "policy":
             trainer.distances.sees(data)
         yield
+        if trainer.scored.open and role_of(call.owner) == "policy":
+            trainer.scored_old(call.owner, data, call.result)
         return
     trainer.before_microbatch(data, role_of(call.owner), call.argument("loss_function", 1))
     yield
