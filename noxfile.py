@@ -646,21 +646,22 @@ def soak_verl(session: nox.Session) -> None:
     session.run("python", "-m", "tests.systems.verl.random_runs", *arguments, env=OFFLINE)
 
 
-MUTATED = ("grpo", "rloo", "sb3", "verl-turns")
+MUTATED = ("grpo", "rloo", "sb3", "verl-turns", "verl")
 
 
 @nox.session
 @nox.parametrize("target", MUTATED, ids=MUTATED)
 def mutants(session: nox.Session, target: str) -> None:
-    """Faults made by a machine in the source of TRL and transformers, of Stable-Baselines3, or of verl's agent loops, each run and
-    judged: up to twenty minutes. `-- --number N --seed S` for others. Not by default."""
+    """Faults made by a machine in the source of TRL and transformers, of Stable-Baselines3, of verl's agent loops, or of its training,
+    each run and judged: twenty minutes, or an hour for 60 of verl's training. `-- --number N --seed S` for others. Not by default."""
     if target == "sb3":
         install_classic(session)
-    elif target == "verl-turns":
+    elif target.startswith("verl"):
         install_verl(session)
     else:
         install_trl(session, NEWEST, *TESTS)
-    arguments = session.posargs or ("--number", "400", "--seed", str(random.randrange(10**6)))
+    number = "60" if target == "verl" else "400"
+    arguments = session.posargs or ("--number", number, "--seed", str(random.randrange(10**6)), "--limit", "400")
     session.run("python", "-m", "tests.mutants", target, *arguments, env=OFFLINE)
 
 

@@ -22,8 +22,16 @@ from tests.mutants.training import difference
 if TYPE_CHECKING:
     from tests.mutants.run import Run, Target
 
-TARGETS = {"grpo": "trl_runs", "rloo": "trl_runs", "sb3": "sb3_runs", "verl-turns": "verl_runs"}
+TARGETS = {
+    "grpo": "trl_runs",
+    "rloo": "trl_runs",
+    "sb3": "sb3_runs",
+    "verl-turns": "verl_runs",
+    "verl": "verl_launches",
+}
 """What can be mutated, and the module that has its runs."""
+LAUNCHED = ("verl",)
+"""Targets whose trainings are whole launches."""
 
 
 def unmutated(run: Run, folder: Path) -> dict[str, Any]:
@@ -78,6 +86,9 @@ class Session:
         gc.collect()
         gc.freeze()
 
+    def _mutant(self, run: Run, folder: Path, mutation: Mutation) -> dict[str, Any]:
+        return mutant(run, folder, self._living, mutation)
+
     def _bare_with_lines(self, run: Run) -> dict[str, Any]:
         training: dict[str, Any] = {}
         lines = executed(self.target.modules, lambda: training.update(run.bare(self.folder)))
@@ -92,7 +103,7 @@ class Session:
         jobs = (
             (
                 f"{index:04d}",
-                functools.partial(mutant, self._runs[run], self.folder / str(index), self._living, mutation),
+                functools.partial(self._mutant, self._runs[run], self.folder / str(index), mutation),
             )
             for index, (mutation, run) in enumerate(wanted)
         )
@@ -102,6 +113,38 @@ class Session:
             outcomes.append(outcome(mutation, run, answer, self._unmutated[run]))
             say(name, outcomes[-1])
         return outcomes
+
+
+class LaunchedSession(Session):
+    """Mutants of a target whose trainings are whole launches."""
+
+    def begin(self) -> None:
+        """As for those of one process; without the modules, which are imported by the launches."""
+        jobs = [
+            *(
+                (f"audited {name}", functools.partial(run.audited, self.folder / f"audited {name}"))
+                for name, run in self._runs.items()
+            ),
+            *(
+                (
+                    f"bare {name}",
+                    functools.partial(run.bare_with_lines, self.target.modules, self.folder / f"bare {name}"),
+                )
+                for name, run in self._runs.items()
+            ),
+        ]
+        answers = dict(self._run_each(jobs))
+        for name in self._runs:
+            audited, bare = answers[f"audited {name}"], answers[f"bare {name}"]
+            if audited.get("verdict") != "PASS" or audited["findings"]:
+                raise RuntimeError(f"the unmutated run {name} is accused or raised: {audited}")
+            if "raised" in bare or (where := difference(audited["training"], bare["training"])):
+                raise RuntimeError(f"the run {name} without the audit differs: {bare.get('raised') or where}")
+            self._unmutated[name], self.lines[name] = audited["training"], bare["lines"]
+
+    def _mutant(self, run: Any, folder: Path, mutation: Mutation) -> dict[str, Any]:
+        answer: dict[str, Any] = run.audited(folder, mutation)
+        return answer
 
 
 def main() -> int:
@@ -120,7 +163,8 @@ def main() -> int:
     target: Target = importlib.import_module(f"tests.mutants.{TARGETS[arguments.target]}").TARGETS[arguments.target]
     known = read(arguments.results)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        session = Session(target, Path(folder), limit_s=arguments.limit, at_once=arguments.at_once)
+        kind = LaunchedSession if arguments.target in LAUNCHED else Session
+        session = kind(target, Path(folder), limit_s=arguments.limit, at_once=arguments.at_once)
         session.begin()
         if arguments.again is not None:
             wanted = [(entry.mutation, entry.run) for entry in read(arguments.again) if entry.survived]

@@ -70,6 +70,7 @@ def digest(tensors: Iterable[Any]) -> str:
         if tensor is None:
             found.update(b"none")
         else:
+            tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
             found.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
             found.update(tensor.detach().contiguous().cpu().view(-1).view(dtype=torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
