@@ -44,6 +44,7 @@ UNIT = tuple(
         "session",
         "golden",
         "mutants",
+        "detection",
         "systems/plans",
         "systems/hooks",
     )
