@@ -65,8 +65,12 @@ _SETTINGS = {
     "beta": number(0.04),
     "dynamic_sample": flag(False),
     "async_generate": flag(False),
+    "split_dataset_ratio": number(None),
+    "val_dataset": text(),
     "train.gpus": text(),
 }
+# swift/arguments/base_args/data_args.py 4.6.0: the default was 0.01 before 3.6, and a validation set of its own makes it 0.
+_LEFT_FOR_VALIDATION = "(0 if release >= (3, 6) else 1 / 100) if split_dataset_ratio is None else split_dataset_ratio"
 _IS_READ = (
     Demand("rlhf_type == 'grpo'", "rlhf_type = {rlhf_type}: only grpo is read", about="rlhf_type"),
     Demand("not given(train.gpus)", "a configuration for Ray (train.gpus) is not read", about="train.gpus"),
@@ -80,6 +84,12 @@ _SAMPLING_NOTES = (
         "dynamic_sample",
     ),
     Note("assumes", "async_generate: a rollout is sampled while the one before it is trained", "async_generate"),
+    Note(
+        "assumes",
+        "the rows are those that are left for training: split_dataset_ratio = {left_for_validation} takes that share of the set for "
+        "validation, because no val_dataset is given",
+        "left_for_validation > 0 and not given(val_dataset) and known(rows)",
+    ),
 )
 
 
@@ -162,6 +172,7 @@ SYSTEM = System(
     let={
         **loader.LET,
         "fourth": "release >= (4, 0)",
+        "left_for_validation": _LEFT_FOR_VALIDATION,
         # What ms-swift 4 and 3 recommend; the sampler is TRL's.
         "trl": "'0.29.1' if fourth else '0.20.0'",
         "transformers": "'4.57.6' if fourth else '4.53.3'",
@@ -375,6 +386,7 @@ MEGATRON = System(
     functions={"started_processes": started_processes},
     let={
         "launched": "started_processes(launch)",
+        "left_for_validation": _LEFT_FOR_VALIDATION,
         "copies": "tensor_model_parallel_size * pipeline_model_parallel_size * context_parallel_size",
         "world_size": "launched // copies",
         "steps": "generation_batch_size // global_batch_size if generation_batch_size is not None else steps_per_generation or 1",

@@ -219,3 +219,19 @@ def test_a_python_file_may_make_the_arguments(tmp_path: Path) -> None:
     file.write_text(text.format(kind="dpo"))
     with pytest.raises(LaunchError, match="only grpo is read"):
         plan_launch([str(file)], Options(rows=1000, world_size=1))
+
+
+@pytest.mark.parametrize(
+    ("release", "settings", "share"),
+    [
+        ("3.3.0", "", "1/100"),
+        ("3.3.0", "--split_dataset_ratio 0", ""),
+        ("3.3.0", "--val_dataset other.jsonl", ""),
+        ("4.6.0", "", ""),
+        ("4.6.0", "--split_dataset_ratio 0.05", "1/20"),
+    ],
+)
+def test_rows_that_are_kept_for_validation_are_not_trained_on(release: str, settings: str, share: str) -> None:
+    notes = read(f"{HF}--per_device_train_batch_size 8 {settings}", rows=512, version=release).notes
+    said = [note.text for note in notes if "split_dataset_ratio" in note.text]
+    assert [share in text for text in said] == ([True] if share else [])
