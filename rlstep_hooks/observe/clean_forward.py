@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from rlstep_hooks.observe.token_log_probs import token_log_probs
 
@@ -25,6 +26,8 @@ RATIOS = math.log(0.9), math.log(1.1)
 """Log ratios between which a token's probability counts as the same (trl issue 6789)."""
 EXPLAINED = 0.05
 """The share of a distance that a cause may leave, where its own rounding is not known."""
+AT_ONCE = 1024
+"""Tokens whose logits are made in float32 at a time: those of 150 000 words take 0.6 GB."""
 NEIGHBOURS = 4
 """Rows before and after one that may have been read together with it."""
 
@@ -238,16 +241,15 @@ class CleanForward:
                 torch.cat([nothing, clean[:-1]]),
             )
             yield "chunk of the head: each token has the log-prob of the one after it", torch.cat([clean[1:], nothing])
-            moved = self._forward.logits(outputs[-length:])
             yield (
                 "chunk of the head: each token is scored one position too late",
-                token_log_probs(moved.float() / temperature, tokens[-length:]),
+                self._log_probs(outputs[-length:], tokens[-length:], temperature),
             )
-            moved = self._forward.logits(outputs[-length - 2 : -2])
+            moved = outputs[-length - 2 : -2]
             if moved.shape[0] == length:
                 yield (
                     "chunk of the head: each token is scored one position too early",
-                    token_log_probs(moved.float() / temperature, tokens[-length:]),
+                    self._log_probs(moved, tokens[-length:], temperature),
                 )
         for words, positions in self._positions(row):
             yield f"position ids: {words}", self._scored(self._forward.outputs(tokens, positions), tokens, length)
@@ -298,8 +300,12 @@ class CleanForward:
         )
 
     def _scored(self, outputs: Tensor, tokens: Tensor, length: int, temperature: float | None = None) -> Tensor:
-        logits = self._forward.logits(outputs[-length - 1 : -1]).float() / (temperature or self._temperature)
-        return token_log_probs(logits, tokens[-length:])
+        return self._log_probs(outputs[-length - 1 : -1], tokens[-length:], temperature or self._temperature)
+
+    def _log_probs(self, outputs: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+        """(N,) float32, the log-probs of tokens, from what the logits before each follow from."""
+        pieces = zip(outputs.split(AT_ONCE), tokens.split(AT_ONCE), strict=True)
+        return torch.cat([token_log_probs(self._forward.logits(o).float() / temperature, t) for o, t in pieces])
 
 
 def why_not_alone(model: Any) -> str:
@@ -325,8 +331,10 @@ def why_not_at_all(model: Any) -> str:
     if getattr(settings, "is_prompt_learning", False):
         return "the adapter puts virtual tokens before each row"
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    # FSDP2 makes a class of its own from that of the model (torch 2.13.0 _fully_shard.py `fully_shard`).
-    if not any(kind.__module__.startswith("transformers.models.") for kind in type(base).__mro__[:3]):
+    kind = type(base)
+    if kind.__mro__[1] is FSDPModule:  # FSDP2 makes a class from that of the model (torch 2.13.0 _fully_shard.py `fully_shard`)
+        kind = kind.__mro__[2]
+    if not kind.__module__.startswith("transformers."):
         return "the model's class is not transformers' own, and its forward may keep something"
     compiled = [of for of in base.modules() if hasattr(of, "_orig_mod") or getattr(of, "_compiled_call_impl", None)]
     if compiled:

@@ -127,14 +127,14 @@ def test_a_class_of_somebodys_own_is_left_alone() -> None:
 
 
 def test_the_random_state_and_the_mode_of_the_model_stay_as_they_were(build: Callable[..., Any]) -> None:
-    from rlstep_hooks.observe.clean_forward import CleanForward, row_of
+    from rlstep_hooks.observe.clean_forward import CleanForward, LayersAndHead, row_of
 
     trainer, _ = build(model=sharp_model())
     model = trainer.model.train()
     state, python, modes = torch.get_rng_state(), random.getstate(), [of.training for of in model.modules()]
     ones = torch.ones(3, dtype=torch.long)
     row = row_of(torch.tensor([0, 5, 6]), torch.tensor([0, 1, 1]), torch.tensor([7, 8, 9]), ones)
-    scored = CleanForward(model, TEMPERATURE, trainer.accelerator.autocast).score(row)
+    scored = CleanForward(LayersAndHead(model, trainer.accelerator.autocast), TEMPERATURE).score(row)
     logits = model(input_ids=torch.tensor([[5, 6, 7, 8, 9]])).logits[0, 1:4] / TEMPERATURE
     expected = logits.log_softmax(-1)[torch.arange(3), torch.tensor([7, 8, 9])]
     assert torch.allclose(scored, expected, atol=1e-5)
