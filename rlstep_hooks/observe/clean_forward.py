@@ -332,7 +332,9 @@ def why_not_at_all(model: Any) -> str:
         return "the adapter puts virtual tokens before each row"
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     kind = type(base)
-    if kind.__mro__[1] is FSDPModule:  # FSDP2 makes a class from that of the model (torch 2.13.0 _fully_shard.py `fully_shard`)
+    if (
+        kind.__mro__[1] is FSDPModule
+    ):  # FSDP2 makes a class from that of the model (torch 2.13.0 _fully_shard.py `fully_shard`)
         kind = kind.__mro__[2]
     if not kind.__module__.startswith("transformers."):
         return "the model's class is not transformers' own, and its forward may keep something"
