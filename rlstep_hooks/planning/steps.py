@@ -22,9 +22,10 @@ class StepReading(msgspec.Struct, frozen=True, kw_only=True):
     """Whether "step" has this meaning in the framework's logs."""
     steps: int
     rollouts: Fraction
-    updates: Fraction
+    updates: Fraction | None
+    """None where the data decide how many a rollout makes."""
     microbatches: Fraction | None
-    """Micro-batches of one process."""
+    """Micro-batches of one process; None where the data decide how many a rollout makes."""
     samples: Fraction
     data_epochs: Fraction | None
     loader_epochs: Fraction | None
@@ -39,10 +40,11 @@ def units_of(schedule: Schedule) -> tuple[StepUnit, ...]:
 
 def per_rollout(schedule: Schedule, unit: StepUnit) -> Fraction | None:
     """Number of a unit in one rollout; None if the data decide."""
+    decided = schedule.updates_bound == "data_dependent" or bool(schedule.updates_from)
     counts: dict[StepUnit, int | Fraction | None] = {
         "rollout": 1,
-        "update": schedule.updates_per_rollout,
-        "microbatch": schedule.microbatches_per_rollout,
+        "update": None if decided else schedule.updates_per_rollout,
+        "microbatch": None if decided else schedule.microbatches_per_rollout,
         "sample": schedule.samples_per_rollout,
         "timestep": schedule.samples_per_rollout,
         "prompt": schedule.prompts_per_rollout,
@@ -61,14 +63,14 @@ def read_steps(schedule: Schedule, steps: int, unit: StepUnit) -> StepReading | 
     if not each:
         return None
     rollouts = Fraction(steps) / each
-    microbatches = per_rollout(schedule, "microbatch")
+    updates, microbatches = per_rollout(schedule, "update"), per_rollout(schedule, "microbatch")
     prompts = rollouts * schedule.prompts_per_rollout
     return StepReading(
         unit=unit,
         logged=unit == schedule.step_unit,
         steps=steps,
         rollouts=rollouts,
-        updates=rollouts * schedule.updates_per_rollout,
+        updates=None if updates is None else rollouts * updates,
         microbatches=None if microbatches is None else rollouts * microbatches,
         samples=rollouts * schedule.samples_per_rollout,
         data_epochs=prompts / schedule.rows if schedule.rows else None,

@@ -143,7 +143,7 @@ def _update_row(schedule: Schedule) -> Row:
 def _bounded(updates: str, schedule: Schedule) -> str:
     """A number of updates, as a bound where it is one."""
     of = {"exact": "", "upper": "at most ", "data_dependent": "about "}[schedule.updates_bound]
-    return updates if updates.startswith("?") else f"{of}{updates}"
+    return updates if updates.startswith(("?", "not known")) else f"{of}{updates}"
 
 
 def _rate_row(schedule: Schedule) -> Row:
@@ -227,6 +227,8 @@ def _source_words(schedule: Schedule) -> str:
 def _lag_words(schedule: Schedule) -> str:
     if not schedule.lags and schedule.updates == 0:
         return "nothing is trained"
+    if not schedule.lags:
+        return "lags as the data decides"
     lags = " ".join(str(lag) for lag in schedule.lags[:12]) + (" …" if len(schedule.lags) > 12 else "")
     if schedule.old_logprob_source == "engine":
         return f"lag {lags} · the ratio is never exactly 1"
@@ -262,7 +264,7 @@ def steps_rows(schedule: Schedule, steps: int) -> tuple[list[str], list[list[str
         [
             ("* " if reading.logged else "  ") + _UNITS[reading.unit],
             approximate(reading.rollouts),
-            approximate(reading.updates),
+            approximate(reading.updates) if reading.updates is not None else "-",
             approximate(reading.microbatches) if reading.microbatches is not None else "-",
             approximate(reading.samples),
             approximate(reading.data_epochs) if reading.data_epochs is not None else "-",
