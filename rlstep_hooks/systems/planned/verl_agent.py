@@ -95,5 +95,6 @@ SYSTEM = early_fork(
             "rows == data.train_batch_size",
         ),
     ),
+    always={"step_means": "1 step = 1 rollout"},
     checkout=EPISODES,
 )
