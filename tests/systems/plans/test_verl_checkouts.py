@@ -182,6 +182,72 @@ def test_lines_that_may_leave_samples_out_are_asked_for(tmp_path: Path, line: st
         planned(tmp_path, trainer(COMPARED_THEN_COUNTED, before_update=f"                {line}"))
 
 
+VOTES = """
+                if self.config.get('votes', {}).get('enable', False):
+                    gen_batch.meta_info['kwargs'] = {'n': self.config.votes.n}
+                    output = self.actor_rollout_wg.generate_sequences(gen_batch)
+                    output = first_of_each_prompt(output, self.config.votes.n)
+                else:
+                    output = self.actor_rollout_wg.generate_sequences(gen_batch)
+                batch = batch.union(output)
+"""
+GENERATES = "\n                output = self.actor_rollout_wg.generate_sequences(gen_batch)\n"
+
+
+@pytest.mark.parametrize(("more", "says"), [("", None), (" +votes.enable=True +votes.n=32", "may train a part of it")])
+def test_what_is_joined_into_the_batch_that_is_trained_is_followed(tmp_path: Path, more: str, says: str | None) -> None:
+    source = trainer(COMPARED_THEN_COUNTED, before_update=VOTES).replace(GENERATES, "\n")
+    if says is None:
+        assert rollouts(planned(tmp_path, source, LAUNCH + more)) == 20
+        return
+    with pytest.raises(LaunchError, match=rf"first_of_each_prompt.*{says}.*each prompt is answered votes\.n times"):
+        planned(tmp_path, source, LAUNCH + more)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("gen_batch.meta_info['n'] = 8", "answered 8 times"),
+        ("gen_batch.meta_info.update({'n': votes})", "answered votes times"),
+        ("gen_batch.meta_info['n'] = self.config.actor_rollout_ref.rollout.n", None),
+        ("test_batch.meta_info['n'] = 8", None),
+        ("scores = self.rm_wg.compute_rm_score(batch)\n                batch = batch.union(scores)", None),
+        ("part = output[kept]\n                batch = batch.union(part)", "`part = output.kept.` may train a part"),
+        ("more = self.actor_rollout_wg.generate_sequences(hinted)", "generated more than once"),
+        ("greedy_baseline = self.actor_rollout_wg.generate_sequences(greedy)", None),
+        ("for one in hinted:\n                    self.actor_rollout_wg.generate_sequences(one)", "more than once"),
+    ],
+)
+def test_another_number_of_answers_is_asked_for(tmp_path: Path, line: str, says: str | None) -> None:
+    source = trainer(COMPARED_THEN_COUNTED, before_update=f"                {line}")
+    if says is None:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match=rf"{says}.*ray_trainer\.py:\d+.*--version"):
+        planned(tmp_path, source)
+
+
+HINTING = """
+    def __init__(self):
+        self.with_hint = self.config.trainer.get('with_hint', False)
+
+    def _hint(self, batch):
+        hinted = self.actor_rollout_wg.generate_sequences(batch)
+        batch.batch['responses'] = hinted.batch['responses']
+"""
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_method_that_generates_again_is_asked_for_where_the_launch_calls_it(tmp_path: Path, asked: bool) -> None:
+    hints = "                if self.with_hint:\n                    self._hint(batch)"
+    source = trainer(COMPARED_THEN_COUNTED, before_update=hints) + HINTING
+    if asked:
+        with pytest.raises(LaunchError, match="answers are generated more than once in a rollout"):
+            planned(tmp_path, source, f"{LAUNCH} +trainer.with_hint=True")
+    else:
+        assert rollouts(planned(tmp_path, source)) == 20
+
+
 def test_a_branch_that_the_launch_does_not_take_does_not_count(tmp_path: Path) -> None:
     line = "                if self.config.trainer.get('drops', False):\n                    continue"
     assert rollouts(planned(tmp_path, trainer(COMPARED_THEN_COUNTED, before_update=line))) == 20

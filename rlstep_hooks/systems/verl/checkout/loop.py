@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.batches import keeps_whole
+from rlstep_hooks.launch.batches import added_to, is_made_whole, keeps_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
+from rlstep_hooks.systems.verl.checkout.sampling import read_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.checkout import Function, Source
 
 _STEP = ("global_steps", "global_step")
+_ALL_SAMPLED = "combined_gen_output.slice(0, num_sampled_prompts)"
+"""All that was sampled, without the greedy answers of ReMax that were generated with it: verl of 2026, whose copy in
+bdsaglam/docvqa-verl has it at verl/trainer/ppo/ray_trainer.py:1478, with the two joined at 1447-1460."""
 _OVER_ALL = ("enumerate", "iter", "tqdm", "tqdm.tqdm")
 
 
@@ -111,6 +115,7 @@ class _Reader:
         if self._updates != 1:
             self._ask(epochs, f"the policy is updated in {self._updates} places")
         self._whole_batch()
+        self.loop.unknown += read_sampling(inner[0].body, self._source, self._values)
 
     # Statements.
 
@@ -273,8 +278,17 @@ class _Reader:
             if more <= names:
                 break
             names |= more
+        added = {each for name, value, _ in self._assigned if name in names for each in added_to(value)} - names
+        for _ in self._assigned:
+            more = {each for name, value, _ in self._assigned if name in added for each in added_to(value)} - names
+            more |= {value.id for name, value, _ in self._assigned if name in added and isinstance(value, ast.Name)}
+            if more <= added:
+                break
+            added |= more
         for name, value, line in self._assigned:
-            if name in names and not keeps_whole(value) and ast.unparse(value) not in self._known:
+            if ast.unparse(value) in (*self._known, _ALL_SAMPLED):
+                continue
+            if (name in names and not keeps_whole(value)) or (name in added and not is_made_whole(value)):
                 self.loop.unknown.append(
                     Line(f"`{name} = {_short(value)}` may train a part of it", self._source.at(line))
                 )
