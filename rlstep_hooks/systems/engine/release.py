@@ -402,7 +402,11 @@ def release_in_checkout(
     """
     assert system.keys is not None, "only a system with a list of settings has a checkout that is read"
     known = key_list(system.keys.file)
-    checked = checked_settings(system.keys, known, command, given, keywords)
+    if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
+        own = of_own_program(system.keys, known, given)
+        checked = {name: setting for name, setting in own.items() if not setting.added}
+    else:
+        checked = checked_settings(system.keys, known, command, given, keywords)
     return _Names(system, system.keys, known, command, given, checked).release_in_checkout(release, names)
 
 

@@ -43,6 +43,7 @@ _DECLARED = early_fork(
         "rows_reshuffled": "data.shuffle",
         "reference_source": f"'at_rollout' if {_ACTOR}.use_kl_loss or algorithm.use_kl_in_reward else 'none'",
     },
+    checkout="rlstep_hooks.systems.verl.checkout.oversampling:beside",
     formulas=(
         Formula(
             "updates_per_rollout",

@@ -844,6 +844,79 @@ def test_a_configuration_of_several_files_is_put_together(tmp_path: Path, more: 
     assert (plan.shown.rollouts, plan.shown.updates_per_rollout) == (30, 2)
 
 
+@pytest.mark.parametrize("program", ["-m kept.verl.trainer.main_ppo", "kept/verl/trainer/main_ppo.py"])
+def test_a_package_within_another_is_named_by_the_checkouts_own_path(tmp_path: Path, program: str) -> None:
+    launch = LAUNCH.replace("-m verl.trainer.main_ppo", program)
+    plan = planned(tmp_path, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), launch, below="kept")
+    assert rollouts(plan) == 19
+    assert "kept/verl/trainer/ppo/ray_trainer.py" in assumed(plan)
+
+
+OF_EXPERIMENT = """
+hydra: {searchpath: ["file://verl/trainer/config"]}
+defaults: [ppo_trainer, _self_]
+rollout: {nnodes: 1, n_gpus_per_node: 8}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "codes"), [("rollout.n_gpus_per_node=2 +algorithm.own.x=1", []), ("rollout.gpus=2", ["RLS110"])]
+)
+def test_an_experimental_program_has_the_settings_of_its_own_configuration(
+    tmp_path: Path, more: str, codes: list[str]
+) -> None:
+    folder = tmp_path / "verl/experimental/one_step_off_policy"
+    (folder / "config").mkdir(parents=True)
+    (folder / "main_ppo.py").write_text(CONFIGURED.replace("ppo_trainer'", "one_step'"))
+    (folder / "config/one_step.yaml").write_text(OF_EXPERIMENT)
+    (tmp_path / "verl/trainer/config").mkdir(parents=True)
+    (tmp_path / "verl/trainer/config/ppo_trainer.yaml").write_text(CONFIGURATION)
+    launch = LAUNCH.replace("verl.trainer.main_ppo", "verl.experimental.one_step_off_policy.main_ppo")
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), f"{launch} {more}")
+    assert not plan.foreign
+    assert [found.code for found in plan.findings if found.severity == "error"] == codes
+    assert "the configuration beside the launch was read" in assumed(plan)
+
+
+OVERSAMPLING = """
+    def filter_and_downsample(self, scores, batch):
+        batch.reorder(reorder_index[: int(len(batch) // self.config.data.{factor})])
+        return batch
+"""
+
+
+def of_prime(folder: Path, factor: str) -> Plan:
+    source = trainer(
+        COUNTED_THEN_COMPARED.format(sign=">="),
+        before_update="                batch = self.filter_and_downsample(scores, batch)",
+    ).replace(
+        "batch_size=self.config.data.train_batch_size",
+        "batch_size=int(self.config.data.train_batch_size * self.config.data.oversample_factor)",
+    )
+    prime = folder / "recipe/prime"
+    prime.mkdir(parents=True)
+    own = source.replace("RayPPOTrainer", "RayPRIMETrainer") + OVERSAMPLING.format(factor=factor)
+    (prime / "prime_ray_trainer.py").write_text(own)
+    main = MAIN.replace("verl.trainer.ppo.ray_trainer", ".prime_ray_trainer").replace("RayPPO", "RayPRIME")
+    (prime / "main_prime.py").write_text(main)
+    launch = LAUNCH.replace("verl.trainer.main_ppo", "recipe.prime.main_prime").replace("grpo", "rloo")
+    return planned(folder, trainer(COMPARED_THEN_COUNTED), f"{launch} data.oversample_factor=2")
+
+
+def test_a_trainer_beside_its_program_is_found_and_read(tmp_path: Path) -> None:
+    plan = of_prime(tmp_path, "oversample_factor")
+    assert plan.schedule is not None
+    # 200 of 1 050 prompts in each rollout, so 5 in each of 2 passes, of which the last never comes.
+    assert (plan.schedule.rollouts, plan.schedule.prompts_per_rollout) == (9, 200)
+
+
+def test_a_trainer_that_keeps_another_part_than_the_one_that_is_known_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(
+        LaunchError, match=r"filter_and_downsample keeps other samples \(recipe/prime/prime_ray_trainer"
+    ):
+        of_prime(tmp_path, "kept_factor")
+
+
 GENERATING = """
     def generate_sequences(self, prompts):
         output = self.rollout.generate_sequences(prompts=prompts)

@@ -97,7 +97,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
 def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
     checkout = recipe_beside(command, folder, _REMEDY)
     if checkout is None:
-        return None
+        return _of_experimental(system, command, folder, given)
     main = checkout.source(PROGRAM)
     own = configuration(checkout, main, PROGRAM, given) if main is not None else {}
     read = read_recipe(checkout, _values({**own, **given}), _REMEDY)
@@ -108,6 +108,24 @@ def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[st
     package = nearest(folder, find_checkout(_MARKER, [folder]), "verl", _REMEDY)
     # The recipe came with 0.3; none of its loops that are known leaves the last rollout out.
     between = ("0.3", "0.10") if package is None else _named_between("0.3", _newest(package), package)
+    return Beside(system, *between, notes=(Note("assumes", text),), settings=own)
+
+
+def _of_experimental(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
+    """The settings of a program within the copy of verl that has a configuration of its own; None where that is not read.
+
+    What its trainer does is not read: these are planned as the releases have them.
+    """
+    program = _program(command, folder)
+    if program is None or program[2] is None or program[1].startswith(".."):
+        return None
+    checkout, name, main = program
+    own = configuration(checkout, main, name, given)
+    if not own:
+        return None
+    text = f"the configuration beside the launch was read ({os.path.dirname(main.shown)}); its trainer was not"
+    # Before 0.7 such programs lay in recipe/.
+    between = _named_between("0.7", "0.10", checkout)
     return Beside(system, *between, notes=(Note("assumes", text),), settings=own)
 
 
@@ -252,9 +270,22 @@ def _program(command: Command, folder: Path) -> tuple[Checkout, str, Source | No
         return None
     # A configuration on its own is one of the common program's, as far as can be known.
     name = "verl.trainer.main_ppo" if program.kind == "config" else program.name
-    name = name if name.endswith(".py") else name.replace(".", "/") + ".py"
-    name = name.removeprefix("./").removeprefix("verl/")
+    name = _below(checkout, name if name.endswith(".py") else name.replace(".", "/") + ".py")
     return checkout, name, checkout.source(name)
+
+
+def _below(checkout: Checkout, path: str) -> str:
+    """The path of a file from the folder of the package, which may itself lie in a package: "meow_tea_train/verl/trainer/main_ppo.py".
+
+    A file of another package begins with "../": "recipe/prime/main_prime.py" lies beside "verl".
+    """
+    path = os.path.normpath(path)
+    parts = checkout.package.parts
+    for start in range(1, len(parts)):
+        if path.startswith(f"{'/'.join(parts[start:])}/"):
+            return path.removeprefix(f"{'/'.join(parts[start:])}/")
+    is_beside = checkout.source(path) is None and checkout.source(f"../{path}") is not None
+    return f"../{path}" if is_beside else path
 
 
 def _is_fsdp(given: Mapping[str, Setting]) -> bool:
@@ -328,7 +359,7 @@ def _fit(
 ) -> tuple[Source, str, Function] | None:
     """The `fit` of the trainer that a program uses, with its file and class; None if the way to it is not clear."""
     trainer = trainer_of(main, name, values)
-    source = checkout.source(trainer.path) if trainer is not None else None
+    source = checkout.source(_below(checkout, trainer.path)) if trainer is not None else None
     if trainer is None or source is None:
         return None
     fits = source.methods("fit", of=trainer.name)

@@ -61,7 +61,7 @@ def read_loader(source: Source, trainer: str, values: Mapping[str, object], know
         source: The trainer's file.
         trainer: The class of the trainer.
         values: The settings whose values are known.
-        known: Statements that were read elsewhere, as `ast.unparse` writes them: they are passed over.
+        known: Statements that were read elsewhere, as `ast.unparse` writes them, which are passed over, and sizes of a batch.
     """
     found = source.methods("_create_dataloader", of=trainer)
     if not found:
@@ -69,7 +69,7 @@ def read_loader(source: Source, trainer: str, values: Mapping[str, object], know
     unknown = replaced(source)
     loaders = 0
     nodes = list(taken(found[0], values))
-    sizes = _sizes(nodes, known)
+    sizes = _sizes(nodes, known) | set(known)
     for node in nodes:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
