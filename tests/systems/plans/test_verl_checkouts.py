@@ -812,6 +812,31 @@ def test_a_recipe_of_another_kind_is_asked_for(tmp_path: Path, end: str, words: 
         of_recipe(tmp_path, end, **words)
 
 
+BY_GENERATED = """
+                is_last_step = self.gen_steps >= self.total_training_steps
+                if is_last_step:
+                    return
+                self.global_steps += 1
+                self.gen_steps += 1
+"""
+
+
+@pytest.mark.parametrize("more", ["", "+algorithm.filter_groups.enable=True"])
+def test_a_recipe_that_ends_by_the_batches_that_it_generated_is_read(tmp_path: Path, more: str) -> None:
+    started = "\n        self.gen_steps = 0\n        self.gen_steps += 1\n        for epoch"
+    source = trainer(BY_GENERATED, before_update=FILLED).replace("\n        for epoch", started)
+    (tmp_path / "recipe/dapo").mkdir(parents=True)
+    (tmp_path / "recipe/dapo/dapo_ray_trainer.py").write_text(source.replace("RayPPOTrainer", "RayDAPOTrainer"))
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), f"{RECIPE} trainer.total_training_steps=7 {more}")
+    # Where groups are filtered, a batch that is generated is no rollout.
+    assert rollouts(plan) == (None if more else 7)
+
+
+def test_generated_batches_that_are_not_counted_with_the_rollouts_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="gen_steps is counted up 0 times before the loop and 1 times in it"):
+        of_recipe(tmp_path, BY_GENERATED)
+
+
 def test_a_recipe_that_filters_its_groups_has_no_exact_length(tmp_path: Path) -> None:
     plan = of_recipe(tmp_path, COMMENTED_OUT, more="+algorithm.filter_groups.enable=True", before_update=FILLED)
     assert rollouts(plan) is None

@@ -7,6 +7,7 @@ reader here understands, is named: the plan then asks.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.checkout import Function, Source
 
 _STEP = ("global_steps", "global_step")
+_GENERATED = "gen_steps"
+"""What DAPO's recipe counts up with each generated batch: with each rollout, where no group is filtered."""
 _ALL_SAMPLED = "combined_gen_output.slice(0, num_sampled_prompts)"
 """All that was sampled, without the greedy answers of ReMax that were generated with it: verl of 2026, whose copy in
 bdsaglam/docvqa-verl has it at verl/trainer/ppo/ray_trainer.py:1478, with the two joined at 1447-1460."""
@@ -63,6 +66,16 @@ def _names(fit: Function) -> dict[str, str]:
     }
 
 
+class _Compared(msgspec.Struct, frozen=True):
+    """A comparison of a counter with the total of steps."""
+
+    operator: ast.cmpop
+    counter: str
+    counted: int
+    """Times that the counter was counted up in the rollout by then."""
+    line: int
+
+
 class _Reader:
     def __init__(
         self, source: Source, values: Mapping[str, object], names: Mapping[str, str], known: Collection[str]
@@ -72,13 +85,15 @@ class _Reader:
         self._values = values
         self._names = names
         self._known = known
-        self._started = 0
-        """Times that the step is counted up before the first rollout."""
-        self._counted = 0
+        self._started: Counter[str] = Counter()
+        """Times that each counter is counted up before the first rollout."""
+        self._counted: Counter[str] = Counter()
         """Times that it was counted up in a rollout."""
+        self._ends_by = _STEP[0]
+        """The counter that ends the run."""
         self._updates = 0
-        self._compared: dict[str, tuple[ast.cmpop, int, int]] = {}
-        """Names that stand for a comparison with the total: the operator, the times counted up by then, and the line."""
+        self._compared: dict[str, _Compared] = {}
+        """Names that stand for a comparison with the total."""
         self._trained: set[str] = set()
         self._assigned: list[tuple[str, ast.expr, int]] = []
 
@@ -91,7 +106,8 @@ class _Reader:
         if not isinstance(epochs, ast.For):
             self._ask(epochs or fit, "there is no loop over epochs")
             return
-        self._started = sum(1 for node in self._flat(fit.body) if node.lineno < epochs.lineno and self._counts_up(node))
+        before = (node for node in self._flat(fit.body) if node.lineno < epochs.lineno)
+        self._started.update(counter for node in before if (counter := _counts_up(node)))
         self._epochs(epochs)
 
     def _epochs(self, epochs: ast.For) -> None:
@@ -108,10 +124,11 @@ class _Reader:
         for node in self._flat(epochs.body):
             if isinstance(node, ast.Break | ast.Return | ast.Continue) and node.lineno > (inner[0].end_lineno or 0):
                 self._ask(node, f"{ast.unparse(node)} in an epoch")
-        if self._started != 1 or self._counted != 1:
-            self._ask(
-                epochs, f"the step is counted up {self._started} times before the loop and {self._counted} times in it"
-            )
+        for counter in dict.fromkeys((_STEP[0], self._ends_by)):
+            started, counted = self._started[counter], self._counted[counter]
+            if started != 1 or counted != 1:
+                what = "the step" if counter == _STEP[0] else counter
+                self._ask(epochs, f"{what} is counted up {started} times before the loop and {counted} times in it")
         if self._updates != 1:
             self._ask(epochs, f"the policy is updated in {self._updates} places")
         self._whole_batch()
@@ -194,8 +211,8 @@ class _Reader:
         text = ast.unparse(test)
         return any(word in text for word in ("test_freq", "save_freq", "profile", "esi_"))
 
-    def _total(self, test: ast.expr) -> tuple[ast.cmpop, int, int] | None:
-        """A comparison of the step with the total, which stands in the condition or in a name of it.
+    def _total(self, test: ast.expr) -> _Compared | None:
+        """A comparison of a counter with the total, which stands in the condition or in a name of it.
 
         What else the condition asks for must hold in this launch.
         """
@@ -208,34 +225,34 @@ class _Reader:
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             return None
         left, right = ast.unparse(test.left), ast.unparse(test.comparators[0])
-        if _is_step(left) and right.endswith("total_training_steps"):
-            return test.ops[0], self._counted, test.lineno
+        counter = _counter(left)
+        if counter and right.endswith("total_training_steps"):
+            return _Compared(test.ops[0], counter, self._counted[counter], test.lineno)
         return None
 
-    def _stops(self, node: ast.If, ends: ast.stmt, compared: tuple[ast.cmpop, int, int]) -> None:
-        operator, counted, line = compared
-        sign = {ast.GtE: ">=", ast.Gt: ">", ast.Eq: "=="}.get(type(operator), "")
+    def _stops(self, node: ast.If, ends: ast.stmt, compared: _Compared) -> None:
+        sign = {ast.GtE: ">=", ast.Gt: ">", ast.Eq: "=="}.get(type(compared.operator), "")
         if self.loop.stop is not None or not sign or isinstance(ends, ast.Break) or not self._updates:
             self._ask(node, f"the run ends at `{ast.unparse(node.test)}`")
             return
         # The k-th rollout ends the run if k - 1 + started + counted is the total (or, with >, one more).
-        self.loop.shortfall = self._started + counted - 1 - (sign == ">")
-        when = "after the step is counted up" if counted else "before the step is counted up"
-        self.loop.stop = Line(f"global_steps {sign} total_training_steps, compared {when}", self._source.at(line))
+        self._ends_by = compared.counter
+        self.loop.shortfall = self._started[compared.counter] + compared.counted - 1 - (sign == ">")
+        when = "after the step is counted up" if compared.counted else "before the step is counted up"
+        self.loop.stop = Line(
+            f"{compared.counter} {sign} total_training_steps, compared {when}", self._source.at(compared.line)
+        )
         if self.loop.shortfall not in (0, 1):
             self._ask(node, f"the run ends at `{ast.unparse(node.test)}`")
 
     def _simple(self, node: ast.stmt) -> None:
-        if self._counts_up(node):
-            self._counted += 1
+        if counter := _counts_up(node):
+            self._counted[counter] += 1
             return
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             self._assignment(node)
         for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
             self._call(call)
-
-    def _counts_up(self, node: ast.stmt) -> bool:
-        return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_step(ast.unparse(node.target))
 
     def _assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
         value = node.value
@@ -305,8 +322,16 @@ def _only_leaves(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr | ast.Continue | ast.Return | ast.Raise)
 
 
-def _is_step(text: str) -> bool:
-    return text.removeprefix("self.") in _STEP
+def _counter(text: str) -> str:
+    """The counter that an expression reads: the step under its first name, or generated batches; empty for anything else."""
+    name = text.removeprefix("self.")
+    return _STEP[0] if name in _STEP else name if name == _GENERATED else ""
+
+
+def _counts_up(node: ast.stmt) -> str:
+    """The counter that a statement counts up."""
+    is_added = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+    return _counter(ast.unparse(node.target)) if is_added else ""
 
 
 def _is_loader(node: ast.AST) -> bool:
