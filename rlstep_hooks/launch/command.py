@@ -69,6 +69,8 @@ class Command(msgspec.Struct, frozen=True):
     place: Place = NOWHERE
     missing: tuple[UnknownText, ...] = ()
     """Arrays and strings among the arguments that nothing here sets, so that their contents are unknown."""
+    unknown: tuple[UnknownText, ...] = ()
+    """What the program's name depends on, where only the run knows which program it is."""
     folder: str = ""
     """Where the script is when it runs this; empty if that is not known."""
     cut_off: str = ""
@@ -148,7 +150,7 @@ def unwrap(
     environment = dict(environment)
     processes: Processes | None = None
     while tokens:
-        if tokens[0].unknown and len(tokens[0].text.split()) > 1 and shell is not None:
+        if _holds_unknown_command(tokens[0]) and shell is not None:
             # `$CMD` with a whole command in it, parts of which only the run knows.
             with suppress(LaunchError):  # with what stands for the unknown parts it need not be shell
                 return shell(msgspec.structs.replace(tokens[0], text=" ".join(token.text for token in tokens)))
@@ -189,6 +191,8 @@ def unwrap(
             if _text(tokens, 0) in ("-m", "--module"):
                 python = msgspec.structs.replace(tokens[0], text="python")
                 tokens = (python, msgspec.structs.replace(tokens[0], text="-m"), *tokens[1:])
+        elif tokens[0].unknown and _text(tokens, 1) == "run" and _from_python(tokens):
+            tokens = _from_python(tokens)  # "$CONDA_EXE" run -n env python train.py
         elif name == "ray" and _text(tokens, 1) == "job" and _text(tokens, 2) == "submit":
             after = [index for index, token in enumerate(tokens) if token.text == "--"]
             if not after:
@@ -237,6 +241,19 @@ def _is_some_python(tokens: tuple[Token, ...]) -> bool:
     return bool(tokens[0].unknown) and (_text(tokens, 1) == "-m" or _text(tokens, 1).endswith(".py"))
 
 
+def _holds_unknown_command(token: Token) -> bool:
+    """Whether a word holds several, parts of which only the run knows; the output of one `$(...)` is no text that could be read."""
+    is_output = token.text.startswith("$(") and token.text.endswith(")") and token.text.count("$(") == 1
+    return bool(token.unknown) and len(token.text.split()) > 1 and not is_output
+
+
+def _from_python(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    """The words of a command from Python on; none where it runs no Python."""
+    found = (index for index, token in enumerate(tokens) if _PYTHON.match(token.text))
+    start = next(found, len(tokens))
+    return tokens[start:]
+
+
 def _benchmarked(tokens: tuple[Token, ...], shell: Callable[[Token], list[Command]]) -> list[Command]:
     """The command that CleanRL's benchmark runs for each environment and seed (cleanrl_utils/benchmark.py): `--command TEXT`."""
     behind = (after for token, after in pairwise(tokens) if token.text == "--command")
@@ -273,7 +290,8 @@ def _executable(tokens: tuple[Token, ...], environment: dict[str, Token], proces
         return _one(Program("executable", f"tune run {recipe}"), rest[1:], environment, count, place)
     if name in _WITH_SUBCOMMAND and len(tokens) > 1 and not tokens[1].text.startswith("-"):
         return _one(Program("executable", f"{name} {tokens[1].text}"), tokens[2:], environment, processes, place)
-    return _one(Program("executable", tokens[0].text), tokens[1:], environment, processes, place)
+    command = Command(Program("executable", tokens[0].text), tokens[1:], environment, processes, place)
+    return [msgspec.structs.replace(command, unknown=tokens[0].unknown)]
 
 
 _CONTAINERS = frozenset({"docker", "podman", "singularity", "apptainer", "nerdctl", "enroot"})

@@ -79,6 +79,19 @@ def test_a_python_that_only_the_run_knows(tmp_path: Path) -> None:
     assert planned(tmp_path, text).updates_per_rollout == 2
 
 
+@pytest.mark.parametrize("found", ["$(find_conda)", "$(command -v conda || true)"])
+def test_a_python_that_an_unknown_program_runs(tmp_path: Path, found: str) -> None:
+    text = f'CONDA="{found}"\nPYTHON=("$CONDA" run -n env python)\nCMD=("${{PYTHON[@]}}" {SKYRL})\n"${{CMD[@]}}" | tee log\n'
+    assert planned(tmp_path, text).updates_per_rollout == 2
+
+
+@pytest.mark.parametrize("found", ["$(find_it)", "$(command -v it || true)"])
+def test_a_program_that_only_the_run_knows_is_named_by_its_variable(tmp_path: Path, found: str) -> None:
+    text = f'RUNNER="{found}"\n"$RUNNER" --lr 3\n'
+    with pytest.raises(NoLaunchError, match=r"\$RUNNER is, only the run knows: --set RUNNER=\.\.\. says it"):
+        planned(tmp_path, text)
+
+
 def test_a_command_in_a_variable_with_parts_that_are_not_known(tmp_path: Path) -> None:
     text = f'OUT=$1\ncmd="python {SKYRL} trainer.ckpt_path=$OUT"\necho $cmd\n$cmd &> $OUT/log\n'
     assert planned(tmp_path, text).updates_per_rollout == 2

@@ -189,7 +189,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         raise NoLaunchError(
             f"none of these starts a known trainer: {tried}{cut_off}" if tried else "there is no command in it",
             Place(source),
-            remedy=_NAME_IT,
+            remedy=_to_set(commands) or _NAME_IT,
         )
     if len(distinct) > 1:
         lines = ", ".join(f"line {line} ({framework})" for line, framework in distinct)
@@ -204,6 +204,15 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
             Place(source, line, 1),
         )
     return known[0]
+
+
+def _to_set(commands: list[Command]) -> str:
+    """How a user says which programs run that only the run knows; empty where there are none, or where nothing can be set."""
+    names = dict.fromkeys(each.name for command in commands for each in command.unknown if each.name)
+    if not names:
+        return ""
+    given = " ".join(f"--set {name}=..." for name in names)
+    return f"which program {' and '.join(f'${name}' for name in names)} is, only the run knows: {given} says it"
 
 
 def _tried(command: Command, folder: Path) -> str:
