@@ -117,9 +117,11 @@ def _of_experimental(system: System, command: Command, folder: Path, given: Mapp
     What its trainer does is not read: these are planned as the releases have them.
     """
     program = _program(command, folder)
-    if program is None or program[2] is None or program[1].startswith(".."):
+    if program is None:
         return None
     checkout, name, main = program
+    if main is None or name.startswith(".."):
+        return None
     own = configuration(checkout, main, name, given)
     if not own:
         return None

@@ -330,8 +330,9 @@ def _counter(text: str) -> str:
 
 def _counts_up(node: ast.stmt) -> str:
     """The counter that a statement counts up."""
-    is_added = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
-    return _counter(ast.unparse(node.target)) if is_added else ""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return _counter(ast.unparse(node.target))
+    return ""
 
 
 def _is_loader(node: ast.AST) -> bool:
