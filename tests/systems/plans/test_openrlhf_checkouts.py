@@ -28,6 +28,7 @@ parser.add_argument(
     "--samples_save_path", type=str, default=datetime.now().strftime("%m%d")
 )
 parser.add_argument("--keep_all", action="store_true")
+parser.add_argument("--own_rounds", type=bool, default=False)
 parser.add_argument("--dynamic_filtering", action="store_true")
 parser.add_argument(
     "--advantage_estimator", type=str, choices=["gae", "rloo", "of_its_own"], default="gae"
@@ -67,14 +68,33 @@ class ActorPPOTrainer(PPOTrainer):
 
 class ActorModelRayActor:
     def prepare_datasets(self):
+        self.prompts_dataset = PromptDataset(prompts_data, self.tokenizer, strategy)
+{rounds}
         self.prompts_dataloader = strategy.setup_dataloader(
             self.prompts_dataset, {drawn}, True, True
         )
+"""
+PROMPTS = """
+class PromptDataset(Dataset):
+    def __init__(self, dataset, tokenizer, strategy):
+        self.prompts = []
+        for data in tqdm(dataset):
+            prompt = preprocess_data(data)
+{keeps}
+
+    def __len__(self):
+        return {length}
+"""
+KEEPS = "            self.prompts.append(prompt)"
+ROUNDS = """
+        if args.own_rounds:
+            self.prompts_dataset = RoundsDataset(prompts_data, self.tokenizer, strategy)
 """
 DRAWN = "args.rollout_batch_size // strategy.world_size"
 MAKER = "def generate_samples(self):\n    all_prompts = sum([[prompt] * args.n_samples_per_prompt for prompt in all_prompts], [])\n"
 DRIVER = """
 def prepare_datasets(strategy, tokenizer):
+    prompts_dataset = {dataset}(train_data, tokenizer, strategy)
     prompts_dataloader = strategy.setup_dataloader(
         prompts_dataset, {drawn}, True, True
     )
@@ -96,6 +116,7 @@ class PPOTrainer(BasePPOTrainer):
 """
 UNTIL_EXHAUSTED = """
 def prepare_datasets(strategy, tokenizer):
+    prompts_dataset = {dataset}(train_data, tokenizer, strategy)
     prompts_dataloader = strategy.setup_dataloader(prompts_dataset, 1, True, True)
 
 class PPOTrainer:
@@ -133,18 +154,21 @@ def planned(
     more: str = "",
     trainer: str = "",
     actor: str = "",
+    keeps: str = KEEPS,
+    length: str = "len(self.prompts)",
     **options: object,
 ) -> Plan:
     """The plan of a script in a checkout, for 1 000 rows: 15 rollouts of 64 prompts in each of two episodes."""
     (folder / ".git").mkdir()
     package = folder / "openrlhf"
-    for inner in ("cli", "trainer/ray", "trainer/ppo_utils"):
+    for inner in ("cli", "trainer/ray", "trainer/ppo_utils", "datasets"):
         (package / inner).mkdir(parents=True, exist_ok=True)
     (package / "cli/train_ppo_ray.py").write_text(FLAGS.format(micro=micro) + flags)
     fit = trainer or FIT.format(episodes=episodes, before=before, first=first, passes=passes)
     (package / "trainer/ppo_trainer.py").write_text(fit)
-    (package / "trainer/ray/ppo_actor.py").write_text(actor or ACTOR.format(drawn=drawn))
+    (package / "trainer/ray/ppo_actor.py").write_text(actor or ACTOR.format(drawn=drawn, rounds=""))
     (package / "trainer/ppo_utils/experience_maker.py").write_text(maker)
+    (package / "datasets/prompts_dataset.py").write_text(PROMPTS.format(keeps=keeps, length=length))
     (folder / "train.sh").write_text(f"{LAUNCH} {more}\n")
     return plan_launch([str(folder / "train.sh")], Options(rows=1000, **options))  # type: ignore[arg-type]
 
@@ -215,11 +239,11 @@ GENERATES = "args.vllm_generate_batch_size"
 @pytest.mark.parametrize(
     ("trainer", "generator", "release"),
     [
-        (DRIVER.format(before="", drawn="args.rollout_batch_size"), None, "0.7.5"),
-        (DRIVER.format(before="", drawn=GENERATES), None, "0.9.0"),
-        (UNTIL_EXHAUSTED.format(ends=ENDS), None, "0.9.8"),
-        (UNTIL_EXHAUSTED.format(ends=ENDS), "exhausted = False", "0.9.10"),
-        (UNTIL_EXHAUSTED.format(ends=ENDS), "self._sample_buffer = []", "0.10.1.post2"),
+        (DRIVER.format(dataset="PromptDataset", before="", drawn="args.rollout_batch_size"), None, "0.7.5"),
+        (DRIVER.format(dataset="PromptDataset", before="", drawn=GENERATES), None, "0.9.0"),
+        (UNTIL_EXHAUSTED.format(dataset="PromptDataset", ends=ENDS), None, "0.9.8"),
+        (UNTIL_EXHAUSTED.format(dataset="PromptDataset", ends=ENDS), "exhausted = False", "0.9.10"),
+        (UNTIL_EXHAUSTED.format(dataset="PromptDataset", ends=ENDS), "self._sample_buffer = []", "0.10.1.post2"),
     ],
 )
 def test_a_trainer_with_one_controller_is_the_release_whose_lines_it_has(
@@ -235,12 +259,54 @@ def test_a_trainer_with_one_controller_is_the_release_whose_lines_it_has(
 
 def test_another_loader_of_a_controller_is_asked_about(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="loader of prompts is another one"):
-        planned(tmp_path, trainer=DRIVER.format(before="", drawn="args.own_batch_size"), actor=POLICY)
+        planned(
+            tmp_path,
+            trainer=DRIVER.format(dataset="PromptDataset", before="", drawn="args.own_batch_size"),
+            actor=POLICY,
+        )
+
+
+def test_prompts_of_a_class_of_the_forks_own_are_asked_about(tmp_path: Path) -> None:
+    says = r"the prompts are a RoundsDataset, which may .* \(openrlhf/trainer/ray/ppo_actor.py:\d+\).*--version"
+    with pytest.raises(LaunchError, match=says):
+        planned(tmp_path, more="--own_rounds true", actor=ACTOR.format(drawn=DRAWN, rounds=ROUNDS))
+
+
+def test_a_class_of_the_forks_own_that_the_launch_does_not_take_is_not_asked_about(tmp_path: Path) -> None:
+    plan = planned(tmp_path, actor=ACTOR.format(drawn=DRAWN, rounds=ROUNDS))
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == 30
+
+
+def test_prompts_of_a_controllers_own_class_are_asked_about(tmp_path: Path) -> None:
+    trainer = DRIVER.format(dataset="RoundsDataset", before="", drawn="args.rollout_batch_size")
+    with pytest.raises(LaunchError, match="the prompts are a RoundsDataset"):
+        planned(tmp_path, trainer=trainer, actor=POLICY)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"length": "len(self.prompts) * 10"}, "the length is another one than that of the prompts"),
+        (
+            {"keeps": "            for _ in range(10):\n                self.prompts.append(prompt)"},
+            "a row is not one prompt",
+        ),
+        ({"keeps": f"            if not prompt:\n                continue\n{KEEPS}"}, "a row is not one prompt"),
+        ({"keeps": f"{KEEPS}\n{KEEPS}"}, "a row is not one prompt"),
+    ],
+)
+def test_another_length_of_the_prompts_is_asked_about(tmp_path: Path, changed: dict[str, str], says: str) -> None:
+    with pytest.raises(LaunchError, match=rf"{says}.*prompts_dataset.py:\d+"):
+        planned(tmp_path, **changed)  # type: ignore[arg-type]
 
 
 def test_filtering_that_releases_have_too_makes_the_length_unknown(tmp_path: Path) -> None:
     plan = planned(
-        tmp_path, more="--dynamic_filtering", trainer=DRIVER.format(before="", drawn=GENERATES), actor=POLICY
+        tmp_path,
+        more="--dynamic_filtering",
+        trainer=DRIVER.format(dataset="PromptDataset", before="", drawn=GENERATES),
+        actor=POLICY,
     )
     assert plan.schedule is not None
     assert plan.schedule.rollouts is None
@@ -249,7 +315,7 @@ def test_filtering_that_releases_have_too_makes_the_length_unknown(tmp_path: Pat
 def test_a_controller_that_leaves_rollouts_out_is_asked_about(tmp_path: Path) -> None:
     before = "                if skipped(samples):\n                    continue"
     with pytest.raises(LaunchError, match="continue within a rollout"):
-        planned(tmp_path, trainer=DRIVER.format(before=before, drawn=GENERATES), actor=POLICY)
+        planned(tmp_path, trainer=DRIVER.format(dataset="PromptDataset", before=before, drawn=GENERATES), actor=POLICY)
 
 
 def test_up_to_0_7_0_each_process_draws_its_own_prompts(tmp_path: Path) -> None:
@@ -288,6 +354,11 @@ class TrainingActor(BasePPOTrainer):
 {received}
             status = self.ppo_train(steps)
 """
+PREPARES = """
+def prepare_datasets(strategy, tokenizer):
+    prompts_dataset = PromptDataset(train_data, tokenizer, strategy)
+    prompts_dataloader = strategy.setup_dataloader(prompts_dataset, 1, True, True)
+"""
 WAITS = "                if len(rollout_samples) < self.args.least:\n                    continue"
 
 
@@ -310,7 +381,7 @@ def test_the_loops_of_the_asynchronous_trainer_are_read(tmp_path: Path, sampled:
     (tmp_path / "openrlhf/trainer/ppo_trainer_async.py").write_text(text)
     flags = 'parser.add_argument("--async_train", action="store_true")\n'
     # The other trainer is one that nobody knows; this launch does not run it.
-    wrong = FIT.format(episodes="other", before="", first="", passes="2")
+    wrong = FIT.format(episodes="other", before="", first="", passes="2") + PREPARES
     if says:
         with pytest.raises(LaunchError, match=rf"{says} \(openrlhf/trainer/ppo_trainer_async.py.*--version"):
             planned(tmp_path, trainer=wrong, flags=flags, more="--async_train --vllm_num_engines 2")

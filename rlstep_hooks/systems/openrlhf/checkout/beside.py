@@ -14,6 +14,7 @@ from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.openrlhf.checkout.asynchronous import read_async
+from rlstep_hooks.systems.openrlhf.checkout.dataset import read_dataset
 from rlstep_hooks.systems.openrlhf.checkout.loop import read_fit, read_passes
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS
 
@@ -73,15 +74,14 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         **{name: _plain(each) for name, each in given.items() if not each.unknown},
     }
     if any(values.get(name) is True for name in ("async_train", "train.async_enable")):
-        _ask(checkout, read_async(checkout, values))
+        _ask(checkout, [*read_async(checkout, values), *read_dataset(checkout, source, values)])
         return None
     unknown = [
         *_own_estimator(system, program, given),
         *read_fit(fit, source, values),
         *_passes(checkout, source, values, each_draws=each_draws),
     ]
-    if each_draws:
-        unknown += _drawn(checkout)
+    unknown += _drawn(checkout, values) if each_draws else read_dataset(checkout, source, values)
     first, end = ("0.5", "0.7.1") if each_draws else _between(checkout, source, fit)
     if not first:
         unknown.append(Line("the loader of prompts is another one", source.at(fit.lineno)))
@@ -165,15 +165,15 @@ def _passes(checkout: Checkout, source: Source, values: Mapping[str, object], *,
     return unknown
 
 
-def _drawn(checkout: Checkout) -> list[Line]:
+def _drawn(checkout: Checkout, values: Mapping[str, object]) -> list[Line]:
     """What is not known of the prompts that a process draws for itself, and of the samples that it makes of them."""
-    unknown = []
     actor, maker = (
         checkout.source(name) for name in ("trainer/ray/ppo_actor.py", "trainer/ppo_utils/experience_maker.py")
     )
     loads = actor.methods("prepare_datasets") if actor is not None else []
     if actor is None or not loads:
         return [Line("where the prompts are loaded was not found", str(checkout.package))]
+    unknown = read_dataset(checkout, actor, values)
     made = [
         node.value
         for node in ast.walk(loads[0])

@@ -1,0 +1,87 @@
+"""The data set that the loader of prompts gets: OpenRLHF's own has one prompt for each row, a class of somebody's own may have more."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.checkout import Line, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rlstep_hooks.launch.checkout import Checkout, Function, Source
+
+_OWN = "PromptDataset"
+_FILE = "datasets/prompts_dataset.py"
+_KEEPS = "self.prompts.append("
+
+
+def read_dataset(checkout: Checkout, source: Source, values: Mapping[str, object]) -> list[Line]:
+    """What of the data set of prompts is not known; empty where it has one prompt for each row, as in the releases 0.5 to 0.11.
+
+    Args:
+        checkout: The package.
+        source: The file that makes the loader of prompts.
+        values: The settings of the launch, where they are known.
+    """
+    loads = [load for function in source.methods("prepare_datasets") for load in _loads(function)]
+    if not loads:
+        return [Line("where the prompts are loaded was not found", source.shown)]
+    unknown = [line for function, name in loads for line in _classes(function, name, source, values)]
+    return unknown or _length(checkout)
+
+
+def _loads(function: Function) -> Iterator[tuple[Function, str]]:
+    """The function with the name of each data set that it makes a loader of prompts of."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(args=[dataset, *_])) if ast.unparse(target).endswith(
+                "prompts_dataloader"
+            ):
+                yield function, ast.unparse(dataset)
+
+
+def _classes(function: Function, name: str, source: Source, values: Mapping[str, object]) -> Iterator[Line]:
+    """What else than OpenRLHF's own class the data set of a name may be."""
+    made = [
+        node
+        for node in taken(function, values)
+        if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets)
+    ]
+    if not made:
+        yield Line(f"where the prompts of {name} come from was not found", source.at(function.lineno))
+    for node in made:
+        kind = ast.unparse(node.value.func if isinstance(node.value, ast.Call) else node.value)
+        if kind.rpartition(".")[2] != _OWN:
+            yield Line(f"the prompts are a {kind}, which may have more or fewer than the rows", source.at(node.lineno))
+
+
+def _length(checkout: Checkout) -> list[Line]:
+    """What of the length of the own class is not known: each row is kept once, and the length is that of the prompts kept."""
+    source = checkout.source(_FILE)
+    if source is None:
+        return [Line(f"there is no {_FILE}", str(checkout.package))]
+    builds, lengths = source.methods("__init__", of=_OWN), source.methods("__len__", of=_OWN)
+    if not builds or not lengths:
+        return [Line(f"{_OWN} has no length of its own", source.shown)]
+    unknown = []
+    if not _keeps_each(builds[0]):
+        unknown.append(Line("a row is not one prompt, in each case", source.at(builds[0].lineno)))
+    if not _is_of_prompts(lengths[0]):
+        unknown.append(Line("the length is another one than that of the prompts", source.at(lengths[0].lineno)))
+    return unknown
+
+
+def _keeps_each(build: Function) -> bool:
+    """Whether each turn of one loop over the rows keeps one prompt."""
+    over = [loop for loop in build.body if isinstance(loop, ast.For) and _KEEPS in ast.unparse(loop)]
+    if len(over) != 1 or ast.unparse(build).count(_KEEPS) != 1:
+        return False
+    leaves = any(isinstance(node, ast.Break | ast.Continue | ast.Return) for node in ast.walk(over[0]))
+    return not leaves and any(ast.unparse(node).startswith(_KEEPS) for node in over[0].body)
+
+
+def _is_of_prompts(length: Function) -> bool:
+    plain = [ast.unparse(node) for node in length.body]
+    return plain in (["return len(self.prompts)"], ["length = len(self.prompts)", "return length"])
