@@ -1,7 +1,7 @@
-"""What the source of RAGEN beside a launch says: when its trainer leaves groups out, the estimators that it knows, and its devices.
+"""What the source of RAGEN beside a launch says: what ends its run, which groups it leaves out, its estimators and its devices.
 
-Forks filter only where a setting of their own says so, add advantage estimators to the copy of verl that they bring along, and ask
-less of the devices.
+Forks stop early, filter only where a setting of their own says so, add advantage estimators to the copy of verl that they bring
+along, and ask less of the devices.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.planned.own_source import (
     checkout_of,
+    exits_of,
     not_known,
     steps_in,
     values_of,
@@ -27,11 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from rlstep_hooks.launch.checkout import Source
+    from rlstep_hooks.launch.checkout import Function, Source
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
+    from rlstep_hooks.systems.planned.own_source import Step
 
+_STEPS = "range(self.total_training_steps)"
+_LAST = "is_last_step"
+_LAST_IS = "is_last_step = self.global_steps >= self.total_training_steps"
+"""Where the run ends after its last step, which the loop itself counts (5eb79b8 ragen/trainer/agent_trainer.py fit)."""
+_RETURNS = re.compile(r"^return\b")
 _RATIO = "actor_rollout_ref.rollout.rollout_filter_ratio"
 _FILTERS = re.compile(r"= _filter_rollout\(batch\)")
 _WITHOUT_CRITIC = re.compile(r"self\.use_critic = False")
@@ -58,20 +65,71 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     source = checkout.source("trainer/agent_trainer.py") if checkout is not None else None
     if checkout is None or source is None:
         return None
-    read, notes = _with_filter(system, source, given)
+    fits = source.methods("fit", of="RayAgentTrainer")
+    if not fits:
+        raise not_known(system, f"RayAgentTrainer has no method fit ({source.shown})")
+    _ask_about_exits(system, source, fits[0], values_of(system, given))
+    read, notes = _with_filter(system, source, fits[0], given)
     read = _with_devices(_with_estimators(read, checkout), checkout)
     return Beside(read, notes=notes)
 
 
-def _with_filter(system: System, source: Source, given: Mapping[str, Setting]) -> tuple[System, tuple[Note, ...]]:
+def _ask_about_exits(system: System, source: Source, fit: Function, values: Mapping[str, object]) -> None:
+    """Ask about what may end the run before its last step, or leave a step untrained.
+
+    Raises:
+        LaunchError: There is such a line, and it is not known that the launch does not come to it.
+    """
+    loops = [node for node in ast.walk(fit) if isinstance(node, ast.For) and ast.unparse(node.iter) == _STEPS]
+    if len(loops) != 1:
+        raise not_known(system, f"the run does not go over total_training_steps once ({source.at(fit.lineno)})")
+    exits = [
+        *steps_in(source, fit, _RETURNS),
+        *(each for each in exits_of(source, fit, loops[0]) if not isinstance(each.statement, ast.Return)),
+    ]
+    for step in exits:
+        if not _is_passed_by(step, source, fit, values):
+            when = f", if {step.condition}" if step.condition else ""
+            raise not_known(
+                system, f"{ast.unparse(step.statement)} may end the run or a step early{when} ({step.where})"
+            )
+
+
+def _is_passed_by(step: Step, source: Source, fit: Function, values: Mapping[str, object]) -> bool:
+    """Whether the launch is known not to come to an end before the last step."""
+    names = [condition.id for condition in step.under if isinstance(condition, ast.Name)]
+    lasts = steps_in(source, fit, _assigns(_LAST))
+    return (
+        (_LAST in names and all(ast.unparse(each.statement) == _LAST_IS for each in lasts))
+        or step.holds(values) is False
+        or any(_is_never_true(name, source, fit, values) for name in names)
+    )
+
+
+def _assigns(name: str) -> re.Pattern[str]:
+    """A statement that gives a name a value."""
+    return re.compile(rf"^(?:\w+, )*{name}\b[^(=]*=(?!=)")
+
+
+def _is_never_true(name: str, source: Source, fit: Function, values: Mapping[str, object]) -> bool:
+    """Whether the launch gives a name of the function no value but a plain one that is false."""
+    given = [step for step in steps_in(source, fit, _assigns(name)) if step.holds(values) is not False]
+    return bool(given) and all(
+        isinstance(step.statement, ast.Assign)
+        and isinstance(step.statement.value, ast.Constant)
+        and not step.statement.value.value
+        for step in given
+    )
+
+
+def _with_filter(
+    system: System, source: Source, fit: Function, given: Mapping[str, Setting]
+) -> tuple[System, tuple[Note, ...]]:
     """RAGEN with the filter of the checkout's trainer, which may not be reached."""
-    fits = source.methods("fit", of="RayAgentTrainer")
-    if not fits:
-        raise not_known(system, f"RayAgentTrainer has no method fit ({source.shown})")
     values = values_of(system, given)
     if values.get(_RATIO) == 1:
         return system, ()  # nothing is left out, whoever asks for it
-    steps = steps_in(source, fits[0], _FILTERS)
+    steps = steps_in(source, fit, _FILTERS)
     if len(steps) > 1:
         raise not_known(system, f"a rollout is filtered in {len(steps)} places ({steps[1].where})")
     if not steps and "rollout_filter" in source.text:
@@ -82,7 +140,7 @@ def _with_filter(system: System, source: Source, given: Mapping[str, Setting]) -
     if holds:
         text = f"the trainer beside the launch was read: it filters the groups of a rollout ({steps[0].where})"
         return system, (Note("assumes", text),)
-    where = steps[0].where if steps else source.at(fits[0].lineno)
+    where = steps[0].where if steps else source.at(fit.lineno)
     why = f"only if {steps[0].condition}" if steps else "nowhere"
     formulas = tuple(
         msgspec.structs.replace(each, text="groups * size", source=where) if each.quantity == "kept" else each

@@ -21,10 +21,17 @@ class RayAgentTrainer:
         def _filter_rollout(batch):
             return batch, {{"ratio": self.config.actor_rollout_ref.rollout.rollout_filter_ratio}}
 
+        if self.config.trainer.get("val_only", False):
+            return
+
         for step in range(self.total_training_steps):
+            is_last_step = self.global_steps >= self.total_training_steps
             with _timer("gen"):
                 batch = self.agent_proxy.rollout(batch, val=False)
 {filters}
+{ends}
+            if is_last_step:
+                return
 """
 VERL_TRAINER = """
 class AdvantageEstimator(str, Enum):
@@ -47,10 +54,23 @@ FILTER = "batch, metrics = _filter_rollout(batch)"
 FILTER_IF = f'if self.config.algorithm.get("sample_filtering", False):\n    {FILTER}'
 
 
-def in_ragen(folder: Path, *, filters: str = FILTER, more: str = "", program: str = "", **options: object) -> Plan:
+STOPS = """
+should_stop = False
+if self.config.trainer.get("save_best_checkpoint", False):
+    should_stop = self._save_best_checkpoint(val_metrics)
+if should_stop:
+    return
+"""
+
+
+def in_ragen(
+    folder: Path, *, filters: str = FILTER, ends: str = "", more: str = "", program: str = "", **options: object
+) -> Plan:
     """The plan of a launch in a checkout of RAGEN: 8 groups of 16 in mini-batches of 32."""
     files = {
-        "ragen/trainer/agent_trainer.py": RAGEN_TRAINER.format(filters=textwrap.indent(filters, " " * 16)),
+        "ragen/trainer/agent_trainer.py": RAGEN_TRAINER.format(
+            filters=textwrap.indent(filters, " " * 16), ends=textwrap.indent(ends, " " * 12)
+        ),
         "verl/verl/trainer/ppo/ray_trainer.py": VERL_TRAINER,
         "train.py": program,
     }
@@ -81,7 +101,7 @@ def test_groups_are_left_out_where_the_trainer_of_ragen_does_so(
     [
         (
             f"if step > 10:\n    {FILTER}",
-            r"groups are left out only if step > 10 \(ragen/trainer/agent_trainer.py:11\)",
+            r"groups are left out only if step > 10 \(ragen/trainer/agent_trainer.py:15\)",
         ),
         (f"{FILTER}\n{FILTER}", "filtered in 2 places"),
         ("batch = self.rollout_filter.filter(batch)", "it filters rollouts in another way"),
@@ -90,6 +110,36 @@ def test_groups_are_left_out_where_the_trainer_of_ragen_does_so(
 def test_a_filter_of_ragen_that_is_not_known_is_asked_about(tmp_path: Path, filters: str, says: str) -> None:
     with pytest.raises(LaunchError, match=f"{says}.*--version 5eb79b8"):
         in_ragen(tmp_path, filters=filters)
+
+
+@pytest.mark.parametrize(
+    ("ends", "more", "says"),
+    [
+        (STOPS, "+trainer.save_best_checkpoint=True", "return may end the run or a step early, if should_stop"),
+        ("if reward > 1:\n    break", "", "break may end the run or a step early, if reward > 1"),
+        ("if not len(batch):\n    continue", "", "continue may end the run or a step early"),
+        ("for reward in rewards:\n    if reward > 1:\n        return", "", "return may end the run or a step early"),
+        ("is_last_step = is_last_step or solved", "", "return may end the run or a step early, if is_last_step"),
+        ("", "+trainer.val_only=True", "return may end the run or a step early"),
+    ],
+)
+def test_an_early_end_of_ragens_loop_is_asked_about(tmp_path: Path, ends: str, more: str, says: str) -> None:
+    with pytest.raises(LaunchError, match=rf"{says}.*agent_trainer.py:\d+\).*--version"):
+        in_ragen(tmp_path, ends=ends, more=more)
+
+
+def test_an_early_end_that_the_launch_does_not_come_to_is_not_asked_about(tmp_path: Path) -> None:
+    assert schedule_of(in_ragen(tmp_path, ends=STOPS)).rollouts == 200
+
+
+def test_another_loop_of_ragen_is_asked_about(tmp_path: Path) -> None:
+    trainer = RAGEN_TRAINER.format(filters="", ends="").replace("self.total_training_steps)", "self.own_steps)")
+    with pytest.raises(LaunchError, match="the run does not go over total_training_steps once"):
+        in_checkout(
+            tmp_path,
+            {"ragen/trainer/agent_trainer.py": trainer, "train.py": ""},
+            "python train.py --config-name _2_sokoban\n",
+        )
 
 
 def test_a_filter_of_ragen_that_leaves_nothing_out_is_not_asked_about(tmp_path: Path) -> None:
