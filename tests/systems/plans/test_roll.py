@@ -83,6 +83,11 @@ def test_the_configuration_alone_is_recognised(tmp_path: Path) -> None:
     assert read(path).schedule.samples_per_prompt == 16
 
 
+def test_validation_that_is_turned_off_is_no_refusal(tmp_path: Path) -> None:
+    assert agentic(tmp_path, with_settings(AGENTIC, eval_steps=-1)).facts.get("eval_every") is None
+    assert agentic(tmp_path, with_settings(AGENTIC, eval_steps=20)).facts["eval_every"] == 20
+
+
 def test_the_critic_passes_once(tmp_path: Path) -> None:
     """golden.json: ROLL critic: 128 samples a process, 32 an update, 3 passes."""
     config = with_settings(RLVR, rollout_batch_size=256, adv_estimator="gae", ppo_epochs=3, critic_warmup=5) + (

@@ -55,7 +55,7 @@ SETTINGS = {
     "ppo_epochs": count(1),
     "max_steps": count(500),
     "save_steps": count(50),
-    "eval_steps": count(10, least=0),
+    "eval_steps": count(10, least=-(1 << 31)),
     "async_generation_ratio": number(0),
     "adv_estimator": text("gae"),
     "critic_warmup": count(0, least=0),
@@ -338,7 +338,8 @@ SYSTEM = System(
         "lr_constant": "starts(actor_train.training_args.lr_scheduler_type, 'constant')",
         "lr_warmup": "actor_train.training_args.warmup_steps",
         "save_every": "save_steps",
-        "eval_every": "eval_steps",
+        # -1 turns validation off (roll/pipeline/agentic/agentic_pipeline.py `eval_steps > 0 and ...`).
+        "eval_every": "eval_steps if eval_steps > 0 else None",
         "correct_by": "'train_infer_correction.is_weight.enabled: true'",
     },
 )
