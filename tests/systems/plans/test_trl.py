@@ -138,3 +138,28 @@ def test_a_file_that_only_generates_is_no_training(tmp_path: Path) -> None:
         read(file, world_size=8)
     file.write_text("num_generations: 8\nnum_train_epochs: 1\n")
     assert read(file, world_size=8).schedule.samples_per_rollout == 64
+
+
+@pytest.mark.parametrize(
+    ("peft_config", "flags", "adapter"),
+    [
+        ("LoraConfig(r=8)", "", True),
+        ("get_peft_config(model_args)", "", False),
+        ("get_peft_config(model_args)", "--use_peft", True),
+        ("get_peft_config(model_args)", "--use_peft false", False),
+        ("None", "", False),
+        ("chosen", "", False),
+    ],
+)
+def test_a_reference_below_an_adapter_is_named_where_there_is_one(
+    tmp_path: Path, peft_config: str, flags: str, adapter: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from peft import LoraConfig\nfrom trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser, get_peft_config\n"
+        "args, model_args = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()\n"
+        f"GRPOTrainer(model='m', args=args, peft_config={peft_config}).train()\n"
+    )
+    sizes = "--per_device_train_batch_size 8 --num_generations 8 --beta 0.04 --max_steps 20"
+    notes = read(f"python {script} {sizes} {flags}", rows=100).notes
+    assert any("LoRA adapter switched off" in note.text for note in notes) is adapter
