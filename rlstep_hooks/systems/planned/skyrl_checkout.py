@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rlstep_hooks.launch.checkout import Source
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
@@ -63,7 +64,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     unknown += [
         f"it reads {name}, a setting of its own that may change the updates ({source.shown})"
         for name in given
-        if name not in system.settings and _SIZES.search(last := name.rpartition(".")[2]) and last in source.text
+        if name not in system.settings and _SIZES.search(last := name.rpartition(".")[2]) and _trains_with(last, source)
     ]
     if unknown:
         raise LaunchError(
@@ -74,3 +75,9 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     where = source.at(trains[0].lineno)
     text = f"the trainer beside the launch was read: trainer.epochs passes over the rows, each rollout is trained once ({where})"
     return Beside(system, notes=(Note("assumes", text),))
+
+
+def _trains_with(name: str, source: Source) -> bool:
+    """Whether the trainer reads a setting for more than its loader of validation rows (skyrl-train 0.1 trainer.py build_dataloader)."""
+    of_validation = re.findall(rf"if is_train else (?:self\.)?cfg\.trainer\.{name}\b", source.text)
+    return len(re.findall(rf"\b{name}\b", source.text)) > len(of_validation)

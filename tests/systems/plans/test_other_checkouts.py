@@ -99,6 +99,26 @@ def test_a_setting_of_its_own_that_the_trainer_may_size_updates_by_is_asked_abou
         in_skyrl(tmp_path, before="updates = own.policy_mini_batch_updates", more=f"{own}=1")
 
 
+@pytest.mark.parametrize(
+    ("more", "asked"),
+    [
+        ("", False),
+        ("self.train_dataloader = Loader(dataset, batch_size=self.cfg.trainer.eval_batch_size)", True),
+    ],
+)
+def test_a_size_that_only_the_loader_of_validation_rows_reads_changes_no_updates(
+    tmp_path: Path, more: str, asked: bool
+) -> None:
+    loads = f"size = self.cfg.trainer.train_batch_size if is_train else self.cfg.trainer.eval_batch_size\n{more}"
+    if asked:
+        with pytest.raises(LaunchError, match=r"it reads trainer.eval_batch_size, a setting of its own"):
+            in_skyrl(tmp_path, before=loads, more="trainer.eval_batch_size=128")
+        return
+    plan = in_skyrl(tmp_path, before=loads, more="trainer.eval_batch_size=128")
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == 30
+
+
 def test_a_setting_that_the_trainer_does_not_read_changes_no_updates(tmp_path: Path) -> None:
     plan = in_skyrl(tmp_path, more="trainer.algorithm.own.policy_mini_batch_updates=1")
     assert plan.schedule is not None
