@@ -176,14 +176,33 @@ def recognise(
     return _recognised(entries(), command, given, packages) or _recognised_by_others(command, given, packages)
 
 
+def told_by(name: str, command: Command, keys: Iterable[str], values: Mapping[str, str]) -> dict[str, str]:
+    """The settings by whose values alone a command is a system's; empty where its program or its settings say so.
+
+    Args:
+        name: The system that was recognised.
+        command: The command.
+        keys: Names of the settings that it gives.
+        values: Values of settings, as they were written.
+    """
+    given = {**dict.fromkeys(keys, ""), **values}
+    for entry in entries_of(name):
+        if _has_settings(entry, given) and any(command.program.matches(pattern) for pattern in entry.programs):
+            return {key: given[key] for key in entry.with_value}
+    return {}
+
+
+def relatives(name: str) -> list[str]:
+    """The forks and relatives of a system, whose launches would be taken for its own."""
+    return list(dict.fromkeys(entry.name for entry in entries() if entry.before == name))
+
+
 def _recognised(
     candidates: Iterable[Entry], command: Command, given: Mapping[str, str], packages: Mapping[str, str]
 ) -> str | None:
     candidates = tuple(candidates)
     for entry in candidates:
-        if (entry.with_key and entry.with_key not in given) or not given.keys().isdisjoint(entry.never):
-            continue
-        if not all(matches(given.get(name, "").lower(), like) for name, like in entry.with_value.items()):
+        if not _has_settings(entry, given):
             continue
         patterns = [pattern for pattern in entry.programs if command.program.matches(pattern)]
         if patterns:
@@ -192,6 +211,13 @@ def _recognised(
     if command.program.kind == "executable":
         return None
     return _by_settings(candidates, given, packages)
+
+
+def _has_settings(entry: Entry, given: Mapping[str, str]) -> bool:
+    """Whether a command has the settings, and the values of them, that a program alone does not say."""
+    if (entry.with_key and entry.with_key not in given) or not given.keys().isdisjoint(entry.never):
+        return False
+    return all(matches(given.get(name, "").lower(), like) for name, like in entry.with_value.items())
 
 
 def _imported(candidates: Iterable[Entry], given: Mapping[str, str], packages: Mapping[str, str]) -> str | None:

@@ -22,6 +22,7 @@ from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.abbreviations import spelled_out
 from rlstep_hooks.systems.engine.absent import flags_of_its_own, is_absent
 from rlstep_hooks.systems.engine.configurations import with_configurations
+from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.launch_settings import (
     CONFIGS,
     keys_of,
@@ -37,7 +38,10 @@ from rlstep_hooks.systems.engine.trainers import STOP, Judged, only, stopper_in,
 from rlstep_hooks.systems.engine.trains import file_of, why_not
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from rlstep_hooks.planning.launched import Options
+    from rlstep_hooks.systems.engine.declaration import System
 
 _NAME_IT = (
     "name it with --framework NAME (trl, verl, openrlhf, ...; a name that is not known is answered with all of them)"
@@ -262,7 +266,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
             about_trainer = whose(system, used)
         why = why_not(command, system, folder) or about_trainer.why_not
         if why:
-            return Declined(framework, why, command.place, f"--framework {framework} plans it all the same")
+            known = about_trainer.why_not and _relative(framework, command, folder)
+            return Declined(framework, why, command.place, known or f"--framework {framework} plans it all the same")
         if about_trainer.several:
             names = ", ".join(str(each) for each in about_trainer.several)
             why = f"there are {len(about_trainer.several)} trainers: {names}"
@@ -279,6 +284,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         remedy = f"plan it where the file is, or --framework {framework} reads the other flags as {system.title}'s own"
         return Declined(framework, why, command.place, remedy)
     given, missing, notes = settings_of_command(command, system, folder)
+    if options.framework is None:
+        notes += _told_by(system, command, keys, values)
     notes += [
         Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
     ]
@@ -319,6 +326,28 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         environment=_environment(command, options),
         keywords=keywords,
     )
+
+
+def _relative(framework: str, command: Command, folder: Path) -> str:
+    """The remedy where the trainer beside a launch is known as that of a relative of the system; empty where it is not."""
+    for name in index.relatives(framework):
+        system = index.system_of(name)
+        if not system.checkout:
+            continue
+        with suppress(LaunchError):
+            if named(system.checkout)(system, command, folder, {}) is not None:
+                return f"--framework {name} plans it as {system.title}, whose trainer samples as this one does"
+    return ""
+
+
+def _told_by(system: System, command: Command, keys: Iterable[str], values: Mapping[str, str]) -> list[Note]:
+    """That the launch is taken for a fork's by nothing but the values of settings, such as the name of a project."""
+    alike = index.told_by(system.name, command, keys, values)
+    if not alike:
+        return []
+    said = " and ".join(f"{name} = {value}" for name, value in alike.items())
+    text = f"{command.program.name} is taken for {system.title}'s by {said} alone; --framework names another"
+    return [Note("assumes", text)]
 
 
 def _environment(command: Command, options: Options) -> dict[str, str]:

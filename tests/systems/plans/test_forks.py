@@ -146,6 +146,19 @@ def test_several_agents_of_verl_agent_are_asked_for() -> None:
         plan(f"{VERL_AGENT} agent.agent_ids=[a,b]")
 
 
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        (DEEPSCALER, "verl.trainer.main_ppo is taken for DeepScaleR's by trainer.project_name = deepscaler alone"),
+        (LOGIC_RL, "verl.trainer.main_ppo is taken for Logic-RL's by trainer.project_name = GRPO_logic_KK alone"),
+        (PRIME, ""),
+    ],
+)
+def test_a_fork_that_only_the_name_of_the_project_tells_is_said_to_be_assumed(launch: str, said: str) -> None:
+    alone = [note.text for note in plan(launch).notes if " alone; --framework" in note.text]
+    assert [text.partition(";")[0] for text in alone] == ([said] if said else [])
+
+
 def test_tinyzero_is_said_of_tinyzero_only() -> None:
     """`trainer.default_hdfs_dir` is a setting of every verl."""
     sizes = f"data.train_batch_size=256 {ACTOR}.ppo_mini_batch_size=128 {ACTOR}.ppo_micro_batch_size=8 trainer.default_hdfs_dir=null"

@@ -330,13 +330,14 @@ def in_r1_v(
     repeated: str = "prompt",
     more: str = "pass",
     methods: str = "",
+    program: str = "grpo.py",
     **options: object,
 ) -> Plan:
     """The plan of a script in a checkout with R1-V's names, on 2 processes, for 1 000 rows."""
     source = folder / "src" / "open_r1"
     (source / "trainer").mkdir(parents=True)
     (folder / ".git").mkdir()
-    (source / "grpo.py").write_text(
+    (source / program).write_text(
         f"from trainer import {name}\ntrainer = {name}(args=training_args)\ntrainer.train()\n"
     )
     (source / "trainer" / "__init__.py").write_text(f"from .grpo_trainer import {name}\n")
@@ -344,7 +345,7 @@ def in_r1_v(
     (source / "trainer" / "grpo_trainer.py").write_text(written)
     script = folder / "train.sh"
     script.write_text(
-        "torchrun --nproc_per_node 2 src/open_r1/grpo.py --max_pixels 9 --num_generations 4 --max_steps 5\n"
+        f"torchrun --nproc_per_node 2 src/open_r1/{program} --max_pixels 9 --num_generations 4 --max_steps 5\n"
     )
     return plan_launch([str(script)], Options(rows=1000, **options))  # type: ignore[arg-type]
 
@@ -373,6 +374,20 @@ def test_a_trainer_under_r1_vs_names_that_samples_otherwise_is_asked_about(
 ) -> None:
     with pytest.raises(LaunchError, match=says):
         in_r1_v(tmp_path, **changed)
+
+
+@pytest.mark.parametrize(
+    ("repeated", "framework"),
+    [
+        ("prompt", r"--framework r1_v plans it as R1-V \(TRL 0.14\), whose trainer samples as this one does"),
+        ("half(prompt)", "--framework trl plans it all the same"),
+    ],
+)
+def test_the_remedy_names_r1_v_where_the_trainer_of_another_program_samples_as_its_own(
+    tmp_path: Path, repeated: str, framework: str
+) -> None:
+    with pytest.raises(LaunchError, match=f"is not a trainer of TRL: .*; {framework}"):
+        in_r1_v(tmp_path, program="grpo_math.py", repeated=repeated)
 
 
 def test_the_user_may_say_that_it_is_r1_v(tmp_path: Path) -> None:
