@@ -140,7 +140,9 @@ def ends_early(
     *,
     shortfall: int = 1,
 ) -> Beside | None:
-    """What the checkout has otherwise, where its trainer leaves the last rollout out, as that of verl 0.1 and 0.2 does.
+    """What the checkout has otherwise, where its trainer leaves as many rollouts out at the end as its declaration says.
+
+    That is the last one, as in verl 0.1 and 0.2, unless `shortfall` says otherwise.
 
     For declarations of single forks, which say so, and whose launches other forks take over.
 
