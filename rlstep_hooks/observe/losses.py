@@ -300,6 +300,23 @@ def k3(log_ratio: Tensor) -> Tensor:
     return log_ratio.exp() - log_ratio - 1
 
 
+def near_clip(ratio: Tensor, *limits: float, rounding: Tensor | float) -> Tensor:
+    """Where the rounding of a ratio exp(new - old) decides on which side of a limit of the clip it is.
+
+    Args:
+        ratio: (..., B, T), computed more exactly than the trainer did.
+        limits: Limits of the ratio. One that is not above 0, or infinite, is reached by no rounding.
+        rounding: What one rounding of a ratio of 1 amounts to in the dtype of the trainer; in bfloat16 0.0078.
+    """
+    return torch.stack([near(ratio, limit, within=EDGE + rounding * _roundings_at(limit)) for limit in limits]).any(0)
+
+
+def _roundings_at(limit: float) -> float:
+    """How far from a limit of the clip rounding may put a ratio, in roundings of a ratio of 1: those of the ratio's exponential and of
+    the limit, and that of the difference of log-probs, which has the size of the logarithm."""
+    return limit * (2 + abs(math.log(limit))) if 0 < limit < math.inf else 0.0
+
+
 def near(ratio: Tensor, *limits: float, within: Tensor | float = EDGE) -> Tensor:
     """Where a ratio is so near to one of the limits that rounding decides on which side it is; so it does of what is no number."""
     found = [~((ratio - limit).abs() > within) for limit in limits]

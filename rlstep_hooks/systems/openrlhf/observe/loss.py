@@ -22,6 +22,7 @@ from rlstep_hooks.observe.losses import (
     k3,
     mean_over_sequence,
     near,
+    near_clip,
 )
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
 
 def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
     bounds = [1 - settings.clip_low, 1 + settings.clip_high, *([settings.dual_clip] if settings.dual_clip else [])]
-    of_clip = near(_ratio(settings, batch), *bounds, within=EDGE_OF_CLIP)
+    rounding = max(EDGE_OF_CLIP, batch.epsilons.get("policy", 0.0))
+    of_clip = near_clip(_ratio(settings, batch), *bounds, rounding=rounding)
     # One sample that is left out or not changes nothing for the others, but which one it is was not followed.
     return of_clip | _weights(settings, batch)[1].any()
 

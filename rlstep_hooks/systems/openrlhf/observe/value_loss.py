@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.losses import Aggregation, Formula, LossBatch, Term
+from rlstep_hooks.observe.losses import Aggregation, Formula, LossBatch, Term, near
 from rlstep_hooks.systems.openrlhf.observe.loss import EDGE_OF_CLIP
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ def _edges(settings: ValueSettings, batch: LossBatch) -> Tensor:
     moved = values - old
     clipped = old + moved.clamp(-settings.clip, settings.clip)
     plain, bounded = (values - targets).square(), (clipped - targets).square()
-    tie = (plain - bounded).abs() < EDGE_OF_CLIP * (plain + bounded)
-    beyond, within = settings.clip * (1 - EDGE_OF_CLIP), settings.clip * (1 + EDGE_OF_CLIP)
-    return (moved.abs() > beyond) & (tie | (moved.abs() < within))
+    rounding = max(EDGE_OF_CLIP, batch.epsilons.get("policy", 0.0))
+    # A difference is rounded by the size of what is subtracted, and a square has twice that.
+    of_move = rounding * (settings.clip + values.abs() + old.abs())
+    of_squares = rounding * (plain + bounded + 2 * (plain.sqrt() + bounded.sqrt()) * (values.abs() + targets.abs()))
+    at_limit = near(moved.abs(), settings.clip, within=of_move)
+    return at_limit | ((moved.abs() > settings.clip) & near(plain - bounded, 0.0, within=of_squares))
 
 
 def _sizes(settings: ValueSettings, batch: LossBatch) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.losses import EDGE, mean_over_sequence, near
+from rlstep_hooks.observe.losses import EDGE, mean_over_sequence, near, near_clip
 from rlstep_hooks.systems.trl.observe.loss_inputs import RLOO
 
 if TYPE_CHECKING:
@@ -164,15 +164,17 @@ def gamma_weight(settings: LossSettings, batch: LossBatch) -> Tensor:
 
 def uncertain_tokens(settings: LossSettings, batch: LossBatch) -> Tensor:
     """(N, B, T): where a rounding decides whether a token is clipped, or left out by a mask."""
-    within = EDGE + 2 * rounding_of(settings, batch)
+    rounding = rounding_of(settings, batch)
     unsure = torch.zeros_like(batch.tensors["log_probs"], dtype=torch.bool)
     if settings.clips:
         ratio = torch.exp(log_weights(settings, batch))
         second = () if settings.delta is None else (settings.delta,)
-        unsure = unsure | near(ratio, 1 - settings.epsilon_low, 1 + settings.epsilon_high, *second, within=within)
+        limits = 1 - settings.epsilon_low, 1 + settings.epsilon_high, *second
+        unsure = unsure | near_clip(ratio, *limits, rounding=rounding)
     threshold, sequences = _entropy_threshold(settings, batch), uncertain_sequences(settings, batch)
     if threshold is not None:
-        unsure = unsure | near(batch.tensors["entropies"] - threshold, 0.0, within=within * (1 + threshold.abs()))
+        within = (EDGE + 2 * rounding) * (1 + threshold.abs())
+        unsure = unsure | near(batch.tensors["entropies"] - threshold, 0.0, within=within)
     return unsure if sequences is None else unsure | sequences
 
 

@@ -25,7 +25,7 @@ from rlstep_hooks.observe.losses import (
     gated_surrogate,
     k3,
     mean_over_sequence,
-    near,
+    near_clip,
 )
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ def _token_losses(settings: LossSettings, batch: LossBatch) -> Tensor:
 
 
 def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
-    return near(_ratios(settings, batch), 1 - settings.clip_low, 1 + settings.clip_high, settings.clip_c)
+    limits = 1 - settings.clip_low, 1 + settings.clip_high, settings.clip_c
+    return near_clip(_ratios(settings, batch), *limits, rounding=batch.epsilons.get("policy", 0.0))
 
 
 def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor:

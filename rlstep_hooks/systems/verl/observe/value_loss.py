@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.losses import AGGREGATIONS, EDGE, Aggregation, Formula, LossBatch, Term
+from rlstep_hooks.observe.losses import AGGREGATIONS, EDGE, Aggregation, Formula, LossBatch, Term, near
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,8 @@ def _edges(settings: ValueSettings, batch: LossBatch) -> Tensor:
     moved = values - old
     # Beyond its limit a value counts where that makes the loss larger, which changes where both are equally far from the return.
     middle = (values + old + settings.clip * moved.sign()) / 2 - returns
-    return ((moved.abs() - settings.clip).abs() <= EDGE) | (middle.abs() <= EDGE)
+    within = EDGE + batch.epsilons.get("policy", 0.0) * _sizes(settings, batch)
+    return near(moved.abs(), settings.clip, within=within) | near(middle, 0.0, within=within)
 
 
 def _sizes(settings: ValueSettings, batch: LossBatch) -> Tensor:
