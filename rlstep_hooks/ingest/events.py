@@ -43,6 +43,7 @@ _NEVER_WRITTEN = (
         "drawn_log_probs",
         "clean_forward",
         "delivery",
+        "prefix_cache",
         "engine_distance",
         "learning_rate",
         "ranks",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.record.events import Probe, WeightsHeld, WeightsSent
+from rlstep_hooks.record.events import KeysReused, Probe, WeightsHeld, WeightsSent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +75,15 @@ class Deliveries:
         self._held.setdefault(number, []).append(event)
         _forget(self._held)
         return []
+
+    def same_policy(self, event: KeysReused) -> bool:
+        """Whether the oldest keys that an engine used are those of the very policy that it holds, which was synced more than once."""
+        ahead = self._ahead.get(event.engine, 0)
+        now = self._sent.get(event.number + ahead)
+        if now is None or event.oldest < 0:  # an engine begins with the first policy
+            return now is not None and now.policy_version == 0
+        oldest = self._sent.get(event.oldest + ahead)
+        return oldest is not None and oldest.policy_version == now.policy_version
 
     def _later(self, held: WeightsHeld, number: int) -> WeightsSent | None:
         """The sync after this number whose weights an engine holds: it counts it as an earlier one."""

@@ -30,6 +30,7 @@ from rlstep_hooks.record.events import (
     EpochEnd,
     Evaluated,
     FactsRead,
+    KeysReused,
     Measured,
     MicroBatch,
     PassesEnded,
@@ -226,6 +227,11 @@ class Judge:
 
     def _observe_adapter(self, event: AdapterUsed) -> list[Finding]:
         return self._show("adapter_used", event)
+
+    def _observe_keys(self, event: KeysReused) -> list[Finding]:
+        if event.stale and self._deliveries.same_policy(event):
+            event = msgspec.structs.replace(event, stale=0)
+        return self._show("keys_reused", event)
 
     def _observe_epoch_end(self, event: EpochEnd) -> list[Finding]:
         self._counts["data_epochs_ended"] += 1
@@ -508,6 +514,7 @@ _OBSERVE: dict[type, Callable[[Judge, Any], list[Finding]]] = {
     WeightsSent: Judge._observe_sent,
     WeightsHeld: Judge._observe_held,
     AdapterUsed: Judge._observe_adapter,
+    KeysReused: Judge._observe_keys,
     EpochEnd: Judge._observe_epoch_end,
     PassesEnded: Judge._observe_passes_ended,
     Evaluated: Judge._observe_evaluation,

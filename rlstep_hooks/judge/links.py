@@ -46,7 +46,10 @@ LINKS = (
     ),
     Link("updates of the weights", ("RLS4",)),
     Link("learning rate", ("RLS6",)),
-    Link("weights of the sampler", ("RLS402", "RLS403", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418")),
+    Link(
+        "weights of the sampler",
+        ("RLS402", "RLS403", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418", "RLS422"),
+    ),
     Link("rows of the data set", ("RLS506",), matters=False),
     Link("evaluation", ("RLS504",), matters=False),
     Link("resume", ("RLS7",), matters=False),

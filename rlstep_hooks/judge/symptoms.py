@@ -70,7 +70,7 @@ _RATE_ZERO = Cause(
 _ADVANTAGES = Cause("advantages are not those of the rewards", ("RLS508", "RLS515", "RLS516", "RLS517"))
 _STALE_SAMPLER = Cause(
     "rollouts are sampled with other weights than the policy's",
-    ("RLS402", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418"),
+    ("RLS402", "RLS405", "RLS412", "RLS415", "RLS416", "RLS417", "RLS418", "RLS422"),
 )
 _OTHER_TEXT = Cause(
     "rollouts are sampled with other settings, or by another model", ("RLS403", "RLS410", "RLS413", "RLS421")

@@ -347,6 +347,11 @@ class HeldWatch:
         self.open = False
         """Whether a sync goes on."""
 
+    @property
+    def number(self) -> int:
+        """The sync that goes on, or the latest; -1 before the first."""
+        return self._number
+
     def begin(self, number: int | None = None, *, ahead: bool = False) -> None:
         """A sync begins.
 

@@ -49,6 +49,7 @@ from rlstep_hooks.record.values import SampleRows as SampleRows
 from rlstep_hooks.record.values import UpdateValues as UpdateValues
 from rlstep_hooks.record.weight_events import UNSENT as UNSENT
 from rlstep_hooks.record.weight_events import AdapterUsed as AdapterUsed
+from rlstep_hooks.record.weight_events import KeysReused as KeysReused
 from rlstep_hooks.record.weight_events import WeightsHeld as WeightsHeld
 from rlstep_hooks.record.weight_events import WeightsSent as WeightsSent
 from rlstep_hooks.record.weight_events import WeightSync as WeightSync
@@ -323,6 +324,7 @@ AnyEvent = (
     | WeightsSent
     | WeightsHeld
     | AdapterUsed
+    | KeysReused
     | GradientParts
     | ReplicaSums
     | EpochEnd

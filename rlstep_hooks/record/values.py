@@ -39,6 +39,7 @@ TOPICS = (
     "drawn_log_probs",
     "clean_forward",
     "delivery",
+    "prefix_cache",
     "engine_distance",
     "learning_rate",
     "ranks",

@@ -62,3 +62,22 @@ class AdapterUsed(Event, frozen=True, kw_only=True, gc=False, tag="adapter_used"
     """How many layers of the engine found their part in the adapter."""
     empty: int = 0
     """How many of these layers hold zeros in the place of their part."""
+
+
+class KeysReused(Event, frozen=True, kw_only=True, gc=False, tag="keys_reused"):
+    """Requests that entered an engine after a sync of weights, and the keys and values that they took from its prefix cache."""
+
+    number: int
+    """The latest sync; counts syncs of this run from 0."""
+    engine: str
+    """The engine, as a finding names it."""
+    requests: int
+    """Requests since that sync."""
+    reusing: int
+    """How many of these requests took keys from the cache."""
+    stale: int
+    """How many of these requests took keys that weights of before the sync computed."""
+    tokens: int
+    """Tokens whose keys are so old, over these requests."""
+    oldest: int
+    """The sync whose weights computed the oldest of these keys; -1 for the weights that the engine began with."""

@@ -200,6 +200,7 @@ _TOPIC_WORDS = {
     "clean_forward": "log-probs of rows against a forward of each alone",
     "drawn_log_probs": "log-probs of the loss against those of the sampling",
     "delivery": "weights in the engine",
+    "prefix_cache": "keys in the engine's prefix cache",
     "engine_distance": "cause of a distance from the engine",
     "learning_rate": "learning rate",
     "ranks": "other processes",

@@ -37,6 +37,7 @@ PROVOKED_ELSEWHERE = {
     "RLS416": "needs an engine that weights are brought to; in the tests of vLLM and of AsyncGRPOTrainer",
     "RLS417": "needs an engine that weights are brought to; in the tests of vLLM and of AsyncGRPOTrainer",
     "RLS418": "needs an engine with an adapter; in the tests of vLLM (tests/systems/trl_vllm)",
+    "RLS422": "needs an engine with a prefix cache; in the tests of vLLM (tests/systems/trl_vllm)",
     "RLS113": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS309": "of TRL's PPOTrainer; in its own tests (tests/systems/trl_ppo)",
     "RLS212": "an information; an early stop by the data is no part of TRL's GRPO and RLOO",

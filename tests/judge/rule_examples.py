@@ -32,6 +32,7 @@ from rlstep_hooks.record.events import (
     Evaluated,
     FactsRead,
     Generated,
+    KeysReused,
     Measured,
     MicroBatch,
     PassesEnded,
@@ -398,6 +399,14 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS416": lambda: judged(synced((sent(0, 7), held(0, 5, 7, arrived=12)))),
     "RLS417": lambda: judged(synced((sent(0, 7), held(0, 7, 7)), (sent(1, 0x3F812345), held(1, 7, 0x3F810000)))),
     "RLS418": lambda: judged(after(run(), Update, 0, AdapterUsed(engine="the engine", requests=64, bound=0))),
+    "RLS422": lambda: judged(
+        after(
+            run(),
+            Update,
+            1,
+            KeysReused(number=1, engine="the engine", requests=8, reusing=8, stale=4, tokens=768, oldest=0),
+        )
+    ),
     "RLS420": lambda: judged(
         with_facts(
             run(),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Carried,
         ConfigChanged,
         Evaluated,
+        KeysReused,
         MicroBatch,
         MicroBatchValues,
         PassesEnded,
@@ -344,6 +345,9 @@ class Rule:
     def adapter_used(self, event: AdapterUsed) -> None:
         """An engine that was given an adapter has run requests."""
 
+    def keys_reused(self, event: KeysReused) -> None:
+        """Requests entered an engine after a sync, and some may have taken keys from its prefix cache."""
+
     def evaluated(self, event: Evaluated) -> None:
         """An evaluation ended."""
 
@@ -389,6 +393,7 @@ HANDLERS = (
     "weight_sync",
     "delivered",
     "adapter_used",
+    "keys_reused",
     "evaluated",
     "config_changed",
     "passes_ended",

@@ -65,7 +65,7 @@ RULES: dict[LinkName, tuple[str, ...]] = {
     "learning rate": ("RLS605",),
     "reference": ("RLS411", "RLS414"),
     "reference on the way": ("RLS311",),
-    "sampler": ("RLS402", "RLS403", "RLS410", "RLS415", "RLS416", "RLS417", "RLS418"),
+    "sampler": ("RLS402", "RLS403", "RLS410", "RLS415", "RLS416", "RLS417", "RLS418", "RLS422"),
     "weights between updates": ("RLS404", "RLS412"),
     "replicas": ("RLS419",),
 }

@@ -152,6 +152,7 @@ RULES: dict[str, Link] = {
     "RLS415": _ENGINE,
     "RLS416": _ENGINE,
     "RLS417": _ENGINE,
+    "RLS422": yes("the blocks that requests of vLLM find filled"),
     "RLS501": yes("whether the samples of each group have one prompt, in the controller"),
     "RLS502": limited("samples that move to another process after their log-probs were computed are followed"),
     "RLS505": yes("the advantages of each rollout, and in the controller the rewards beside them"),

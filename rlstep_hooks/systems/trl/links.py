@@ -255,5 +255,10 @@ RULES: dict[str, Link] = {
     "RLS416": _ENGINE,
     "RLS417": _ENGINE,
     "RLS418": _ENGINE,
+    "RLS422": yes(
+        "the blocks that requests find filled, of vLLM in the trainer's process and of a vLLM server that was started with "
+        "RLSTEP_ENGINES (1.16)",
+        "not those of other servers",
+    ),
 }
 """What single rules compare in GRPOTrainer and RLOOTrainer."""

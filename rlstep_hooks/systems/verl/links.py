@@ -170,6 +170,7 @@ RULES: dict[str, Link] = {
     "RLS415": _ENGINE,
     "RLS416": _ENGINE,
     "RLS417": _ENGINE,
+    "RLS422": yes("the blocks that requests of vLLM find filled"),
     "RLS505": yes("the advantages of each rollout"),
     "RLS508": yes(
         "the order for grpo, rloo, opo, gpg and reinforce_plus_plus_baseline, the sum for grpo and rloo",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.sync_watch import SyncWatch
 from rlstep_hooks.systems.vllm_engine.layout import places_in
+from rlstep_hooks.systems.vllm_engine.prefix_cache import prefix_cache_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,8 @@ class ColocatedEngine:
         """Whether a tensor that arrives was not seen before, when the trainer handed it over."""
         ranks = int(getattr(llm.llm_engine.vllm_config.parallel_config, "tensor_parallel_size", 1))
         self.sync = SyncWatch(recorder, policy, "the engine", places_in(self._model, ranks))
+        self._recorder = recorder
+        self._keys = prefix_cache_of(llm.llm_engine.vllm_config, self._runner, "the engine")
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks on this engine's objects."""
@@ -45,6 +48,9 @@ class ColocatedEngine:
         # llm.py: sleeping, an engine gives up its weights or keeps them elsewhere; the first step of its model shows what came back.
         hooks.wrap(self._llm, "wake_up", after=self._wakes, topics=("delivery",))
         hooks.wrap(self._runner, "execute_model", before=self._steps, topics=("delivery",))
+        if self._keys is not None:
+            # v1/worker/gpu_model_runner.py: the same step, with the requests that enter it and the blocks that they find filled.
+            hooks.wrap(self._runner, "execute_model", before=self._look_at_keys, topics=("prefix_cache",))
 
     def begin(self) -> None:
         """The trainer begins a sync."""
@@ -55,6 +61,8 @@ class ColocatedEngine:
         """The trainer has ended a sync of this version."""
         self._loading, self._woken = False, False
         self.sync.end(version)
+        if self._keys is not None:
+            self._keys.weights_changed(self.sync.number)
 
     def generated(self) -> None:
         """Samples are there."""
@@ -76,3 +84,9 @@ class ColocatedEngine:
         if self._woken:
             self._woken = False
             self.sync.woken()
+
+    def _look_at_keys(self, call: Call) -> None:
+        assert self._keys is not None  # the hook is placed only then
+        event = self._keys.step(call.argument("scheduler_output", 0), self._recorder.now())
+        if event is not None:
+            self._recorder.emit(event)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.record.events import AdapterUsed, Attached, Unobserved, WeightsHeld
+from rlstep_hooks.record.events import AdapterUsed, Attached, KeysReused, Unobserved, WeightsHeld
 from rlstep_hooks.record.tail import Tail
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
 
 _BEGINNING = "vllm"
+
+_Told = WeightsHeld | AdapterUsed | KeysReused
+"""What an engine tells its run."""
 
 
 def process_name() -> str:
@@ -50,10 +53,10 @@ class EngineRecords:
         """Read what is new."""
         for path in sorted(self._folder.glob(f"{self._run}.{_BEGINNING}*.jsonl")):
             for event in self._tails.setdefault(path.name, Tail(path)).read():
-                if isinstance(event, WeightsHeld | AdapterUsed):
+                if isinstance(event, _Told):
                     self._recorder.emit(event)
                 elif isinstance(event, Unobserved):
-                    self._recorder.cannot("delivery", event.why)
+                    self._recorder.cannot(event.what, event.why)
 
 
 class ServedRecords:
@@ -76,7 +79,7 @@ class ServedRecords:
         """How many engines tell what they hold."""
         return sum(served.alive for served in self._followed.values())
 
-    def take(self, number: int) -> list[WeightsHeld | AdapterUsed | Unobserved]:
+    def take(self, number: int) -> list[_Told | Unobserved]:
         """What is new, when no sync goes on.
 
         An engine on this machine writes of a sync before the server answers that it is over (`_after_update` in worker.py). Of a
@@ -127,9 +130,9 @@ class _Served:
                 own = event.number
         self._shift = -1 - own
 
-    def take(self, number: int) -> list[WeightsHeld | AdapterUsed | Unobserved]:
+    def take(self, number: int) -> list[_Told | Unobserved]:
         """The new events, and one for each sync up to a number of which the engine tells nothing."""
-        found: list[WeightsHeld | AdapterUsed | Unobserved] = []
+        found: list[_Told | Unobserved] = []
         for event in self._read():
             if isinstance(event, Attached):
                 self._shift = self._latest + 1
@@ -137,6 +140,9 @@ class _Served:
             if isinstance(event, WeightsHeld):
                 event = msgspec.structs.replace(event, number=event.number + self._shift)
                 self._latest = max(self._latest, event.number)
+            if isinstance(event, KeysReused):
+                oldest = event.oldest if event.oldest < 0 else event.oldest + self._shift
+                event = msgspec.structs.replace(event, number=event.number + self._shift, oldest=oldest)
             found.append(event)
         while self._latest < number and self._here and self.alive:
             assert self._attached is not None
@@ -146,11 +152,11 @@ class _Served:
             found.append(WeightsHeld(number=self._latest, engine=engine, arrived=0, before=(), after=()))
         return found
 
-    def _read(self) -> Iterator[Attached | WeightsHeld | AdapterUsed | Unobserved]:
+    def _read(self) -> Iterator[Attached | _Told | Unobserved]:
         for event in self._tail.read():
             if isinstance(event, Attached):
                 self._attached = event
-            if isinstance(event, Attached | WeightsHeld | AdapterUsed | Unobserved):
+            if isinstance(event, Attached | _Told | Unobserved):
                 yield event
 
 

@@ -90,7 +90,7 @@ class ServedEngine:
         self.sync.collect()
         for event in self._records.take(self.sync.number):
             if isinstance(event, Unobserved):
-                self._recorder.cannot("delivery", event.why)
+                self._recorder.cannot(event.what, event.why)
             else:
                 self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now()))
 

@@ -24,6 +24,7 @@ from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.systems.vllm_engine.adapter import state_of
 from rlstep_hooks.systems.vllm_engine.environment import place
 from rlstep_hooks.systems.vllm_engine.layout import places_in
+from rlstep_hooks.systems.vllm_engine.prefix_cache import FIRST_WEIGHTS, prefix_cache_of
 from rlstep_hooks.systems.vllm_engine.records import engine_name, process_name
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def _update_ends(call: Call) -> None:
 def _computes(call: Call) -> None:
     if _engine is not None:
         _engine.steps()
+        _engine.look_at_keys(call.argument("scheduler_output", 0))
         if _engine.adapted is not None:
             _engine.take_requests(call.argument("scheduler_output", 0))
 
@@ -184,6 +186,8 @@ class EngineWeights:
         self._requests = self._bound = 0
         self._name = engine_name(process)
         model, parallel = worker.model_runner.model, worker.vllm_config.parallel_config
+        self._keys = prefix_cache_of(worker.vllm_config, worker.model_runner, self._name)
+        self._keys_guard = Guard(self._writer, ("prefix_cache",))
         self._held = HeldWatch(self._name, places_in(model, int(parallel.tensor_parallel_size)))
         self._explicit = False
         """Whether a sync goes on that says where it ends."""
@@ -199,6 +203,8 @@ class EngineWeights:
         """Count syncs anew, because another trainer has connected. Both sides read the same tensors of a sync only if they count
         alike."""
         self._held.restart()
+        if self._keys is not None:
+            self._keys.weights_changed(FIRST_WEIGHTS)
         self._writer.emit(self._attached)
 
     def begin(self, *, ahead: bool = False) -> None:
@@ -234,6 +240,15 @@ class EngineWeights:
         if self._waiting:
             self._write()
 
+    def look_at_keys(self, scheduled: Any) -> None:
+        """Requests enter the batch that is computed, and may find keys in the prefix cache."""
+        if self._keys is None:
+            return
+        with self._keys_guard:
+            event = self._keys.step(scheduled, self._writer.now())
+            if event is not None:
+                self._writer.emit(event)
+
     def take_requests(self, scheduled: Any) -> None:
         """Requests enter the batch that is computed, after an adapter was delivered (v1/core/sched/output.py, `NewRequestData`)."""
         for request in scheduled.scheduled_new_reqs:
@@ -268,6 +283,8 @@ class EngineWeights:
 
     def _close(self, *, wait: bool = False) -> None:
         self._held.end()
+        if self._keys is not None:
+            self._keys.weights_changed(self._held.number)
         self._write(wait=wait)
 
     def _write(self, *, wait: bool = False) -> None:

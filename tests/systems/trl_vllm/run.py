@@ -57,8 +57,10 @@ def colocated(folder: Path, *, sure: bool = False, **settings: Any) -> Any:
     return trainer_of(save_model(folder, sure=sure), folder, vllm_mode="colocate", **settings)
 
 
-def trainer_of(model: Path, folder: Path, *, callbacks: Sequence[Any] = (), lora: bool = False, **settings: Any) -> Any:
-    """A trainer that samples with vLLM; `settings` are those of GRPOConfig."""
+def trainer_of(
+    model: Path, folder: Path, *, callbacks: Sequence[Any] = (), lora: bool = False, rows: Any = None, **settings: Any
+) -> Any:
+    """A trainer that samples with vLLM, on tiny rows where none are given; `settings` are those of GRPOConfig."""
     from trl import GRPOConfig, GRPOTrainer
 
     wanted = quiet_settings(folder / "out") | {
@@ -79,7 +81,7 @@ def trainer_of(model: Path, folder: Path, *, callbacks: Sequence[Any] = (), lora
         model=str(model),
         reward_funcs=tiny_reward,
         args=GRPOConfig(**(wanted | settings)),
-        train_dataset=tiny_rows(24),
+        train_dataset=tiny_rows(24) if rows is None else rows,
         processing_class=tiny_tokenizer(),
         callbacks=list(callbacks),
         **more,

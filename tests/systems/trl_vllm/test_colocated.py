@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.record.events import WeightsHeld
+from rlstep_hooks.record.events import KeysReused, WeightsHeld
+from rlstep_hooks.testing.tiny_trl import tiny_rows
 from tests.systems.trl.helpers import codes, events_of, problems
 from tests.systems.trl_async.test_delivery import a_little_off, half, none, rounded, those_of_the_first_sync
 from tests.systems.trl_vllm.run import colocated, model_of, prepare
@@ -132,3 +133,48 @@ def test_a_fault_is_found_at_the_first_sync(build: Callable[..., Any], name: str
     assert words in first.observed
     assert first.where.rollout is not None
     assert first.where.rollout <= 1, "the first sync whose weights differ from those before"
+
+
+LONG = {"vllm_max_model_length": 512, "max_steps": 4}
+
+
+def long_rows() -> Any:
+    """Prompts that begin with the same tokens, more of them than a block of the cache has, which is 128 on a CPU."""
+    return tiny_rows(24).map(lambda row: {"prompt": "the sum of two and " * 40 + row["prompt"]})
+
+
+def test_keys_of_this_policy_are_used_and_no_finding(build: Callable[..., Any]) -> None:
+    trainer, audit = build(rows=long_rows(), **LONG)
+    trainer.train()
+    assert not problems(audit.report)
+    told = [event for event in events_of(audit) if isinstance(event, KeysReused)]
+    assert [(event.requests, event.stale) for event in told] == [(4, 0)] * len(told)
+    assert len(told) >= 3
+    assert all(event.reusing for event in told), "samples of one prompt share it"
+    (rule,) = [rule for rule in audit.report.rules if rule.code == "RLS422"]
+    assert (rule.verdict, rule.checks) == ("PASS", len(told))
+
+
+def without_reset(trainer: Any) -> None:
+    """The prefix cache is not emptied after a sync."""
+    trainer.vllm_generation.llm.reset_prefix_cache = lambda *args, **kwargs: True
+
+
+def reset_while_a_request_runs(trainer: Any) -> None:
+    """The reset comes when nothing can be emptied: vLLM says so, and nobody listens."""
+    pool = trainer.vllm_generation.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    pool.get_usage = lambda: 0.5
+    pool.reset_prefix_cache = lambda *args, **kwargs: False
+
+
+@pytest.mark.parametrize("fault", [without_reset, reset_while_a_request_runs])
+def test_keys_of_older_weights_are_found_at_their_rollout(build: Callable[..., Any], fault: Any) -> None:
+    trainer, audit = build(rows=long_rows(), **LONG)
+    fault(trainer)
+    trainer.train()
+    first = next(finding for finding in audit.report.findings if finding.code == "RLS422")
+    assert codes(audit.report) & (OF_DELIVERY | {"RLS402"}) == set()
+    assert (first.where.rollout, first.where.update) == (0, 1), (
+        "the first sync of other weights, and the rollout before it"
+    )
+    assert "4 of 4 requests took keys of" in first.observed
