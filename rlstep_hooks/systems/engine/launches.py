@@ -20,12 +20,15 @@ from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.keys import key_list
 from rlstep_hooks.systems.engine.launch_search import find_launch, refuse_missing
 from rlstep_hooks.systems.engine.observed_live import not_observed
+from rlstep_hooks.systems.engine.own_configuration import configuration_beside
 from rlstep_hooks.systems.engine.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.engine.pins import pinned_releases
 from rlstep_hooks.systems.engine.reader import read
 from rlstep_hooks.systems.engine.release import (
     accepted_by_others,
     nearest_release,
+    refused_as_added_twice,
+    refused_in_checkout,
     release_for,
     release_in_checkout,
     release_installed,
@@ -33,7 +36,7 @@ from rlstep_hooks.systems.engine.release import (
 from rlstep_hooks.systems.engine.request import Request, release_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rlstep_hooks.systems.engine.declaration import Beside, Keys, System
     from rlstep_hooks.systems.engine.launch_search import Launch
@@ -234,31 +237,44 @@ def _with_checkout(
     Raises:
         LaunchError: That source has lines that may decide the plan, and that are not known.
     """
-    if not system.checkout or options.version is not None or options.here or options.framework is not None:
+    if options.version is not None or options.here or options.framework is not None:
         return system, release, launch
-    found: Beside | None = named(system.checkout)(system, launch.command, launch.folder, launch.given)
-    if found is None:
-        return system, release, launch
+    found: Beside | None = None
+    if system.checkout:
+        found = named(system.checkout)(system, launch.command, launch.folder, launch.given)
+    read = system if found is None else found.system
+    if found is not None:
+        release = _release_beside(system, release, found)
+    if found is not None and found.settings:
+        own = found.settings
+        release = release_in_checkout(system, launch.command, launch.given, release, own, keywords=launch.keywords)
+    else:
+        own = configuration_beside(launch.command, launch.folder, launch.given) if system.overrides else {}
+        release = refused_in_checkout(release, own, launch.command, launch.given) if own else release
+    release = refused_as_added_twice(release, own, launch.command, launch.given)
+    given = {**_differing(own, system, release.version), **launch.given}
+    return read, release, msgspec.structs.replace(launch, given=given)
+
+
+def _release_beside(system: System, release: Release, found: Beside) -> Release:
+    """The release whose lines the source beside the launch has."""
     version, notes = release.version, release.notes
     if found.first and not release_of(found.first) <= release_of(version) < release_of(found.end):
         version = nearest_release(system, version, found.first, found.end)
         text = f"{system.title} {version}, the nearest release whose trainer has such lines; --version names another"
         notes = (Note("assumes", text),)
-    release = msgspec.structs.replace(release, version=version, notes=(*found.notes, *notes))
-    if not found.settings:
-        return found.system, release, launch
-    release = release_in_checkout(
-        system, launch.command, launch.given, release, found.settings, keywords=launch.keywords
-    )
-    # Only what differs from the release: the rest is a default as it is anywhere.
+    return msgspec.structs.replace(release, version=version, notes=(*found.notes, *notes))
+
+
+def _differing(own: Mapping[str, Setting], system: System, version: str) -> dict[str, Setting]:
+    """What a checkout's own configuration has otherwise than the release: the rest is a default as it is anywhere."""
     defaults = system.defaults(version)
     declared = {each: name for name, typed in system.settings.items() for each in (name, *typed.also)}
-    own = {
+    return {
         name: setting
-        for name, setting in found.settings.items()
+        for name, setting in own.items()
         if name in declared and setting.value != defaults.get(declared[name]) and "${" not in str(setting.value)
     }
-    return found.system, release, msgspec.structs.replace(launch, given={**own, **launch.given})
 
 
 def request_of(launch: Launch, system: System, version: str, options: Options) -> Request:

@@ -68,8 +68,10 @@ DIVIDED_FIRST = {
     "device": f"floor({_ACTOR}.ppo_mini_batch_size / world_size) * {_GROUP}",
     "micro": f"floor({_ACTOR}.ppo_micro_batch_size / world_size) * {_GROUP}",
     "critic_micro": "floor(critic.ppo_micro_batch_size / critic_processes)",
+    "divides_microbatch": "True",
 }
-"""0.1: sizes are divided by the processes, rounded down, and then multiplied by the samples of a prompt."""
+"""0.1: sizes are divided by the processes, rounded down, and then multiplied by the samples of a prompt. The first line of
+`update_policy` (workers/actor/dp_actor.py) asserts that the micro-batch divides the mini-batch, whether token counts cut it or not."""
 
 MULTIPLIED_FIRST = {
     "device": f"floor({_ACTOR}.ppo_mini_batch_size * {_GROUP} / world_size)",
@@ -77,9 +79,10 @@ MULTIPLIED_FIRST = {
     f"if {_ACTOR}.ppo_micro_batch_size else None)",
     "critic_micro": "critic.ppo_micro_batch_size_per_gpu or (floor(critic.ppo_micro_batch_size / critic_processes) "
     "if critic.ppo_micro_batch_size else None)",
+    "divides_microbatch": f"not {_ACTOR}.use_dynamic_bsz",
 }
 """0.2: sizes are multiplied by the samples of a prompt first, and divided by the processes then; the micro-batch counts
-samples."""
+samples, and need not divide the mini-batch where token counts cut it."""
 
 ENDS_EARLY = "rlstep_hooks.systems.verl.checkout.beside:ends_early"
 """The function that says whether a checkout's run leaves its last rollout out, for declarations of such runs: another fork may
@@ -286,7 +289,7 @@ def early_fork(
                 source=update,
             ),
             Check(
-                f"{_ACTOR}.use_dynamic_bsz or micro is None or (micro > 0 and device % micro == 0)",
+                "not divides_microbatch or micro is None or (micro > 0 and device % micro == 0)",
                 "AssertionError: a mini-batch of {device} samples of one process is not a multiple of a micro-batch of {micro}",
                 fix="a micro-batch whose share of one process divides {device}",
                 when="when the workers are built",

@@ -1079,3 +1079,86 @@ def test_a_recipe_that_filters_as_the_releases_do_is_planned(tmp_path: Path) -> 
 def test_a_recipe_that_filters_otherwise_is_asked_for(tmp_path: Path, more: str, lines: str, says: str) -> None:
     with pytest.raises(LaunchError, match=rf"DAPO's recipe beside the launch is none that is known.*{says}"):
         configured_recipe(tmp_path, f"algorithm.filter_groups.enable=True {more}", lines)
+
+
+def errors(plan: Plan) -> list[str]:
+    return [found.observed for found in plan.findings if found.severity == "error"]
+
+
+DEEPSCALER = "python3 -m verl.trainer.main_ppo trainer.project_name=deepscaler "
+EARLY_CONFIGURATION = """
+data: {train_batch_size: 100}
+actor_rollout_ref:
+  actor: {ppo_mini_batch_size: 50, ppo_micro_batch_size: 10, use_dynamic_bsz: false, own: null}
+  rollout: {n: 4, override_config: {}}
+algorithm: {adv_estimator: grpo}
+trainer: {n_gpus_per_node: 2, total_epochs: 2, project_name: null, save_freq: 5}
+"""
+
+
+def early_fork(folder: Path, more: str, *, actor: str = "") -> Plan:
+    """A launch that is recognised as one of DeepScaleR, in a checkout with a configuration of its own."""
+    config = folder / "inner/verl/trainer/config"
+    config.mkdir(parents=True)
+    (config / "ppo_trainer.yaml").write_text(EARLY_CONFIGURATION)
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    return planned(folder, source, DEEPSCALER + more, below="inner", main=CONFIGURED, actor=PASSES + "\n" + actor)
+
+
+def test_hydra_refuses_what_the_configuration_of_any_fork_does_not_have(tmp_path: Path) -> None:
+    plan = early_fork(tmp_path, "actor_rollout_ref.rollout.async_engine=False actor_rollout_ref.actor.own=1")
+    assert errors(plan) == [
+        "Could not override 'actor_rollout_ref.rollout.async_engine'. To append to your config use "
+        "+actor_rollout_ref.rollout.async_engine=..."
+    ]
+    assert plan.findings[0].code == "RLS110"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("+trainer.val_before_train=False ++trainer.save_freq=3 +actor_rollout_ref.actor.own=1", []),
+        ("hydra.run.dir=out actor_rollout_ref.rollout.override_config.seed=1", []),
+        ("+trainer.save_freq=3", ["Could not append to config. An item is already at 'trainer.save_freq'."]),
+    ],
+)
+def test_hydra_adds_what_is_not_there_and_nothing_else(tmp_path: Path, more: str, says: list[str]) -> None:
+    assert errors(early_fork(tmp_path, more)) == says
+
+
+def test_a_fork_has_the_defaults_of_its_own_configuration(tmp_path: Path) -> None:
+    plan = early_fork(tmp_path, "trainer.nnodes=1")
+    assert plan.schedule is not None, plan.findings
+    assert (plan.schedule.prompts_per_rollout, plan.schedule.samples_per_prompt, plan.schedule.rollouts) == (100, 4, 19)
+
+
+ASSERTED = "        assert self.config.ppo_mini_batch_size % self.config.ppo_micro_batch_size == 0\n"
+
+
+@pytest.mark.parametrize(("indent", "refused"), [("", True), ("    " * 3, False)])
+def test_a_micro_batch_divides_a_mini_batch_even_where_token_counts_cut_it_if_the_checkout_says_so(
+    tmp_path: Path, indent: str, refused: bool
+) -> None:
+    # 50 prompts of 4 samples on 2 processes, in micro-batches of 3 samples on each.
+    more = "actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_micro_batch_size=6"
+    found = errors(early_fork(tmp_path, more, actor=indent + ASSERTED))
+    assert any("a mini-batch of 100 samples of one process is not a multiple" in each for each in found) is refused
+    assert bool(found) is refused
+
+
+def recipe(folder: Path, more: str) -> Plan:
+    """A launch of a recipe that is planned as verl's own loop, in a checkout with a configuration of its own."""
+    (folder / "recipe/entropy/config").mkdir(parents=True)
+    (folder / "recipe/entropy/config/entropy_trainer.yaml").write_text(RECIPE_CONFIGURATION)
+    (folder / "recipe/entropy/main_entropy.py").write_text(
+        CONFIGURED.replace("ppo_trainer'", "entropy_trainer'").replace("RayPPO", "RayEntropy")
+    )
+    (folder / "verl/trainer/config").mkdir(parents=True)
+    (folder / "verl/trainer/config/ppo_trainer.yaml").write_text(CONFIGURATION)
+    launch = f"python3 -m recipe.entropy.main_entropy algorithm.own.setting=2 trainer.total_epochs=3 {more}"
+    return planned(folder, trainer(COMPARED_THEN_COUNTED), launch)
+
+
+def test_the_configuration_of_a_recipe_that_is_only_planned_says_what_is_refused(tmp_path: Path) -> None:
+    plan = recipe(tmp_path, "data.train_files=train.parquet")
+    assert errors(plan) == ["Could not override 'data.train_files'. To append to your config use +data.train_files=..."]

@@ -15,7 +15,7 @@ from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside
-from rlstep_hooks.systems.verl.checkout.configuration import configuration
+from rlstep_hooks.systems.engine.own_configuration import configuration
 from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
@@ -63,7 +63,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here.
     if (checkout.package / "trainer/ppo/v1").is_dir():
         return None
-    own = configuration(checkout, main, name, given) if main is not None else {}
+    own = configuration(checkout, main, name, command, given) if main is not None else {}
     given = {**own, **given}
     found = _fit(checkout, main, name, _values(given)) if main is not None else None
     if found is None:
@@ -99,7 +99,7 @@ def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[st
     if checkout is None:
         return _of_experimental(system, command, folder, given)
     main = checkout.source(PROGRAM)
-    own = configuration(checkout, main, PROGRAM, given) if main is not None else {}
+    own = configuration(checkout, main, PROGRAM, command, given) if main is not None else {}
     read = read_recipe(checkout, _values({**own, **given}), _REMEDY)
     if read is None:
         return None
@@ -122,7 +122,7 @@ def _of_experimental(system: System, command: Command, folder: Path, given: Mapp
     checkout, name, main = program
     if main is None or name.startswith(".."):
         return None
-    own = configuration(checkout, main, name, given)
+    own = configuration(checkout, main, name, command, given)
     if not own:
         return None
     text = f"the configuration beside the launch was read ({os.path.dirname(main.shown)}); its trainer was not"
@@ -162,7 +162,7 @@ def ends_early(
         return None
     checkout, name, main = program
     remedy = f"--version {system.version} plans it as {system.title}"
-    values = _values({**(configuration(checkout, main, name, given) if main is not None else {}), **given})
+    values = _values({**(configuration(checkout, main, name, command, given) if main is not None else {}), **given})
     found = _fit(checkout, main, name, values) if main is not None else None
     if found is None:
         raise _no_trainer(command, checkout, name, remedy)
@@ -197,9 +197,13 @@ def _sizes(system: System, workers: Workers) -> dict[str, str]:
     """The mini-batch and the micro-batch of one process, where the workers of a checkout work them out otherwise than its fork's."""
     if workers.unknown or not workers.let:
         return {}
-    sizes = {"device": workers.let["share"]}
+    own = {
+        "device": workers.let["share"],
+        "divides_microbatch": "True" if workers.divides_microbatch else MULTIPLIED_FIRST["divides_microbatch"],
+    }
+    sizes = {name: size for name, size in own.items() if size != system.let[name]}
     if workers.multiplies_microbatch == (f"* {_GROUP}" in system.let["micro"]):
-        return sizes if sizes["device"] != system.let["device"] else {}
+        return sizes
     if workers.multiplies_microbatch:
         return {**sizes, "micro": f"{DIVIDED_FIRST['micro']} if {ACTOR}.ppo_micro_batch_size else None"}
     return {**sizes, "micro": MULTIPLIED_FIRST["micro"], "critic_micro": MULTIPLIED_FIRST["critic_micro"]}
@@ -231,7 +235,7 @@ def builds_common_trainer(command: Command, folder: Path, given: Mapping[str, Se
     checkout, name, main = program
     if main is None:
         return False
-    trainer = trainer_of(main, name, _values({**configuration(checkout, main, name, given), **given}))
+    trainer = trainer_of(main, name, _values({**configuration(checkout, main, name, command, given), **given}))
     return trainer == Trainer("RayPPOTrainer", "trainer/ppo/ray_trainer.py")
 
 

@@ -21,6 +21,14 @@ _SCALED = re.compile(
     r"^[ \t]*self\.config\.(?P<actor>actor\.)?ppo_mini_batch_size (?P<operator>\*|//)= (?P<by>[^#\n]+)", re.MULTILINE
 )
 _MICROBATCH = re.compile(r"^[ \t]*self\.config\.actor\.ppo_micro_batch_size \*= ", re.MULTILINE)
+_DIVIDES = (
+    # verl 0.1 workers/actor/dp_actor.py, the first line of `update_policy`: deeper lines stand under `use_dynamic_bsz`.
+    re.compile(r"^ {8}assert self\.config\.ppo_mini_batch_size % self\.config\.ppo_micro_batch_size\b", re.MULTILINE),
+    # Since 0.2 workers/fsdp_workers.py, where a size is given.
+    re.compile(
+        r"^ +assert self\.config\.actor\.ppo_mini_batch_size % self\.config\.actor\.ppo_micro_batch_size", re.MULTILINE
+    ),
+)
 _DETACHES = re.compile(r"^[ \t]*(?:el)?if on_policy\b", re.MULTILINE)
 _GROUPS = ("self.config.rollout.n", "self.config.rollout_n")
 
@@ -34,6 +42,8 @@ class Workers(msgspec.Struct, frozen=True):
     unknown: tuple[Line, ...]
     multiplies_microbatch: bool = False
     """Whether the policy's micro-batch is multiplied by the samples of a prompt, as verl 0.1 does."""
+    divides_microbatch: bool = False
+    """Whether the policy's micro-batch must divide its mini-batch even where token counts cut it."""
 
 
 def read_workers(checkout: Checkout) -> Workers | None:
@@ -62,7 +72,13 @@ def read_workers(checkout: Checkout) -> Workers | None:
     }
     by = "multiplied by rollout.n" if _multiplies(of_policy) else "not multiplied"
     lines.append(_line(f"a mini-batch of the policy is {by}", source, of_policy[0]))
-    return Workers(let, tuple(lines), tuple(unknown), _MICROBATCH.search(source.text) is not None)
+    return Workers(
+        let,
+        tuple(lines),
+        tuple(unknown),
+        multiplies_microbatch=_MICROBATCH.search(source.text) is not None,
+        divides_microbatch=any(pattern.search(text) for pattern in _DIVIDES for text in (actor.text, source.text)),
+    )
 
 
 def _multiplies(scaled: list[re.Match[str]]) -> bool:

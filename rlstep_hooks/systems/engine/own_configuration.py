@@ -1,0 +1,149 @@
+"""The configuration of the program beside a launch: which settings Hydra accepts there, and what they are if the launch is silent.
+
+Hydra takes `key=value` only where the configuration of the program has the key, whatever the program trains with: a checkout's own YAML
+file decides, for every system whose launches are Hydra overrides.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.launch.arguments import choices_of
+from rlstep_hooks.launch.checkout import Checkout, find_checkout, nearest, repository_of
+from rlstep_hooks.launch.inheritance import read_config
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.yaml_file import parse_yaml
+from rlstep_hooks.systems.engine.keys import parents_of
+from rlstep_hooks.systems.engine.trains import file_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.launch.checkout import Source
+    from rlstep_hooks.launch.command import Command
+
+_ELSEWHERE = ("config_path", "config_dir", "cp", "cd")
+
+
+def configuration(
+    checkout: Checkout, main: Source, program: str, command: Command, given: Mapping[str, Setting]
+) -> dict[str, Setting]:
+    """The settings of the program's own YAML file; empty where it does not lie in the checkout, or not all of it does.
+
+    Args:
+        checkout: The package.
+        main: The program's file.
+        program: The path of the program below the package.
+        command: The launch, which may choose files for groups of the configuration.
+        given: What the launch sets.
+    """
+    decorated = re.search(r"@hydra\.main\((.*?)\)\s*$", main.text, re.MULTILINE | re.DOTALL)
+    if decorated is None or any(name in given for name in _ELSEWHERE):
+        return {}
+    said = dict(re.findall(r"(config_path|config_name)\s*=\s*['\"]([^'\"]+)['\"]", decorated[1]))
+    named = next((str(given[name].value) for name in ("config_name", "cn") if name in given), said.get("config_name"))
+    if named is None or "config_path" not in said:
+        return {}
+    path = os.path.normpath(os.path.join(os.path.dirname(program), said["config_path"], named.removesuffix(".yaml")))
+    source = None if path.startswith("..") else checkout.source(f"{path}.yaml")
+    if source is None:
+        return {}
+    try:
+        settings = parse_yaml(source.text, source.shown)
+    except LaunchError:
+        return {}
+    if not any(name.partition(".")[0] == "defaults" for name in settings):
+        return settings
+    # A list of defaults brings further files in; a part of them says nothing of the whole.
+    try:
+        whole = read_config(checkout.package / f"{path}.yaml", choices_of(command.arguments))
+    except (LaunchError, OSError):
+        return {}
+    groups = (group.partition("@")[0].replace("/", ".") for group in whole.choices)
+    return {} if whole.missing else {**{group: Setting(group, None) for group in groups}, **whole.settings}
+
+
+def configuration_beside(command: Command, folder: Path, given: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The settings of the configuration that the program of a launch reads, where both lie beside it; else empty.
+
+    Args:
+        command: The launch.
+        folder: The folder that it lies in.
+        given: What it sets.
+    """
+    found = _program(command, folder)
+    if found is None:
+        return {}
+    checkout, program = found
+    main = checkout.source(program)
+    return configuration(checkout, main, program, command, given) if main is not None else {}
+
+
+def _program(command: Command, folder: Path) -> tuple[Checkout, str] | None:
+    """The repository that the program of a launch lies in, and its path there; None where it is not found, or found twice."""
+    file = file_of(command, folder)
+    if file is not None:
+        file = Path(os.path.realpath(file))
+        root = repository_of(file.parent) or file.parent
+        return Checkout(root, root), os.path.relpath(file, root)
+    if command.program.kind != "module":
+        return None
+    path = f"{command.program.name.replace('.', '/')}.py"
+    with suppress(LaunchError):
+        checkout = nearest(folder, find_checkout(path, [folder]), command.program.name, "")
+        if checkout is not None and "/" in path:
+            return checkout, path.partition("/")[2]
+    return None
+
+
+def not_in(own: Mapping[str, Setting], command: Command, given: Mapping[str, Setting]) -> list[Setting]:
+    """The overrides of a launch that Hydra refuses, because the configuration of its program has no such setting.
+
+    Args:
+        own: All settings of that configuration.
+        command: The launch.
+        given: What it sets.
+    """
+    sections = {section for name in own for section in parents_of(name)}
+    overridden = {token.text.lstrip("+~").partition("=")[0]: token.place for token in command.arguments}
+    added = {token.text.lstrip("+").partition("=")[0] for token in command.arguments if token.text.startswith("+")}
+    return [
+        setting
+        for name, setting in given.items()
+        if overridden.get(setting.written) == setting.place
+        and not (setting.added or setting.deleted or setting.written in added)
+        and name.partition(".")[0] != "hydra"
+        and not (name in own or name in sections or any(section in own for section in parents_of(name)))
+    ]
+
+
+def added_twice(own: Mapping[str, Setting], command: Command, given: Mapping[str, Setting]) -> list[Setting]:
+    """The overrides with `+` of settings that the configuration has: Hydra refuses them, but where there is no value yet.
+
+    hydra 1.3.2 _internal/config_loader_impl.py `_apply_overrides_to_config` (`OmegaConf.select(cfg, key) is None`).
+
+    Args:
+        own: All settings of that configuration.
+        command: The launch.
+        given: What it sets.
+    """
+    added = {
+        token.text[1:].partition("=")[0]
+        for token in command.arguments
+        if token.text.startswith("+") and not token.text.startswith("++")
+    }
+    return [
+        setting
+        for name, setting in given.items()
+        if setting.added
+        and setting.written in added
+        and not isinstance(setting.value, list | dict)
+        and name in own
+        and own[name].value not in (None, "???", {})
+        and "${" not in str(own[name].value)
+    ]
