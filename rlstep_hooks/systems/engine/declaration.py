@@ -167,6 +167,8 @@ class Beside(msgspec.Struct, frozen=True):
     notes: tuple[Note, ...] = ()
     settings: Mapping[str, Setting] = {}
     """All settings of the program's own configuration with their values there; empty where it was not read."""
+    refused: Mapping[str, str] = {}
+    """The settings of the launch that this source refuses, each with the words in which it does."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from rlstep_hooks.systems.engine.release import (
     accepted_by_others,
     nearest_release,
     refused_as_added_twice,
+    refused_by_source,
     refused_in_checkout,
     release_for,
     release_in_checkout,
@@ -244,7 +245,7 @@ def _with_checkout(
         found = named(system.checkout)(system, launch.command, launch.folder, launch.given)
     read = system if found is None else found.system
     if found is not None:
-        release = _release_beside(system, release, found)
+        release = refused_by_source(_release_beside(system, release, found), launch.given, found.refused)
     if found is not None and found.settings:
         own = found.settings
         release = release_in_checkout(system, launch.command, launch.given, release, own, keywords=launch.keywords)

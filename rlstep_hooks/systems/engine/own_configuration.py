@@ -76,7 +76,7 @@ def configuration_beside(command: Command, folder: Path, given: Mapping[str, Set
         folder: The folder that it lies in.
         given: What it sets.
     """
-    found = _program(command, folder)
+    found = program_beside(command, folder)
     if found is None:
         return {}
     checkout, program = found
@@ -84,8 +84,13 @@ def configuration_beside(command: Command, folder: Path, given: Mapping[str, Set
     return configuration(checkout, main, program, command, given) if main is not None else {}
 
 
-def _program(command: Command, folder: Path) -> tuple[Checkout, str] | None:
-    """The repository that the program of a launch lies in, and its path there; None where it is not found, or found twice."""
+def program_beside(command: Command, folder: Path) -> tuple[Checkout, str] | None:
+    """The repository that the program of a launch lies in, and its path there; None where it is not found, or found twice.
+
+    Args:
+        command: The launch.
+        folder: The folder that it lies in.
+    """
     file = file_of(command, folder)
     if file is not None:
         file = Path(os.path.realpath(file))

@@ -424,7 +424,7 @@ def refused_in_checkout(
     """
     missing = [setting for setting in not_in(own, command, given) if setting.name not in release.refused]
     findings = [
-        _refused_by_hydra(
+        _refused_at_once(
             setting,
             f"Could not override '{setting.written}'. To append to your config use +{setting.written}=...",
             "take it out, or add it with + where the code reads it",
@@ -447,7 +447,7 @@ def refused_as_added_twice(
         given: What the launch sets.
     """
     findings = [
-        _refused_by_hydra(
+        _refused_at_once(
             setting, f"Could not append to config. An item is already at '{setting.written}'.", "take the + out"
         )
         for setting in added_twice(own, command, given)
@@ -455,7 +455,19 @@ def refused_as_added_twice(
     return msgspec.structs.replace(release, findings=(*findings, *release.findings))
 
 
-def _refused_by_hydra(setting: Setting, words: str, fix: str) -> Finding:
+def refused_by_source(release: Release, given: Mapping[str, Setting], words: Mapping[str, str]) -> Release:
+    """The release, with what the source of the checkout refuses in its own words.
+
+    Args:
+        release: The release that the launch is planned for.
+        given: What the launch sets.
+        words: The settings that are refused, with the words.
+    """
+    findings = [_refused_at_once(given[name], said, "take it out") for name, said in words.items()]
+    return msgspec.structs.replace(release, findings=(*findings, *release.findings), refused=(*release.refused, *words))
+
+
+def _refused_at_once(setting: Setting, words: str, fix: str) -> Finding:
     return Refused.planned(
         expected="settings of the configuration in the checkout",
         observed=words,

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.checkout import find_checkout, nearest
+from rlstep_hooks.launch.structured import owner_without
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, count, flag
+from rlstep_hooks.systems.engine.own_configuration import program_beside
 from rlstep_hooks.systems.planned.easyr1_batch import estimators, read_batch
 from rlstep_hooks.systems.planned.easyr1_trainer import trainer_of
 
@@ -35,6 +37,7 @@ _ROWS = re.compile(r"(?:tqdm\()?self\.train_dataloader(?:, .*\))?")
 _STEPS = re.compile(r"self\.global_steps? < self\.training_steps")
 _PAST = re.compile(r"self\.global_steps? > self\.training_steps")
 _LAST = re.compile(r"self\.global_steps? >= self\.training_steps")
+_STRUCTURED = re.compile(r"^[^#\n]*OmegaConf\.structured\((\w+)\(\)\)", re.MULTILINE)
 _STEP = re.compile(r"self\.global_steps? \+= 1")
 _SCALED = re.compile(r"actor\.global_batch_size \*= .*|config\.global_batch_size \*= .*")
 _BY_SAMPLES = re.compile(r".*global_batch_size \*= self\.config\.rollout\.n")
@@ -94,7 +97,27 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     text = f"the trainer beside the launch was read: trainer.{epochs} gives the steps, and it ends {ends} ({where})"
     known = _with_fixed_microbatches(_with_estimators(system, estimators(checkout)), checkout)
     read = _as_read(known, loop, epochs, int(default[1]), where)
-    return Beside(read, notes=(Note("assumes", text),))
+    return Beside(read, notes=(Note("assumes", text),), refused=_refused(command, folder, given))
+
+
+def _refused(command: Command, folder: Path, given: Mapping[str, Setting]) -> dict[str, str]:
+    """The settings that the dataclasses of the launch's program do not have: OmegaConf merges nothing else into them.
+
+    verl/trainer/main.py of all copies that were looked at merges a file and arguments into `OmegaConf.structured(PPOConfig())`.
+    """
+    found = program_beside(command, folder)
+    main = found[0].source(found[1]) if found is not None else None
+    into = _STRUCTURED.search(main.text) if main is not None else None
+    if found is None or into is None:
+        return {}
+    file = found[0].package / found[1]
+    # A configuration that is not here has no lines: it is taken for EasyR1's own, and what it says is not known.
+    written = [name for name, setting in given.items() if setting.place.line and name != "config"]
+    owners = {name: owner for name in written if (owner := owner_without(name, into[1], file)) is not None}
+    return {
+        name: f"ConfigKeyError: Key '{name.rpartition('.')[2]}' not in '{owner}' (full_key: {name})"
+        for name, owner in owners.items()
+    }
 
 
 def _with_estimators(system: System, names: tuple[str, ...]) -> System:

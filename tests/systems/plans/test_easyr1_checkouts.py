@@ -279,3 +279,73 @@ def test_workers_without_dynamic_batching_cut_microbatches_of_a_fixed_size(
     plan = planned(tmp_path, actor=PASSES + cuts, more=more)
     assert plan.schedule is not None
     assert plan.schedule.samples_per_microbatch == microbatch
+
+
+STRUCTURED = {
+    "main.py": """
+from .config import PPOConfig
+def main():
+    cli_args = OmegaConf.from_cli()
+    default_config = OmegaConf.structured(PPOConfig())
+    config = OmegaConf.merge(default_config, OmegaConf.load(cli_args.config), cli_args)
+""",
+    "config.py": """
+from ..workers.config import WorkerConfig
+@dataclass
+class DataConfig:
+    rollout_batch_size: int = 512
+@dataclass
+class OwnDataConfig(DataConfig):
+    seed: int = 1
+@dataclass
+class TrainerConfig:
+    total_epochs: int = 10
+    extra: Dict[str, Any] = field(default_factory=dict)
+@dataclass
+class PPOConfig:
+    data: OwnDataConfig = field(default_factory=OwnDataConfig)
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    trainer: Optional[TrainerConfig] = None
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+""",
+    "../workers/config.py": """
+@dataclass
+class ActorConfig:
+    global_batch_size: int = 256
+    per_device: int = field(default=-1, init=False)
+class RolloutConfig:
+    pass
+@dataclass
+class WorkerConfig:
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        # Fields, what a field takes without saying, and what is not found or is no dataclass.
+        ("data.seed=2 worker.actor.per_device=1 trainer.extra.own=1 algorithm.own=1 worker.rollout.own=1", []),
+        (
+            "worker.actor.entropy_coeff=0.1",
+            ["ConfigKeyError: Key 'entropy_coeff' not in 'ActorConfig' (full_key: worker.actor.entropy_coeff)"],
+        ),
+        ("trainer.own=1", ["ConfigKeyError: Key 'own' not in 'TrainerConfig' (full_key: trainer.own)"]),
+        ("data.own=1", ["ConfigKeyError: Key 'own' not in 'OwnDataConfig' (full_key: data.own)"]),
+    ],
+)
+def test_a_setting_that_the_dataclasses_of_the_checkout_do_not_have_is_refused(
+    tmp_path: Path, more: str, says: list[str]
+) -> None:
+    plan = planned(tmp_path, more=more, files=STRUCTURED)
+    assert [found.observed for found in plan.findings if found.severity == "error"] == says
+    assert plan.schedule is not None
+
+
+def test_a_key_of_the_configuration_file_is_refused_at_its_line(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("worker:\n  actor:\n    own: 1\n")
+    plan = planned(tmp_path, more="config=own.yaml", files=STRUCTURED)
+    assert [found.code for found in plan.findings if found.severity == "error"] == ["RLS110"]
+    assert "own.yaml:3:5" in str(plan.findings[0].why)
