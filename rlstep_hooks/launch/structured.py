@@ -1,6 +1,6 @@
 """A configuration that is a dataclass (a structured configuration of OmegaConf): which names it takes.
 
-The fields of a dataclass are followed through the imports of the checkout, and parsed, never imported. What is not found there takes any
+The fields of a dataclass are followed through the imports of the checkout; they are parsed, never imported. What is not found takes any
 name, so that only a name that is surely none of the fields is named.
 """
 

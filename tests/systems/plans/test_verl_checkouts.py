@@ -1162,3 +1162,37 @@ def recipe(folder: Path, more: str) -> Plan:
 def test_the_configuration_of_a_recipe_that_is_only_planned_says_what_is_refused(tmp_path: Path) -> None:
     plan = recipe(tmp_path, "data.train_files=train.parquet")
     assert errors(plan) == ["Could not override 'data.train_files'. To append to your config use +data.train_files=..."]
+
+
+@pytest.mark.parametrize(
+    ("over", "read"),
+    [
+        ("range(1, self.config.trainer.total_epochs + 1)", True),
+        ("range(0, self.config.trainer.total_epochs)", True),
+        ("range(start_epoch, self.config.trainer.total_epochs)", True),
+        ("range(1, self.config.trainer.total_epochs)", False),
+        ("range(self.config.trainer.total_epochs + 1)", False),
+        ("range(0, self.config.trainer.total_epochs, 2)", False),
+    ],
+)
+def test_epochs_that_are_numbered_from_1_are_as_many(tmp_path: Path, over: str, read: bool) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace("range(self.config.trainer.total_epochs)", over)
+    if read:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError) as asked:
+        planned(tmp_path, source)
+    # Of a loop that was not read, nothing else is said.
+    assert f"the run goes over {over}" in str(asked.value)
+    assert "nothing repeats" not in str(asked.value)
+
+
+def test_of_a_recipe_that_was_not_read_nothing_is_said_but_why(tmp_path: Path) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace("total_epochs)", "total_epochs + 1)")
+    (tmp_path / "recipe/dapo").mkdir(parents=True)
+    (tmp_path / "recipe/dapo/dapo_ray_trainer.py").write_text(source.replace("RayPPOTrainer", "RayDAPOTrainer"))
+    with pytest.raises(LaunchError) as asked:
+        planned(tmp_path, source, RECIPE)
+    assert "the run goes over range(self.config.trainer.total_epochs + 1)" in str(asked.value)
+    assert "nothing ends it" not in str(asked.value)
+    assert "nothing repeats" not in str(asked.value)

@@ -325,7 +325,7 @@ def _refuse(
     """
     unknown = [*loop.unknown, *(workers.unknown if workers is not None else ())]
     others = [line for name, line in loop.repeats.items() if name not in (_GROUP, "1")]
-    if _GROUP not in loop.repeats and not others:
+    if loop.is_read and _GROUP not in loop.repeats and not others:
         others = [Line(f"nothing repeats a prompt {_GROUP} times", source.at(fit.lineno))]
     unknown += others
     unknown += read_loader(source, trainer, values)

@@ -40,6 +40,8 @@ class Loop(msgspec.Struct, kw_only=True):
     repeats: dict[str, Line] = {}
     """The factors by which each prompt is repeated: settings, or numbers."""
     unknown: list[Line] = []
+    is_read: bool = False
+    """Whether the statements of a rollout were read; where they were not, `unknown` says why, and nothing can be said of them."""
 
 
 def read_loop(fit: Function, source: Source, values: Mapping[str, object], known: Collection[str] = ()) -> Loop:
@@ -111,15 +113,14 @@ class _Reader:
         self._epochs(epochs)
 
     def _epochs(self, epochs: ast.For) -> None:
-        last = epochs.iter.args[-1] if isinstance(epochs.iter, ast.Call) and epochs.iter.args else None
-        over = isinstance(epochs.iter, ast.Call) and ast.unparse(epochs.iter.func) == "range"
-        if not over or last is None or dotted(last) != "trainer.total_epochs":
+        if not _is_each_epoch(epochs.iter):
             self._ask(epochs, f"the run goes over {ast.unparse(epochs.iter)}")
             return
         inner = [node for node in self._flat(epochs.body) if isinstance(node, ast.For | ast.While)]
         if len(inner) != 1 or not isinstance(inner[0], ast.For) or not _is_loader(inner[0].iter):
             self._ask(inner[0] if inner else epochs, "an epoch is no loop over train_dataloader")
             return
+        self.loop.is_read = True
         self._block(inner[0].body, nested=False, contained=False)
         for node in self._flat(epochs.body):
             if isinstance(node, ast.Break | ast.Return | ast.Continue) and node.lineno > (inner[0].end_lineno or 0):
@@ -333,6 +334,18 @@ def _counts_up(node: ast.stmt) -> str:
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         return _counter(ast.unparse(node.target))
     return ""
+
+
+def _is_each_epoch(node: ast.expr) -> bool:
+    """Whether a loop goes over `range(total_epochs)` or as many numbers from 1 on; a start that has a name is where a run goes on."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "range" or not 1 <= len(node.args) <= 2:
+        return False
+    end, first = node.args[-1], node.args[0] if len(node.args) == 2 else ast.Constant(0)
+    start = first.value if isinstance(first, ast.Constant) else 0
+    match end:
+        case ast.BinOp(left=end, op=ast.Add(), right=ast.Constant(value=1)):
+            return start == 1 and dotted(end) == "trainer.total_epochs"
+    return start == 0 and dotted(end) == "trainer.total_epochs"
 
 
 def _is_loader(node: ast.AST) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.systems.verl.checkout.loop import Loop
 
 PROGRAM = "dapo/main_dapo.py"
 """The path of the program below `recipe`."""
@@ -73,20 +74,26 @@ def read_recipe(checkout: Checkout, values: Mapping[str, object], remedy: str) -
     filters = bool(values[_FILTERS])
     loop = read_loop(fits[0], source, values, _FILTERING if filters else ())
     unknown = [*loop.unknown, *(line for name, line in loop.repeats.items() if name not in (f"{ROLLOUT}.n", "1"))]
-    said = list(map(str, unknown))
     group = loop.repeats.get(f"{ROLLOUT}.n")
-    if group is None:
-        said.append(f"nothing repeats a prompt {ROLLOUT}.n times")
-    if filters and not _cuts(fits[0], values):
-        said.append("nothing cuts what the filter left to data.train_batch_size prompts")
-    if not filters and (loop.stop is None or loop.shortfall):
-        said.append(str(loop.stop) if loop.stop is not None else "nothing ends it at its total of steps")
+    said = [*map(str, unknown), *(_lacks(loop, fits[0], values) if loop.is_read else ())]
     if said:
         raise LaunchError(
             f"the trainer of DAPO's recipe beside the launch is none that is known: {'; '.join(said[:3])} ({source.shown})",
             remedy=remedy,
         )
     return f"{_ends(loop.stop, filters=filters)}; {group}", source
+
+
+def _lacks(loop: Loop, fit: Function, values: Mapping[str, object]) -> list[str]:
+    """What a loop that was read lacks of those of the releases."""
+    said = []
+    if f"{ROLLOUT}.n" not in loop.repeats:
+        said.append(f"nothing repeats a prompt {ROLLOUT}.n times")
+    if values[_FILTERS] and not _cuts(fit, values):
+        said.append("nothing cuts what the filter left to data.train_batch_size prompts")
+    if not values[_FILTERS] and (loop.stop is None or loop.shortfall):
+        said.append(str(loop.stop) if loop.stop is not None else "nothing ends it at its total of steps")
+    return said
 
 
 def _ends(stop: Line | None, *, filters: bool) -> str:
