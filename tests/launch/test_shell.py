@@ -36,6 +36,11 @@ def unknown_names(script: str) -> list[str]:
 
 # Each prints its words as bash sees them; the test runs bash and compares.
 SAME_AS_BASH = [
+    # Assignments on a line above a command are the script's, and those on its own line are the command's alone.
+    "X=4\nX=8 Y=1\ns $X $Y",
+    "X=4\nX=8 Y=1  # a remark\n\nY=2 s $X $Y",
+    "X=4 Y=0\nX=8 Y=1 \\\n  s $X $Y",
+    "f() {\nX=$1 Y=2\ns $X $Y\n}\nf 3",
     "X=5\ns $X '$X' \"$X\" \\$X ${X} x${X}y",
     "X='a b'\ns $X \"$X\" $X-c",
     "s ${X:-3} ${X-4} ${Y:-${X:-5}}",

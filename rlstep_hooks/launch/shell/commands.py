@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlstep_hooks.launch.command import SHELLS, Command, unwrap
 from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.shell.assignments import follow_assignment
 from rlstep_hooks.launch.shell.builtins import BUILTINS
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
@@ -36,6 +38,9 @@ def follow_command(walk: Walk, node: Node, depth: int) -> None:
 
 
 def _one_command(walk: Walk, node: Node, depth: int) -> None:
+    above = _assigned_above(node)
+    for assignment in above:
+        follow_assignment(walk, assignment, depth)
     environment = {
         name: Token(known.text, walk.scope.place(node), known.unknown)
         for name in sorted(walk.scope.exported)
@@ -43,7 +48,7 @@ def _one_command(walk: Walk, node: Node, depth: int) -> None:
     }
     tokens: list[Token] = []
     walk.scope.missing = []
-    for child in node.named_children:
+    for child in (child for child in node.named_children if child not in above):
         if child.type == "variable_assignment":
             name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
             if name is not None:
@@ -67,6 +72,18 @@ def _one_command(walk: Walk, node: Node, depth: int) -> None:
         walk.call(walk.functions[tokens[0].text], tokens[1:], depth)
     else:
         _launched(walk, node, tuple(tokens), environment)
+
+
+def _assigned_above(node: Node) -> list[Node]:
+    """The assignments on lines above a command, which the grammar takes for its environment: `A=1 B=2`, and the command below."""
+    text, assignments = node.text or b"", 0
+    for at, (child, following) in enumerate(pairwise(node.named_children), 1):
+        if child.type not in ("variable_assignment", "comment"):
+            break
+        between = text[child.end_byte - node.start_byte : following.start_byte - node.start_byte]
+        if b"\n" in between.replace(b"\\\n", b""):
+            assignments = at
+    return [child for child in node.named_children[:assignments] if child.type == "variable_assignment"]
 
 
 def _with_separators(walk: Walk, node: Node, follow: Callable[[], None]) -> None:
