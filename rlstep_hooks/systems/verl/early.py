@@ -227,7 +227,10 @@ def fork(
             "microbatches": microbatches,
             "split_minibatches": split_minibatches,
         },
-        let={key: value for key, value in family.let.items() if key != "old_logprob_source"},
+        # The checks of the two forks say themselves when a micro-batch must divide its mini-batch.
+        let={
+            key: value for key, value in family.let.items() if key not in ("old_logprob_source", "divides_microbatch")
+        },
         checks=(
             # What the fork refuses of the launch as it is written is refused, whatever `--world-size` says.
             Demand(

@@ -68,10 +68,8 @@ DIVIDED_FIRST = {
     "device": f"floor({_ACTOR}.ppo_mini_batch_size / world_size) * {_GROUP}",
     "micro": f"floor({_ACTOR}.ppo_micro_batch_size / world_size) * {_GROUP}",
     "critic_micro": "floor(critic.ppo_micro_batch_size / critic_processes)",
-    "divides_microbatch": "True",
 }
-"""0.1: sizes are divided by the processes, rounded down, and then multiplied by the samples of a prompt. The first line of
-`update_policy` (workers/actor/dp_actor.py) asserts that the micro-batch divides the mini-batch, whether token counts cut it or not."""
+"""0.1: sizes are divided by the processes, rounded down, and then multiplied by the samples of a prompt."""
 
 MULTIPLIED_FIRST = {
     "device": f"floor({_ACTOR}.ppo_mini_batch_size * {_GROUP} / world_size)",
@@ -79,10 +77,15 @@ MULTIPLIED_FIRST = {
     f"if {_ACTOR}.ppo_micro_batch_size else None)",
     "critic_micro": "critic.ppo_micro_batch_size_per_gpu or (floor(critic.ppo_micro_batch_size / critic_processes) "
     "if critic.ppo_micro_batch_size else None)",
-    "divides_microbatch": f"not {_ACTOR}.use_dynamic_bsz",
 }
 """0.2: sizes are multiplied by the samples of a prompt first, and divided by the processes then; the micro-batch counts
-samples, and need not divide the mini-batch where token counts cut it."""
+samples."""
+
+DIVIDES_ALWAYS = "True"
+"""0.1: the first line of `update_policy` (workers/actor/dp_actor.py) asserts that the micro-batch divides the mini-batch, whether
+token counts cut it or not."""
+DIVIDES_WITHOUT_TOKENS = f"not {_ACTOR}.use_dynamic_bsz"
+"""0.2: the micro-batch need not divide the mini-batch where token counts cut it."""
 
 ENDS_EARLY = "rlstep_hooks.systems.verl.checkout.beside:ends_early"
 """The function that says whether a checkout's run leaves its last rollout out, for declarations of such runs: another fork may
@@ -250,6 +253,7 @@ def early_fork(
         settings=kept({**SETTINGS, **(settings or {})}),
         let={
             **kept({**_LET, **sizes}),
+            "divides_microbatch": DIVIDES_WITHOUT_TOKENS if "per_gpu" in sizes["micro"] else DIVIDES_ALWAYS,
             **({"estimators": repr(estimators)} if estimators else {}),
             **({} if has_critic else {"algorithm": "upper(algorithm.adv_estimator)"}),
             **(let or {}),

@@ -22,7 +22,13 @@ from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.recipe import PROGRAM, read_recipe, recipe_beside
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, trainer_of
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
-from rlstep_hooks.systems.verl.family import DIVIDED_FIRST, MULTIPLIED_FIRST, PER_GPU
+from rlstep_hooks.systems.verl.family import (
+    DIVIDED_FIRST,
+    DIVIDES_ALWAYS,
+    DIVIDES_WITHOUT_TOKENS,
+    MULTIPLIED_FIRST,
+    PER_GPU,
+)
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
 if TYPE_CHECKING:
@@ -199,9 +205,9 @@ def _sizes(system: System, workers: Workers) -> dict[str, str]:
         return {}
     own = {
         "device": workers.let["share"],
-        "divides_microbatch": "True" if workers.divides_microbatch else MULTIPLIED_FIRST["divides_microbatch"],
+        "divides_microbatch": DIVIDES_ALWAYS if workers.divides_microbatch else DIVIDES_WITHOUT_TOKENS,
     }
-    sizes = {name: size for name, size in own.items() if size != system.let[name]}
+    sizes = {name: size for name, size in own.items() if size != system.let.get(name, size)}
     if workers.multiplies_microbatch == (f"* {_GROUP}" in system.let["micro"]):
         return sizes
     if workers.multiplies_microbatch:
