@@ -14,7 +14,7 @@ from rlstep_hooks.launch.command import unwrap
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.entry import named
-from rlstep_hooks.systems.engine.launch_search import find_launch
+from rlstep_hooks.systems.engine.launch_search import find_launch, one_run
 
 if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
@@ -44,7 +44,7 @@ def runnable(words: list[str], options: Options) -> Runnable:
         LaunchError: It cannot be read, is no Python program, or cannot be rehearsed.
     """
     try:
-        launch = find_launch(words, options)
+        launch = one_run(find_launch(words, options))
         command, framework, folder = launch.command, launch.framework, launch.folder
     except NoLaunchError:
         # A script that only shows itself when it runs.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.launch.shell.conditions import test
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.syntax import source_of
@@ -21,17 +23,40 @@ _MOST_ROUNDS = 1000
 
 
 def follow_for(walk: Walk, node: Node, depth: int) -> None:
-    """`for NAME in WORDS`: one round for each word. What rounds for an unknown number of words change is unknown afterwards."""
+    """`for NAME in WORDS`: one round for each word, or the round of the word that the user gives for the variable.
+
+    What rounds for an unknown number of words change is unknown afterwards.
+    """
     name = source_of(node.child_by_field_name("variable"))
     body = node.child_by_field_name("body")
     values = [field for child in node.children_by_field_name("value") for field in fields_of(child, walk.scope)]
+    values = _given_round(name, values, walk) or values
     before = dict(walk.scope.variables)
     for value in values:
         walk.scope.assign(name, value, walk.scope.place(node))
-        if body is not None and not _round(walk, body, depth):
+        if body is not None and not _round_of(name, value, walk, body, depth):
             break
     if open_ended := [unknown for value in values if value.any_number for unknown in value.unknown]:
         walk.scope.merge([before, walk.scope.variables], tuple(open_ended))
+
+
+def _given_round(name: str, values: list[Text], walk: Walk) -> list[Text]:
+    """The word among those of a loop that the user gives for its variable; empty where it is none of them."""
+    given = walk.scope.given.get(name)
+    return [value for value in values if given is not None and not value.unknown and value.text == given][:1]
+
+
+def _round_of(name: str, value: Text, walk: Walk, body: Node, depth: int) -> bool:
+    """Follow a round for a word; its commands say which round they are of."""
+    start = len(walk.commands)
+    try:
+        return _round(walk, body, depth)
+    finally:
+        if not value.unknown:
+            walk.commands[start:] = [
+                msgspec.structs.replace(command, loops={name: value.text, **command.loops})
+                for command in walk.commands[start:]
+            ]
 
 
 def follow_c_for(walk: Walk, node: Node, depth: int) -> None:

@@ -66,6 +66,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Variables that the command or `--set` sets, where their values are known."""
     keywords: frozenset[str] = frozenset()
     """Keywords ("Callee.keyword") that a Python file gives the framework's own classes in any run."""
+    rounds: tuple[Launch, ...] = ()
+    """The further runs of the same command with other settings: the further rounds of a loop, or further calls of a function."""
 
 
 class Declined(msgspec.Struct, frozen=True):
@@ -200,14 +202,41 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         raise LaunchError(
             f"there are {len(distinct)} training commands: {lines}; choose one with --line N", Place(source)
         )
-    if len(known) > 1 and any(launch.given != known[0].given for launch in known):
-        line = known[0].command.place.line
-        raise LaunchError(
-            f"the command runs {len(known)} times in a loop, with different settings; the first is read where --set gives the"
-            " variable of the loop",
-            Place(source, line, 1),
-        )
+    if any(launch.given != known[0].given for launch in known):
+        return msgspec.structs.replace(known[0], rounds=tuple(known[1:]))
     return known[0]
+
+
+def one_run(launch: Launch) -> Launch:
+    """A launch whose command runs once.
+
+    Raises:
+        LaunchError: It runs several times, with different settings.
+    """
+    if launch.rounds:
+        raise differing_rounds(launch)
+    return launch
+
+
+def differing_rounds(launch: Launch) -> LaunchError:
+    """The question which of several runs of one command is meant."""
+    line = launch.command.place.line
+    differing = {
+        name
+        for each in launch.rounds
+        for name in launch.given.keys() | each.given.keys()
+        if launch.given.get(name) != each.given.get(name)
+    }
+    names = ", ".join(sorted(differing)[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
+    loops = launch.command.loops
+    given = " ".join(f"--set {name}={value}" for name, value in loops.items())
+    return LaunchError(
+        f"the command runs {len(launch.rounds) + 1} times{' in a loop' if loops else ''}, with different settings ({names})",
+        Place(launch.source, line, 1),
+        remedy=f"{given} plans the first of these runs"
+        if given
+        else "give the command of one of these runs as it is run",
+    )
 
 
 def _to_set(commands: list[Command]) -> str:

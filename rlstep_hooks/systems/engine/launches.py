@@ -18,7 +18,7 @@ from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.checked import looked_at
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.keys import key_list
-from rlstep_hooks.systems.engine.launch_search import find_launch, refuse_missing
+from rlstep_hooks.systems.engine.launch_search import differing_rounds, find_launch, one_run, refuse_missing
 from rlstep_hooks.systems.engine.observed_live import not_observed
 from rlstep_hooks.systems.engine.own_configuration import configuration_beside
 from rlstep_hooks.systems.engine.partial import ask_for_processes, one_process, what_is_meant
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
 """Flags of Hydra that say where the configuration is."""
+_MOST_RUNS = 64
+"""Further runs of one command that are planned to see whether they mean the same."""
 
 
 def plan_launch(words: list[str], options: Options | None = None) -> Plan:
@@ -64,11 +66,34 @@ def plan_launch(words: list[str], options: Options | None = None) -> Plan:
 
 
 def plan_of(launch: Launch, options: Options) -> Plan:
-    """The plan of a recognised launch.
+    """The plan of a recognised launch, which stands for all its runs where a loop makes several.
 
     Raises:
-        LaunchError: A setting is missing, unknown or impossible.
+        LaunchError: A setting is missing, unknown or impossible, or the runs of a loop have different schedules.
     """
+    plan = _plan_of_run(launch, options)
+    if not launch.rounds:
+        return plan
+    if len(launch.rounds) > _MOST_RUNS:
+        raise differing_rounds(launch)
+    if any(_meaning(_plan_of_run(each, options)) != _meaning(plan) for each in launch.rounds):
+        raise differing_rounds(launch)
+    rows = ", each with as many rows as --rows says" if options.rows is not None else ""
+    text = f"the command runs {len(launch.rounds) + 1} times{rows}; each of these runs has this schedule"
+    return msgspec.structs.replace(plan, notes=(Note("assumes", text), *plan.notes))
+
+
+def _meaning(plan: Plan) -> tuple[str, ...]:
+    """What must be the same in two plans for one to stand for both: what happens, and what is said about it."""
+    schedules = [each for each in (plan.schedule, plan.meant) if each is not None]
+    return (
+        *(str(msgspec.structs.replace(each, version="", sources={}, settings={})) for each in schedules),
+        *(f"{found.code} {found.severity} {found.observed}" for found in plan.findings),
+    )
+
+
+def _plan_of_run(launch: Launch, options: Options) -> Plan:
+    """The plan of one run."""
     from rlstep_hooks.judge.rules.plan_checks import check_plan, refused
 
     system = index.system_of(launch.framework)
@@ -176,7 +201,7 @@ def _misspelt(settings: Settings, refused: tuple[str, ...], *, known_by: Keys | 
 def reading_of(words: list[str], options: Options | None = None) -> Reading:
     """The bare reading of a launch, without findings."""
     options = options or Options()
-    launch = find_launch(words, options)
+    launch = one_run(find_launch(words, options))
     system = index.system_of(launch.framework)
     release = _release(system, launch, options)
     system, release, launch = _with_checkout(system, launch, release, options)
