@@ -1,7 +1,8 @@
 """The source beside a launch: where a package lies in its repository, and single functions of it. Parsed, never run or imported.
 
 A launch file lies in a checkout whose own copy of a framework decides. The search goes from the launch's folders up to the root of the
-repository, and from that root three folders down; only names are looked at. Only the files that a system asks for are read.
+repository, and from that root three folders down; only names are looked at. Only the files that a system asks for are read. Where
+nothing has a `.git` (an archive, a copy in a container), the files at the root of repositories tell it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.files import contents, is_allowed
+from rlstep_hooks.launch.files import contents, is_allowed, unpacked_roots
 from rlstep_hooks.launch.text import LaunchError
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ def find_checkout(marker: str, folders: Iterable[Path]) -> tuple[Checkout, ...]:
         for place in above:
             if _holds(place, marker):
                 return (Checkout(place / package, root or place),)
-        if root is not None and root not in roots:
-            roots.append(root)
+        within = [root] if root is not None else unpacked_roots(above[0]) if above else []
+        roots += [each for each in within if each not in roots]
     for root in roots:
         found = tuple(Checkout(place / package, root) for place in _downwards(root) if _holds(place, marker))
         if found:

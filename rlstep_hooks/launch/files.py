@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import tempfile
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -88,8 +89,41 @@ def up_to_root(folder: Path) -> list[Path]:
     """The folders above a folder, up to the root of its repository; none if it is in no repository."""
     path = Path(os.path.abspath(folder))
     above = [path, *path.parents]
-    for marks in ((".git",), ("pyproject.toml", "setup.py")):
-        root = next((place for place in above if any((place / mark).exists() for mark in marks)), None)
+    for marks in ((".git",), _PACKAGE):
+        root = next((place for place in above if _has(place, marks)), None)
         if root is not None:
             return above[1 : above.index(root) + 1]
-    return []
+    unpacked = unpacked_roots(path)
+    return above[1 : above.index(unpacked[-1]) + 1] if unpacked else []
+
+
+_PACKAGE = ("pyproject.toml", "setup.py")
+_OF_A_ROOT = (*_PACKAGE, "setup.cfg", ".gitignore", ".gitmodules", "LICENSE")
+_OF_A_FOLDER = "README.md"
+_HIGHEST = 4
+"""Folders above a launch that are looked at for the root of a repository without `.git`."""
+
+
+def unpacked_roots(path: Path) -> list[Path]:
+    """The folders that may be the root of a repository without `.git` (an archive, a copy in a container), the nearest first.
+
+    A folder with a file that repositories have at their root is one, and nothing above it. One with nothing but a README.md may be, or
+    one above it. A home folder, the folder for temporary files and the root of the file system are none.
+
+    Args:
+        path: The folder of the launch, as an absolute path.
+    """
+    found: list[Path] = []
+    nobodys = (Path.home(), Path(tempfile.gettempdir()), Path(path.anchor))
+    for place in (path, *path.parents)[: _HIGHEST + 1]:
+        if place in nobodys:
+            break
+        if _has(place, _OF_A_ROOT):
+            return [*found, place]
+        if _has(place, (_OF_A_FOLDER,)):
+            found.append(place)
+    return found
+
+
+def _has(place: Path, names: Sequence[str]) -> bool:
+    return any((place / name).exists() for name in names)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.launch.files import find_file, unpacked_roots, up_to_root
 from rlstep_hooks.launch.inheritance import read_config
 from rlstep_hooks.launch.python_file import read_calls
 from rlstep_hooks.launch.rows import count_rows
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE, parse_yaml
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_yaml_keys_are_joined_and_keep_their_place() -> None:
@@ -167,3 +164,24 @@ def test_a_file_is_found_from_the_root_of_its_repository(tmp_path: Path, monkeyp
     assert find_file("x.yaml", folder) is None
     assert find_file("x.yaml", folder, str(outside.parent)) == outside
     assert find_file("", folder) is None
+
+
+def test_the_root_of_an_unpacked_repository_is_told_by_what_repositories_have_there(tmp_path: Path) -> None:
+    launch = tmp_path / "work/project/scripts/train"
+    launch.mkdir(parents=True)
+    (tmp_path / "work/README.md").write_text("")
+    assert unpacked_roots(launch) == [tmp_path / "work"]
+    (tmp_path / "work/project/scripts/README.md").write_text("")
+    (tmp_path / "work/project/.gitignore").write_text("")
+    # Nothing above a folder that has what only a root has: other projects lie there.
+    assert unpacked_roots(launch) == [tmp_path / "work/project/scripts", tmp_path / "work/project"]
+    assert up_to_root(launch) == [tmp_path / "work/project/scripts", tmp_path / "work/project"]
+
+
+def test_a_home_folder_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = tmp_path / "project/scripts"
+    launch.mkdir(parents=True)
+    (tmp_path / ".gitignore").write_text("")
+    assert unpacked_roots(launch) == [tmp_path]
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert unpacked_roots(launch) == []

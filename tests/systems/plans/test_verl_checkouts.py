@@ -1196,3 +1196,19 @@ def test_of_a_recipe_that_was_not_read_nothing_is_said_but_why(tmp_path: Path) -
     assert "the run goes over range(self.config.trainer.total_epochs + 1)" in str(asked.value)
     assert "nothing ends it" not in str(asked.value)
     assert "nothing repeats" not in str(asked.value)
+
+
+@pytest.mark.parametrize(
+    ("mark", "found"), [("README.md", True), ("setup.py", True), (".gitignore", True), (None, False)]
+)
+def test_a_copy_of_a_repository_without_its_git_folder_is_a_repository(
+    tmp_path: Path, mark: str | None, found: bool
+) -> None:
+    # Of the 19 rollouts a run of the release would make 20.
+    root = tmp_path / "unpacked"
+    root.mkdir()
+    planned(root, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), below="inner")
+    (root / ".git").rmdir()
+    if mark is not None:
+        (root / mark).write_text("")
+    assert rollouts(plan_launch([str(root / "scripts/train.sh")], Options(rows=1050))) == (19 if found else 20)
