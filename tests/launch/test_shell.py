@@ -519,3 +519,18 @@ def test_a_file_that_is_no_script(tmp_path: Path) -> None:
     binary.write_bytes(b"echo\n\xff\xfe")
     with pytest.raises(LaunchError, match=r"binary\.sh:2:1: not a text file"):
         read_script(binary)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("X=${X}\ns $X", "$X is not set in the script"),
+        ("X=$Y\ns $X", "X depends on $Y, which is not set in the script"),
+        ("X=$((Y * 2))\ns $X", "X depends on $Y, which is not set in the script"),
+        ("X=$Y\nZ=$X\ns $Z", "Z depends on X, and X depends on $Y, which is not set in the script"),
+        ("X=$(nproc)\ns $X", "X is the output of $(nproc)"),
+    ],
+)
+def test_why_a_variable_is_unknown_is_said_in_whole_sentences(script: str, why: str) -> None:
+    command = read_text(script, "run.sh")[-1]
+    assert [unknown.why for token in command.arguments for unknown in token.unknown] == [why]

@@ -39,6 +39,22 @@ Variable = Text | tuple[Text, ...]
 """A scalar or an array."""
 
 
+def _because(name: str, why: str) -> str:
+    """Why a variable is unknown whose value is unknown for a reason: what the value is, or that another variable is not known."""
+    other = _OF_ANOTHER.match(why)
+    if other is None:
+        return f"{name} is {why}"
+    if other[1] == f"${name}":
+        return why
+    if other[1].startswith("$"):
+        return f"{name} depends on {other[1]}, which {why.removeprefix(other[1]).lstrip()}"
+    return f"{name} depends on {other[1]}, and {why}"
+
+
+_OF_ANOTHER = re.compile(r"(\S+) (?:is|depends on) ")
+"""A reason that speaks of another variable."""
+
+
 class Scope:
     """Variables at one point of a walk through a script; the walk changes them.
 
@@ -132,7 +148,7 @@ class Scope:
             if name in self.given:
                 value = Text(self.given[name])
             elif len(_words(value.text)) == 1:  # ask the user for this variable, not for one that its value depends on
-                value = Text(value.text, (UnknownText(name, f"{name} is {value.unknown[0].why}", place),))
+                value = Text(value.text, (UnknownText(name, _because(name, value.unknown[0].why), place),))
         self.variables[name] = value
 
     def append(self, name: str, value: Variable, place: Place) -> None:

@@ -121,6 +121,7 @@ def not_in(own: Mapping[str, Setting], command: Command, given: Mapping[str, Set
         setting
         for name, setting in given.items()
         if overridden.get(setting.written) == setting.place
+        and not setting.written.startswith("-")
         and not (setting.added or setting.deleted or setting.written in added)
         and name.partition(".")[0] != "hydra"
         and not (name in own or name in sections or any(section in own for section in parents_of(name)))

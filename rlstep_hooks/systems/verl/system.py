@@ -122,7 +122,12 @@ SYSTEM = System(
             "grows",
             "a mini-batch of {wanted} samples on {world_size} processes is rounded down to {samples_per_update}: "
             "{updates_per_rollout} updates",
-            "samples_per_update < wanted",
+            "samples_per_update < wanted and samples_per_update < samples_per_rollout",
+        ),
+        Note(
+            "shrinks",
+            "a mini-batch of {wanted} samples is more than a rollout has: each update takes all its {samples_per_rollout}",
+            "samples_per_update < wanted and samples_per_update == samples_per_rollout",
         ),
         Note("assumes", "the rows are those left after data.filter_overlong_prompts", "known(rows)"),
         Note("ignores", "trainer.val_only=True: verl validates once and ends, nothing is trained", "evaluates_only"),

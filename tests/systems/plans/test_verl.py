@@ -111,6 +111,14 @@ def test_a_smaller_last_mini_batch_of_legacy_workers() -> None:
     assert any(note.kind == "grows" and "1856 instead of 2048" in note.text for note in reading.notes)
 
 
+def test_a_mini_batch_that_is_more_than_a_rollout_is_not_rounded_down() -> None:
+    more = "actor_rollout_ref.actor.ppo_mini_batch_size=2048 actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.rollout.n=5"
+    reading = read(GRPO + more, rows=8532, version="0.7.1")
+    said = [note.text for note in reading.notes]
+    assert "a mini-batch of 10240 samples is more than a rollout has: each update takes all its 5120" in said
+    assert not any("rounded down" in text for text in said)
+
+
 def test_a_mini_batch_that_rounds_down() -> None:
     more = (
         "actor_rollout_ref.actor.ppo_mini_batch_size=3 actor_rollout_ref.rollout.n=5 "

@@ -1119,6 +1119,7 @@ def test_hydra_refuses_what_the_configuration_of_any_fork_does_not_have(tmp_path
     [
         ("+trainer.val_before_train=False ++trainer.save_freq=3 +actor_rollout_ref.actor.own=1", []),
         ("hydra.run.dir=out actor_rollout_ref.rollout.override_config.seed=1", []),
+        ("--config-name=ppo_trainer --config-name ppo_trainer", []),
         ("+trainer.save_freq=3", ["Could not append to config. An item is already at 'trainer.save_freq'."]),
     ],
 )
