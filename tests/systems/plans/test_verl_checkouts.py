@@ -1119,7 +1119,6 @@ def test_hydra_refuses_what_the_configuration_of_any_fork_does_not_have(tmp_path
     [
         ("+trainer.val_before_train=False ++trainer.save_freq=3 +actor_rollout_ref.actor.own=1", []),
         ("hydra.run.dir=out actor_rollout_ref.rollout.override_config.seed=1", []),
-        ("--config-name=ppo_trainer --config-name ppo_trainer", []),
         ("+trainer.save_freq=3", ["Could not append to config. An item is already at 'trainer.save_freq'."]),
     ],
 )
@@ -1161,7 +1160,7 @@ def recipe(folder: Path, more: str) -> Plan:
 
 
 def test_the_configuration_of_a_recipe_that_is_only_planned_says_what_is_refused(tmp_path: Path) -> None:
-    plan = recipe(tmp_path, "data.train_files=train.parquet")
+    plan = recipe(tmp_path, "data.train_files=train.parquet --config-name=entropy_trainer")
     assert errors(plan) == ["Could not override 'data.train_files'. To append to your config use +data.train_files=..."]
 
 
