@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.launch.python_changes import Change, Changes, is_container
 from rlstep_hooks.launch.python_source import parsed, text_of
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
@@ -75,6 +76,16 @@ class _Option(msgspec.Struct, frozen=True):
     """What `add_argument` is given."""
 
 
+class _Pairs(msgspec.Struct, frozen=True):
+    """The pairs of a mapping at the place where a call is given it."""
+
+    values: dict[str, ast.expr]
+    unsure: dict[str, str] = {}
+    """Keys whose values only the run knows, with the reason."""
+    hidden: str = ""
+    """Why it may have other keys than these; empty where it has none."""
+
+
 class _NotLiteralError(Exception):
     def __init__(self, node: ast.expr) -> None:
         self.node = node
@@ -117,6 +128,7 @@ class _File:
         self._options = dict(_options(tree))
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._constants = self._bound_once()
+        self._changes = Changes(tree, self._above)
         self._made = dict(self._results())
         self._changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
 
@@ -254,6 +266,12 @@ class _File:
             above = self._above.get(above)
         return above
 
+    def _is_in(self, node: ast.AST, outer: ast.AST) -> bool:
+        above: ast.AST | None = node
+        while above is not None and above is not outer:
+            above = self._above.get(above)
+        return above is not None
+
     def _condition(self, node: ast.AST) -> str | None:
         """The condition under which a statement runs, in short; None if there is none inside its function."""
         while (above := self._above.get(node)) is not None and not isinstance(above, _FUNCTIONS):
@@ -275,36 +293,64 @@ class _File:
                 found[name] = self._setting(name, keyword.value)
                 # A configuration changed in parts: config.evolve(train=dict(batch_size=8)).
                 parts = self._pairs(keyword.value, over=True) if callee == "evolve" else None
-                found |= {f"{name}.{part}": self._setting(f"{name}.{part}", value) for part, value in parts or ()}
+                found |= self._pair_settings(name, parts) if parts is not None else {}
                 continue
             pairs = self._pairs(keyword.value)
-            if pairs is None:
+            found |= self._pair_settings(callee, pairs) if pairs is not None else {}
+            if pairs is None or pairs.hidden:
+                why = pairs.hidden if pairs is not None else "which is known only in the run"
                 place = Place(self._source, keyword.value.lineno, keyword.value.col_offset + 1)
-                hidden = UnknownText(
-                    "", f"{callee} is given **{_shown(keyword.value)}, which is known only in the run", place
-                )
-            for key, value in pairs or ():
-                found[f"{callee}.{key}"] = self._setting(f"{callee}.{key}", value)
+                hidden = UnknownText("", f"{callee} is given **{_shown(keyword.value)}, {why}", place)
         return found, hidden
 
-    def _pairs(self, node: ast.expr, *, over: bool = False) -> list[tuple[str, ast.expr]] | None:
+    def _pair_settings(self, start: str, pairs: _Pairs) -> dict[str, Setting]:
+        found = {f"{start}.{key}": self._setting(f"{start}.{key}", value) for key, value in pairs.values.items()}
+        for key, why in pairs.unsure.items():
+            found[f"{start}.{key}"] = self._unknown(found[f"{start}.{key}"], why)
+        return found
+
+    def _pairs(self, node: ast.expr, *, over: bool = False) -> _Pairs | None:
         """The pairs of a mapping; None unless all keys are written out. With `over`, those that `dict(base, ...)` adds are enough."""
         if isinstance(node, ast.Name) and node.id in self._constants:
-            node = self._constants[node.id]
-        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-            return [
-                (str(key.value), value)
-                for key, value in zip(node.keys, node.values, strict=True)
-                if isinstance(key, ast.Constant)
-            ]
-        if (
-            isinstance(node, ast.Call)
-            and _name(node.func) == "dict"
-            and (over or not node.args)
-            and all(k.arg for k in node.keywords)
-        ):
-            return [(str(inner.arg), inner.value) for inner in node.keywords]
-        return None
+            made = self._constants[node.id]
+            values = _written_pairs(made, over=over)
+            return self._pairs_after(node, made, values) if values is not None else None
+        values = _written_pairs(node, over=over)
+        return _Pairs(values) if values is not None else None
+
+    def _pairs_after(self, use: ast.Name, made: ast.expr, values: dict[str, ast.expr]) -> _Pairs:
+        """The pairs that a mapping has where it is used, after all changes that the file makes to it."""
+        unsure: dict[str, str] = {}
+        for change in self._changes.of(use.id):
+            sure = self._is_before(change, use, made)
+            if sure is False or (change.keeps and change.key in values and change.key not in unsure):
+                continue
+            if change.key is None:
+                return _Pairs(values, unsure, f"whose contents are changed in line {change.line}")
+            if sure and change.removes:
+                values.pop(change.key, None)
+                unsure.pop(change.key, None)
+            elif sure and change.value is not None and not (change.keeps and change.key in unsure):
+                values[change.key] = change.value
+                unsure.pop(change.key, None)
+            else:
+                values.setdefault(change.key, use)
+                unsure[change.key] = f"{use.id} is changed in line {change.line}, with what only the run knows"
+        return _Pairs(values, unsure)
+
+    def _is_before(self, change: Change, use: ast.AST, made: ast.AST) -> bool | None:
+        """Whether a change certainly happens before a use (True), or after it (False); None where the run decides."""
+        alone = isinstance(change.node, ast.stmt) or isinstance(self._above[change.node], ast.Expr | ast.Assign)
+        function = self._function(change.node)
+        if not alone or self._condition(change.node) is not None or function is not self._function(made):
+            return None
+        if function is self._function(use):
+            return change.line < getattr(use, "lineno", 0)
+        # A change at the top of the file has happened before a function below it can be called.
+        outermost = self._function(use)
+        while outermost is not None and (outer := self._function(outermost)) is not None:
+            outermost = outer
+        return True if function is None and change.line < getattr(outermost, "lineno", 0) else None
 
     def _fields(self, node: ast.ClassDef) -> dict[str, Setting]:
         """Default values of annotated fields."""
@@ -349,7 +395,10 @@ class _File:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name) and node.id in self._constants:
-            return self._literal(self._constants[node.id], depth + 1)
+            made = self._constants[node.id]
+            if is_container(made) and any(not self._is_in(node, change.node) for change in self._changes.of(node.id)):
+                raise _NotLiteralError(node)
+            return self._literal(made, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._options:
             return self._option(node, node.value.id, depth)
         if isinstance(node, ast.List | ast.Tuple):
@@ -436,6 +485,20 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, _Option | None]]:
         name = str(dest.value) if isinstance(dest, ast.Constant) else names[0]
         found[name] = None if name in found else _Option(names, keywords)
     yield from found.items()
+
+
+def _written_pairs(node: ast.expr, *, over: bool) -> dict[str, ast.expr] | None:
+    """The pairs of a mapping that is written out; None where it is not. With `over`, those that `dict(base, ...)` adds are enough."""
+    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+        return {
+            str(key.value): value
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant)
+        }
+    is_dict = isinstance(node, ast.Call) and _name(node.func) == "dict"
+    if isinstance(node, ast.Call) and is_dict and (over or not node.args) and all(word.arg for word in node.keywords):
+        return {str(word.arg): word.value for word in node.keywords}
+    return None
 
 
 def _default(value: ast.expr) -> ast.expr:

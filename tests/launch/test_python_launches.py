@@ -248,3 +248,86 @@ def test_imports_tell_where_a_callee_comes_from(tmp_path: Path) -> None:
     calls = read_calls(path)
     assert calls.packages == {"I": "f", "X": "a", "Y": "d"}
     assert calls.callees == {"X", "Y", "I", "W"}
+
+
+# What a mapping contains where a call is given it.
+
+MADE = "args = GRPOConfig(**kw)\nGRPOTrainer(args=args)\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "kw['num_generations'] = 4\n",
+        "kw.update({'num_generations': 4})\n",
+        "kw.update(num_generations=4)\n",
+        "kw.pop('num_generations')\nkw.setdefault('num_generations', 4)\n",
+        "kw.setdefault('num_generations', 2)\nkw['num_generations'] = 4\n",
+        "if given():\n    kw['num_generations'] = 2\nkw['num_generations'] = 4\n",
+        "kw['num_generations'] = 4\nprint(kw, kw.get('num_generations'), len(kw))\nlog.info(kw)\n",
+        "def shown(values):\n    return values['num_generations']\nkw['num_generations'] = 4\nshown(kw)\n",
+        "if given():\n    kw['bf16'] = True\nkw['num_generations'] = 4\n",
+    ],
+)
+def test_changes_of_a_mapping_are_followed(change: str, tmp_path: Path) -> None:
+    text = TRL + "kw = {'num_generations': 8, 'per_device_train_batch_size': 8}\n" + change + MADE
+    assert schedule(tmp_path, text).samples_per_prompt == 4
+
+
+def test_what_is_changed_after_the_call_changes_nothing(tmp_path: Path) -> None:
+    text = TRL + "kw = {'num_generations': 4}\n" + MADE + "kw['num_generations'] = 8\n"
+    assert schedule(tmp_path, text).samples_per_prompt == 4
+
+
+def test_what_the_top_of_a_file_changes_holds_in_the_functions_below(tmp_path: Path) -> None:
+    call = "def main():\n    args = GRPOConfig(**kw)\n    GRPOTrainer(args=args)\nmain()\n"
+    before = TRL + "kw = {'num_generations': 8}\nkw['num_generations'] = 4\n" + call
+    assert schedule(tmp_path, before).samples_per_prompt == 4
+    after = TRL + "kw = {'num_generations': 8}\n" + call + "kw['num_generations'] = 4\n"
+    with pytest.raises(UnknownValueError, match="kw is changed in line 7, with what only the run knows"):
+        planned(tmp_path, after)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "if given():\n    kw['num_generations'] = 4\n",
+        "kw['num_generations'] += 4\n",
+        "for size in sizes():\n    kw.update(num_generations=size)\n",
+        "given() and kw.update(num_generations=4)\n",
+        "def change():\n    kw['num_generations'] = 4\nchange()\n",
+        "if given():\n    kw.pop('num_generations')\n",
+    ],
+)
+def test_a_key_that_only_the_run_sets_is_asked_about(change: str, tmp_path: Path) -> None:
+    text = TRL + "kw = {'num_generations': 8}\n" + change + MADE
+    with pytest.raises(UnknownValueError, match=r"num_generations cannot be known: kw is changed in line \d"):
+        planned(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "for key, value in base().items():\n    kw[key] = value\n",
+        "kw.update(base())\n",
+        "kw.update(**base())\n",
+        "kw.clear()\n",
+        "from sizes import fill\nfill(kw)\n",
+        "def fill(values):\n    values['num_generations'] = 4\nfill(kw)\n",
+        "def fill(more, values):\n    values.update(more)\nfill(values=kw, more={})\n",
+        "def fill(values):\n    deeper(values)\ndef deeper(given):\n    given['num_generations'] = 4\nfill(kw)\n",
+        "other = kw\nother['num_generations'] = 4\n",
+    ],
+)
+def test_a_mapping_that_the_run_fills_is_asked_about(change: str, tmp_path: Path) -> None:
+    text = TRL + "kw = {}\n" + change + MADE
+    with pytest.raises(LaunchError, match=r"GRPOConfig is given \*\*kw, whose contents are changed in line \d"):
+        planned(tmp_path, text)
+
+
+def test_a_list_that_changes_is_no_literal(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("sizes = [1, 2]\nsizes.append(3)\nlearn(sizes, fixed)\n")
+    assert read_calls(path).settings["learn.0"].unknown
+    path.write_text("sizes = [1, 2]\nlearn(sizes)\n")
+    assert read_calls(path).settings["learn.0"].value == [1, 2]

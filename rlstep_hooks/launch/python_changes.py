@@ -1,0 +1,164 @@
+"""What a Python file changes within a dict or a list after it is made: `kw["x"] = 1`, `kw.update(...)`, `fill(kw)`.
+
+A name that is bound once is no constant where its contents change.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_READING = frozenset(("copy", "count", "get", "index", "items", "keys", "values"))
+"""Methods of dicts and lists that change nothing."""
+_READERS = frozenset((
+    "all", "any", "bool", "deepcopy", "dict", "enumerate", "filter", "frozenset", "id", "isinstance", "iter", "len", "list", "map",
+    "max", "min", "pprint", "print", "repr", "reversed", "set", "sorted", "str", "sum", "tuple", "type", "vars", "zip",
+))  # fmt: skip
+"""Functions that do not change what they are given."""
+_DEEPEST = 4
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change of what a dict or a list contains."""
+
+    node: ast.AST
+    """The statement or call that changes it."""
+    key: str | None = None
+    """The key that is changed; None where it may be any."""
+    value: ast.expr | None = None
+    """What the key is set to; None where that is not written out."""
+    keeps: bool = False
+    """Whether a value that the key has already stays (`setdefault`)."""
+    removes: bool = False
+    """Whether the key is gone afterwards."""
+
+    @property
+    def line(self) -> int:
+        """The line of the change."""
+        return getattr(self.node, "lineno", 0)
+
+
+def is_container(node: ast.expr) -> bool:
+    """Whether an expression makes something whose contents can change."""
+    made = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("dict", "list", "set")
+    return made or isinstance(node, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp)
+
+
+class Changes:
+    """All changes that one file makes to the contents of names."""
+
+    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST]) -> None:
+        self._above = above
+        self._loads: dict[str, list[ast.Name]] = {}
+        self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self._loads.setdefault(node.id, []).append(node)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._functions.setdefault(node.name, []).append(node)
+
+    def of(self, name: str) -> list[Change]:
+        """The changes of what a name contains, in the order of their lines."""
+        return sorted(self._of(name, None, 0), key=lambda change: change.line)
+
+    def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
+        for node in self._loads.get(name, ()):
+            if within is None or self._is_in(node, within):
+                yield from self._by(node, depth)
+
+    def _is_in(self, node: ast.AST, outer: ast.AST) -> bool:
+        above: ast.AST | None = node
+        while above is not None and above is not outer:
+            above = self._above.get(above)
+        return above is not None
+
+    def _by(self, name: ast.Name, depth: int) -> Iterator[Change]:
+        """What one use of a name changes."""
+        outer = self._above[name]
+        if isinstance(outer, ast.Subscript) and outer.value is name:
+            yield from self._by_item(outer)
+        elif isinstance(outer, ast.Attribute):
+            call = self._above[outer]
+            if isinstance(call, ast.Call) and call.func is outer and outer.attr not in _READING:
+                yield from _by_method(call, outer.attr)
+        elif isinstance(outer, ast.Call | ast.keyword):
+            yield from self._by_call(name, outer, depth)
+        elif isinstance(outer, ast.Assign | ast.AnnAssign) and depth < _DEEPEST:
+            targets = outer.targets if isinstance(outer, ast.Assign) else [outer.target]
+            for target in targets:  # a second name for the same thing
+                if isinstance(target, ast.Name) and any(True for _ in self._of(target.id, None, depth + 1)):
+                    yield Change(outer)
+
+    def _by_item(self, item: ast.Subscript) -> Iterator[Change]:
+        """`kw["x"] = 1`, `del kw["x"]`, `kw["x"] += 1`, `kw["x"]["y"] = 1`, `kw["x"].append(1)`."""
+        key = str(item.slice.value) if isinstance(item.slice, ast.Constant) else None
+        outer = self._above[item]
+        if isinstance(item.ctx, ast.Del):
+            yield Change(outer, key, removes=True)
+        elif isinstance(item.ctx, ast.Store):
+            yield Change(outer, key, outer.value if isinstance(outer, ast.Assign | ast.AnnAssign) else None)
+        else:
+            inner: ast.AST = item
+            while isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is inner:
+                inner, outer = outer, self._above[outer]
+            written = isinstance(inner, ast.Subscript) and not isinstance(inner.ctx, ast.Load)
+            called = isinstance(inner, ast.Attribute) and isinstance(outer, ast.Call) and inner.attr not in _READING
+            if written or called:
+                yield Change(outer, key)
+
+    def _by_call(self, name: ast.Name, outer: ast.Call | ast.keyword, depth: int) -> Iterator[Change]:
+        """`fill(kw)`: changed where the function of that name changes it, or where the file does not have it."""
+        call = outer if isinstance(outer, ast.Call) else self._above[outer]
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Name)
+            or (isinstance(outer, ast.keyword) and outer.arg is None)  # `**kw` makes a dict of its own
+        ):
+            return
+        called = call.func.id
+        if called in _READERS or called[:1].isupper() or name is call.func:
+            return
+        if called not in self._functions or depth >= _DEEPEST:
+            yield Change(call)
+            return
+        for function in self._functions[called]:
+            parameter = _parameter(function, call, name)
+            if parameter is None or any(True for _ in self._of(parameter, function, depth + 1)):
+                yield Change(call)
+
+
+def _by_method(call: ast.Call, method: str) -> Iterator[Change]:
+    """`kw.update(x=1)`, `kw.update({"x": 1})`, `kw.setdefault("x", 1)`, `kw.pop("x")`; any other method may change anything."""
+    first = call.args[0] if call.args else None
+    key = str(first.value) if isinstance(first, ast.Constant) else None
+    if method == "update":
+        written = isinstance(first, ast.Dict) and all(isinstance(part, ast.Constant) for part in first.keys)
+        if first is not None and not written:
+            yield Change(call)
+        if isinstance(first, ast.Dict) and written:
+            for part, value in zip(first.keys, first.values, strict=True):
+                if isinstance(part, ast.Constant):
+                    yield Change(call, str(part.value), value)
+        for keyword in call.keywords:
+            yield Change(call, keyword.arg, keyword.value if keyword.arg else None)
+    elif method == "setdefault":
+        yield Change(call, key, call.args[1] if len(call.args) > 1 else None, keeps=True)
+    elif method == "pop":
+        yield Change(call, key, removes=True)
+    else:
+        yield Change(call)
+
+
+def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, given: ast.Name) -> str | None:
+    """The parameter of a function that a call gives a name to; None where that cannot be told."""
+    for keyword in call.keywords:
+        if keyword.value is given:
+            return keyword.arg
+    places = [*function.args.posonlyargs, *function.args.args]
+    at = next((index for index, part in enumerate(call.args) if part is given), len(places))
+    return places[at].arg if at < len(places) and not any(isinstance(p, ast.Starred) for p in call.args) else None
