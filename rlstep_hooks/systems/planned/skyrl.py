@@ -202,6 +202,7 @@ SYSTEM = System(
         "trainer.critic.megatron_config.context_parallel_size": count(where="critic"),
         "trainer.critic.model.path": text(None),
         "generator.n_samples_per_prompt": count(5),
+        "generator.step_wise_trajectories": flag(False),
         "trainer.fully_async.max_staleness_steps": count(4, least=0, where="fully"),
         "trainer.fully_async.num_parallel_generation_workers": count(768, where="fully"),
         "trainer.fully_async.enabled": flag(where="fully"),
@@ -310,6 +311,14 @@ SYSTEM = System(
         Formula("max_age", "0", f"{_TRAINER} train (generates with the weights that train)"),
     ),
     checks=(
+        # skyrl-train 0.2 cuts what comes of it into updates of a fixed size, so their number depends on the run too
+        # (skyrl_train/workers/worker.py ppo_train); SkyRL a956457 cuts by prompts (dataset/preprocess.py).
+        Demand(
+            "not generator.step_wise_trajectories",
+            "with generator.step_wise_trajectories each turn of a conversation is a sample of its own "
+            "(generators/skyrl_gym_generator.py generate): how many samples a rollout and its updates have, only the run knows",
+            about="generator.step_wise_trajectories",
+        ),
         *_sizes("policy", where=""),
         *_sizes("critic", where="critic"),
         *_OF_FULLY_ASYNCHRONOUS,

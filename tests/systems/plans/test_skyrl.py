@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.refusal import PlanError
 from tests.golden.reading import planned, read
 
@@ -81,3 +82,11 @@ def test_refusals(setting: str, message: str, fix: str) -> None:
     plan = planned(GSM8K + setting, rows=7473)
     assert plan.schedule is None
     assert [finding.code for finding in plan.findings] == ["RLS110"]
+
+
+@pytest.mark.parametrize("program", ["skyrl.train.entrypoints.main_base", "skyrl_train.entrypoints.main_base"])
+def test_turns_that_are_samples_of_their_own_are_not_counted(program: str) -> None:
+    launch = GSM8K.replace("skyrl.train.entrypoints.main_base", program)
+    with pytest.raises(LaunchError, match="each turn of a conversation is a sample of its own"):
+        read(launch + "generator.step_wise_trajectories=true generator.max_turns=6", rows=7473)
+    assert read(launch + "generator.step_wise_trajectories=false", rows=7473).schedule.samples_per_rollout == 5120
