@@ -45,7 +45,7 @@ def why_not(command: Command, system: System, folder: Path) -> str:
         return ""  # only the name of a script may be anybody's
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
-    path = file_of(command, folder)
+    path = _handed_file(command, folder) if _handed(command) else file_of(command, folder)
     from rlstep_hooks.launch.python_source import names_in
 
     used = names_in(path) if path is not None and system.trains else frozenset()
@@ -58,9 +58,10 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     enough = system.trains if command.arguments else (*system.trains, *_calls(system))
     if _uses(used, enough):
         return ""
+    name = _handed(command) or program.name
     has = "the name of a program" if own else "settings"
     wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
-    return f"{program.name} has {has} of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
+    return f"{name} has {has} of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
 
 
 def _uses(names: frozenset[str], patterns: tuple[str, ...]) -> bool:
@@ -84,6 +85,17 @@ def is_own(program: Program, system: System) -> bool:
 
 def _last_part(program: Program) -> str:
     return program.name.rpartition(".")[2] if program.kind == "module" else PurePosixPath(program.name).stem
+
+
+def _handed(command: Command) -> str:
+    """The Python file that a launcher module is handed ("-m areal.launcher.local train.py"): that file trains, and not the launcher."""
+    first = command.arguments[0] if command.arguments else None
+    launches = command.program.kind == "module" and "launcher" in command.program.name
+    return first.text if launches and first is not None and first.text.endswith(".py") else ""
+
+
+def _handed_file(command: Command, folder: Path) -> Path | None:
+    return find_file(_handed(command), folder, command.folder)
 
 
 def file_of(command: Command, folder: Path) -> Path | None:

@@ -20,12 +20,13 @@ _PACKING = f"{_COMMIT} areal/utils/seqpack.py ffd_allocate"
 
 
 def _processes(backend: str | None, allocation: str | None) -> int | None:
-    """Data-parallel processes of a role: the number behind "d" in its backend ("fsdp:d4p1t1"), or in that of older releases."""
-    if backend is None:
-        # "sglang:d4p1t1+d4p1t1": what generates, then what trains.
-        backend = (allocation or "").rpartition("+")[2]
-    match = re.search(r"(?<![a-z])d(\d+)|[ptce]\d+d(\d+)", backend)
-    return int(match.group(1) or match.group(2)) if match else None
+    """Data-parallel processes of a role: the number behind "d" in its backend ("fsdp:d4p1t1"), or in the allocation of older releases,
+    whose backend names no sizes ("fsdp")."""
+    # "sglang:d4p1t1+d4p1t1": what generates, then what trains.
+    for sizes in (backend or "", (allocation or "").rpartition("+")[2]):
+        if match := re.search(r"(?<![a-z])d(\d+)|[ptce]\d+d(\d+)", sizes):
+            return int(match.group(1) or match.group(2))
+    return None
 
 
 def _spread(samples: int, updates: int) -> tuple[int, ...]:

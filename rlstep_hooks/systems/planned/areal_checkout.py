@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.checkout import UNKNOWN
-from rlstep_hooks.systems.engine.declaration import Beside, number, text
+from rlstep_hooks.systems.engine.declaration import Beside, Demand, number, text
 from rlstep_hooks.systems.planned.own_source import (
     Default,
     Fields,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rlstep_hooks.launch.checkout import Checkout
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
@@ -45,6 +46,7 @@ _FIELDS = (
 _MODE = "actor.behave_imp_weight_mode"
 _WITH_WEIGHTS = ("actor.use_decoupled_loss", "actor.recompute_logprob")
 """Settings without which no loss of AReaL weighs a sample: both of its old log-probs are the sampler's then."""
+_EVENLY = "must be divisible by world_size"
 _CAPS = ("actor.behave_imp_weight_cap", "actor.behav_imp_weight_cap")
 
 
@@ -68,8 +70,28 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     found = defaults_in(checkout, _FIELDS)
     if "actor.ppo_n_minibatches" not in found:
         raise not_known(system, f"PPOActorConfig has no ppo_n_minibatches ({checkout.package.name}/{_ARGUMENTS})")
-    read, notes = with_defaults(system, found, given)
+    read, notes = with_defaults(_with_shares(system, checkout), found, given)
     return Beside(_with_weights(read, found, given), notes=notes)
+
+
+def _with_shares(system: System, checkout: Checkout) -> System:
+    """AReaL with what the checkout makes of prompts that its processes cannot share evenly.
+
+    Before `create_dataloader` checked that, each program made a loader of `batch_size // data_parallel_world_size` prompts for each
+    process, over the process's own share of the rows (examples/math/gsm8k_grpo.py of AReaL v0.3), and waited for as many.
+    """
+    loader = checkout.source("utils/dataloader.py")
+    if loader is not None and _EVENLY in loader.text:
+        return system
+    shared = Demand(
+        "prompts % world_size == 0",
+        f"{{prompts}} prompts are not a multiple of {{world_size}} processes, and nothing in {checkout.package.name}/ refuses that: a "
+        "program whose processes each load batch_size // {world_size} = {prompts // world_size} prompts is planned with "
+        "train_dataset.batch_size={prompts // world_size * world_size}",
+        about="train_dataset.batch_size",
+    )
+    checks = (shared, *(each for each in system.checks if _EVENLY not in each.says))
+    return msgspec.structs.replace(system, checks=checks)
 
 
 def _with_weights(system: System, found: Mapping[str, Default], given: Mapping[str, Setting]) -> System:

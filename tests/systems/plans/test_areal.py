@@ -149,6 +149,9 @@ def test_processes_of_a_backend(tmp_path: Path, backend: str, processes: int) ->
 def test_allocation_of_older_releases(tmp_path: Path) -> None:
     config = BOBA.replace('  backend: "fsdp:d4"\n', "") + "allocation_mode: sglang:d6p1t1+d2p1t1\n"
     assert launch(tmp_path, config=config).schedule.world_size == 2
+    # A backend that names no sizes leaves them to the allocation.
+    plain = BOBA.replace("fsdp:d4", "fsdp") + "allocation_mode: sglang.d4p1t1+d2p1t1\n"
+    assert launch(tmp_path, config=plain).schedule.world_size == 2
 
 
 def test_fewer_samples_than_updates(tmp_path: Path) -> None:

@@ -110,3 +110,29 @@ def test_what_is_not_known_of_an_areal_is_asked_about(tmp_path: Path, changed: d
 def test_weights_of_an_areal_do_not_matter_where_no_loss_has_any(tmp_path: Path) -> None:
     plan = in_areal(tmp_path, weights="x: int = 1", more="actor.use_decoupled_loss=false")
     assert schedule_of(plan).correction == "the ratio, taken to the engine's log-probs"
+
+
+def test_prompts_that_processes_of_an_older_program_do_not_share_evenly_are_asked_about(tmp_path: Path) -> None:
+    uneven = "train_dataset.batch_size=30"
+    with pytest.raises(
+        LaunchError, match=r"30 prompts are not a multiple of 4 processes.*train_dataset\.batch_size=28"
+    ):
+        in_areal(tmp_path, more=uneven)
+    assert schedule_of(in_areal(tmp_path, more="train_dataset.batch_size=28")).samples_per_rollout == 28 * 8
+    loader = "def create_dataloader():\n    raise ValueError('batch size(1) must be divisible by world_size(2)!')\n"
+    path = tmp_path / "areal/utils/dataloader.py"
+    path.write_text(loader)
+    [finding] = in_areal(tmp_path, more=uneven).findings
+    assert "batch size(30) must be divisible by world_size(4)!" in finding.observed
+
+
+def test_the_file_that_a_launcher_is_handed_says_whether_it_trains(tmp_path: Path) -> None:
+    launcher = tmp_path / "areal/launcher/local.py"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text("def main():\n    run()\n")
+    program = tmp_path / "train.py"
+    program.write_text("from areal.engine.ppo.actor import FSDPPPOActor\nactor = FSDPPPOActor()\nactor.train()\n")
+    assert schedule_of(in_areal(tmp_path)).samples_per_rollout == 32 * 8
+    program.write_text("from areal.engine.sft import FSDPLMEngine\nFSDPLMEngine().train()\n")
+    with pytest.raises(LaunchError, match=r"train\.py has settings of AReaL, but uses nothing that trains with it"):
+        in_areal(tmp_path)
