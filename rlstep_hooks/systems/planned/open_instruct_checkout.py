@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.systems.engine.declaration import Beside, Formula, number
+from rlstep_hooks.systems.planned.open_instruct_flags import unknown_flags
 from rlstep_hooks.systems.planned.own_source import (
     Fields,
     checkout_of,
@@ -51,7 +52,6 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     Raises:
         LaunchError: Its defaults were not found, or are not plain values.
     """
-    del command
     checkout = checkout_of(system, "open_instruct/grpo_fast.py", folder)
     if checkout is None:
         return None
@@ -60,6 +60,9 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     if absent:
         raise not_known(system, f"no dataclass of its trainer has {', '.join(absent)}")
     read, notes = with_defaults(_with_age(_with_weights(system, found, checkout), checkout), found, given)
+    refused = unknown_flags(command, checkout)
+    if refused is not None:
+        read = msgspec.structs.replace(read, checks=(refused, *read.checks))
     return Beside(read, notes=notes)
 
 

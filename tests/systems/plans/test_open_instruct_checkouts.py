@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.systems.plans.checkouts import in_checkout, schedule_of
 
 if TYPE_CHECKING:
@@ -62,3 +64,38 @@ def test_a_trainer_of_open_instruct_that_drops_what_is_too_old_bounds_the_age(tm
 def test_sizes_of_open_instruct_that_are_not_found_are_asked_about(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="no dataclass of its trainer has total_episodes, num_mini_batches"):
         in_open_instruct(tmp_path, experiment="seed: int = 1")
+
+
+PARSER = """
+def main():
+    parser = ArgumentParserPlus((grpo_utils.ExperimentConfig, {more}data_loader_lib.StreamingDataLoaderConfig, Learners))
+    parser.parse_args_into_dataclasses()
+
+@dataclass
+class Learners:
+    num_learners_per_node: list[int] = field(default_factory=lambda: [1])
+    save_traces: bool = True
+"""
+
+
+def with_flags(folder: Path, flags: str, more: str = "") -> Plan:
+    """The plan of a launch with flags, in a checkout whose program makes a parser of its dataclasses."""
+    in_open_instruct(folder)
+    (folder / "open_instruct/grpo_fast.py").write_text(PARSER.format(more=more))
+    (folder / "run.sh").write_text(f"python open_instruct/grpo_fast.py --num_learners_per_node 1 {flags}\n")
+    return plan_launch([str(folder / "run.sh")], Options(rows=1000))
+
+
+def test_flags_that_no_dataclass_has_end_the_run(tmp_path: Path) -> None:
+    [finding] = with_flags(tmp_path, "--apply_arithmetic_reward --arithmetic_reward 10.0 --save_traces").findings[:1]
+    assert "are not used by the HfArgumentParser: --apply_arithmetic_reward, --arithmetic_reward" in finding.observed
+
+
+@pytest.mark.parametrize("flags", ["--save_traces", "--save-traces", "--save_tra", "--no_save_traces"])
+def test_flags_of_its_dataclasses_are_taken(flags: str, tmp_path: Path) -> None:
+    assert "RLS110" not in [finding.code for finding in with_flags(tmp_path, flags).findings]
+
+
+def test_flags_of_a_dataclass_that_is_not_here_are_not_refused(tmp_path: Path) -> None:
+    plan = with_flags(tmp_path, "--arithmetic_reward 10.0", more="ModelConfig, ")
+    assert "RLS110" not in [finding.code for finding in plan.findings]
