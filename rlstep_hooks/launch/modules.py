@@ -9,7 +9,7 @@ from rlstep_hooks.launch.files import find_file, is_allowed
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SOURCES = ("src", "python")
+SOURCES = ("src", "python")
 """Folders that hold a project's packages, beside those in which a launch is started."""
 
 
@@ -29,5 +29,5 @@ def find_module(name: str, folder: Path, current: str | None = None, *, level: i
         for _ in range(level - 1):
             above = above.parent
         return next((above / file for file in files if is_allowed(above / file) and (above / file).is_file()), None)
-    found = (find_file(file, folder, current, beside=_SOURCES) for file in files)
+    found = (find_file(file, folder, current, beside=SOURCES) for file in files)
     return next((file for file in found if file is not None), None)

@@ -54,6 +54,8 @@ class Calls(msgspec.Struct, frozen=True):
     """Keywords of calls, "Callee.keyword"; see `read_calls`."""
     assigned: dict[str, Setting] = {}
     """What is assigned to attributes of a call's result, "Callee.attribute"; "parsed.attribute" for arguments that are parsed."""
+    filled: frozenset[str] = frozenset()
+    """Names of `assigned` that are assigned only where they are None: a launch that gives them keeps what it gives."""
     callees: frozenset[str] = frozenset()
     packages: dict[str, str] = {}
     """Callee -> the package that it is imported from, where the file imports it."""
@@ -165,7 +167,17 @@ class _File:
         keywords = (set.intersection(*each) for callee, each in given.items() if callee not in unsure)
         sure = frozenset(name for names in keywords for name in names if not name.rpartition(".")[2].isdigit())
         assigned = self._assignments()
-        return Calls(defaults | settings, assigned, frozenset(given), packages, opened, options, sure, defaults)
+        return Calls(
+            defaults | settings,
+            assigned,
+            self._filled(),
+            frozenset(given),
+            packages,
+            opened,
+            options,
+            sure,
+            defaults,
+        )
 
     # Names.
 
@@ -259,6 +271,24 @@ class _File:
                 functions[name] = function
                 found[name] = setting
         return found
+
+    def _filled(self) -> frozenset[str]:
+        """The assignments that are made only where the attribute is None: `if args.steps is None: args.steps = 10`."""
+        found: dict[str, bool] = {}
+        for node in ast.walk(self._tree):
+            for path, _ in _assigned(node):
+                root, _, attribute = path.partition(".")
+                if root in self._made:
+                    name = f"{self._made[root]}.{attribute}"
+                    found[name] = found.get(name, True) and self._is_none(path, node)
+        return frozenset(name for name, only_then in found.items() if only_then)
+
+    def _is_none(self, path: str, node: ast.AST) -> bool:
+        """Whether a statement runs only where an attribute is None."""
+        above = self._above.get(node)
+        while above is not None and not isinstance(above, ast.If | _FUNCTIONS):
+            node, above = above, self._above.get(above)
+        return isinstance(above, ast.If) and node in above.body and ast.unparse(above.test) == f"{path} is None"
 
     def _function(self, node: ast.AST) -> ast.AST | None:
         above = self._above.get(node)

@@ -331,3 +331,30 @@ def test_a_list_that_changes_is_no_literal(tmp_path: Path) -> None:
     assert read_calls(path).settings["learn.0"].unknown
     path.write_text("sizes = [1, 2]\nlearn(sizes)\n")
     assert read_calls(path).settings["learn.0"].value == [1, 2]
+
+
+def test_what_is_filled_in_where_it_is_none_leaves_what_the_launch_gives(tmp_path: Path) -> None:
+    text = (
+        PARSED
+        + "if training_args.max_steps is None:\n    training_args.max_steps = steps()\nGRPOTrainer(args=training_args)\n"
+    )
+    assert schedule(tmp_path, text, "--max_steps 30").updates == 30
+    with pytest.raises(UnknownValueError, match="assigned only in some runs"):
+        planned(tmp_path, text)
+    other = text.replace("is None", "is not None")
+    with pytest.raises(UnknownValueError, match="assigned only in some runs"):
+        planned(tmp_path, other, "--max_steps 30")
+
+
+@pytest.mark.parametrize("place", ["pk/train.py", "src/pk/train.py"])
+def test_a_module_of_the_users_own_is_read_as_its_file(place: str, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        TRL + "args = GRPOConfig(num_generations=4, per_device_train_batch_size=16)\nGRPOTrainer(args=args).train()\n"
+    )
+    (tmp_path / "run.sh").write_text("python -m pk.train --verbose\n")
+    plan = plan_launch([str(tmp_path / "run.sh")], Options(rows=1_000))
+    assert plan.schedule is not None
+    assert (plan.schedule.samples_per_rollout, plan.schedule.samples_per_prompt) == (16, 4)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.deviations import Deviation
     from rlstep_hooks.judge.settings import Knob
-    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.command import Command, Program
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.engine.declaration import System
     from rlstep_hooks.systems.engine.links import Deployment
@@ -190,6 +190,13 @@ def told_by(name: str, command: Command, keys: Iterable[str], values: Mapping[st
         if _has_settings(entry, given) and any(command.program.matches(pattern) for pattern in entry.programs):
             return {key: given[key] for key in entry.with_value}
     return {}
+
+
+def has_module(program: Program) -> bool:
+    """Whether a program is a module that some system names as its own."""
+    return program.kind == "module" and any(
+        program.matches(pattern) for entry in entries() for pattern in entry.programs
+    )
 
 
 def relatives(name: str) -> list[str]:

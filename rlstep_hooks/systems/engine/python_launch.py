@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.arguments import read_arguments
-from rlstep_hooks.launch.files import NOTEBOOK, find_file
 from rlstep_hooks.launch.inheritance import over
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +26,8 @@ _PARSED = "parsed."
 
 
 def calls_of(command: Command, folder: Path) -> Calls | None:
-    """Calls in the Python file that a command runs, if it is here."""
-    if command.program.kind != "script" or not command.program.name.endswith((".py", NOTEBOOK)):
-        return None
-    path = find_file(command.program.name, folder, command.folder)
+    """Calls in the Python file that a command runs, if it is here and no framework's own module."""
+    path = None if index.has_module(command.program) else file_of(command, folder)
     if path is None:
         return None
     from rlstep_hooks.launch.python_file import read_calls
@@ -59,6 +57,9 @@ def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> t
     evolved = {name: setting for name, setting in calls.settings.items() if name.startswith("evolve.")}
     for name, setting in (*evolved.items(), *calls.assigned.items()):
         callee, _, bare = name.partition(".")
+        before = merged.get(bare)
+        if name in calls.filled and before is not None and before.value is not None and not before.unknown:
+            continue
         ours = (
             (callee == "evolve" and system.helpers)
             or callee in classes

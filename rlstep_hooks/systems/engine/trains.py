@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import NOTEBOOK, find_file
+from rlstep_hooks.launch.modules import SOURCES
 from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.systems.engine import index
 
@@ -102,7 +103,7 @@ def file_of(command: Command, folder: Path) -> Path | None:
     """The Python file of a script or module, if it is here."""
     program = command.program
     if program.kind == "module":
-        return find_file(program.name.replace(".", "/") + ".py", folder, command.folder)
+        return find_file(program.name.replace(".", "/") + ".py", folder, command.folder, beside=SOURCES)
     if program.kind == "script" and program.name.endswith((".py", NOTEBOOK)):
         return find_file(program.name, folder, command.folder)
     return None
