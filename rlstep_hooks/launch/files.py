@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os.path
+import re
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 NOTEBOOK = ".ipynb"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+_SHEBANG = re.compile(rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:ba|da|k|z)?sh\s")
+
 _edited: ContextVar[Mapping[str, str] | None] = ContextVar("edited", default=None)
 _root: ContextVar[Path | None] = ContextVar("root", default=None)
 
@@ -23,6 +27,20 @@ def holds_commands(path: str) -> bool:
     """Whether a file of this name is read for the commands in it."""
     name = path.rpartition("/")[2]
     return name.endswith((NOTEBOOK, ".mk", ".dockerfile")) or name in MAKEFILES or name.startswith("Dockerfile")
+
+
+def is_shell_script(path: Path) -> bool:
+    """Whether a file is a script of a shell: by its name, or by its first line (`#!/bin/bash` of "train.slrm")."""
+    if path.name.endswith(SCRIPTS):
+        return True
+    with suppress(OSError):
+        return path.is_file() and is_allowed(path) and _starts_a_shell(path)
+    return False
+
+
+def _starts_a_shell(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _SHEBANG.match(file.readline(200)) is not None
 
 
 def contents(path: Path) -> bytes:

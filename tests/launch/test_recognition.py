@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ("ppo.yaml", "stage: ppo\nper_device_train_batch_size: 1\n", "llamafactory"),
         ("grpo.yaml", "num_generations: 8\nper_device_train_batch_size: 1\n", "trl"),
         ("grpo.yaml", "rlhf_type: grpo\nnum_generations: 8\n", "swift"),
+        ("grpo.yaml", "external_plugins: [reward.py]\nnum_generations: 8\n", "swift"),
         ("async.yaml", "orchestration: {num_training_workers: 2, num_steps: 250}\n", "torchtune"),
         ("grpo.yaml", "grpo_samples: 16\nbatch_size: 1\n", "torchtune"),
         ("grpo.yaml", "grpo: {num_prompts_per_step: 8}\n", "nemo_rl"),
@@ -50,6 +51,12 @@ def test_other_stages_are_no_reinforcement_learning(stage: str, tmp_path: Path) 
     [
         ("orchestration: {num_training_workers: 2}\n", "another recipe"),
         ("rlhf_type: grpo\nglobal_batch_size: 16\nmicro_batch_size: 2\ntrain: {gpus: 4}\n", "for Ray"),
+        ("external_plugins: [reward.py]\nnum_generations: 8\n", "does not say rlhf_type"),
+        (
+            "num_generations: 4\nbatch_size: 2\nnum_epochs: 1\n",
+            "batch_size and num_epochs in this file are none of TRL's",
+        ),
+        ("num_generations: 4\ntraining: {batch_size: 2}\n", r"training\.batch_size in this file are none of TRL's"),
         ("rlhf_type: gkd\nnum_generations: 8\n", "only grpo is read"),
         ("num_generations: 8\n", "how many processes train; give --world-size"),
     ],
@@ -73,3 +80,13 @@ def test_a_parent_that_only_comments_sets_nothing(tmp_path: Path) -> None:
     (tmp_path / "envs.yaml").write_text("# nothing yet\n")
     (tmp_path / "c.yaml").write_text("defaults: [envs@_here_, _self_]\nrollout_batch_size: 64\n")
     assert set(find_launch([str(tmp_path / "c.yaml")], Options(framework="roll")).given) == {"rollout_batch_size"}
+
+
+def test_a_file_with_sizes_of_its_own_is_read_as_the_framework_that_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("num_generations: 4\nper_device_train_batch_size: 4\nbatch_size: 2\n")
+    plan = plan_launch([str(path)], Options(framework="trl", world_size=1))
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_rollout == 4
+    path.write_text("num_generations: 4\nper_device_train_batch_size: 4\neval_batch_size: 2\nsystem_prompt: x\n")
+    assert plan_launch([str(path)], Options(world_size=1)).schedule is not None

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from rlstep_hooks.launch.shell.script import read_script, read_text
 from rlstep_hooks.launch.shell.walk import LARGEST_SCRIPT
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.examples import MANY
 
 if TYPE_CHECKING:
@@ -508,6 +510,20 @@ def test_redirections_behind_assignments_alone_are_shell(behind: str) -> None:
     found = read_text(f"python train.py size=4 \\\n  # other=1 \\\n{behind}", "run.sh")
     assert [token.text for token in found[0].arguments] == ["size=4"]
     assert read_text("a=1 python train.py --log 3 2>&1\n", "run.sh")[0].program.name == "train.py"
+
+
+@pytest.mark.parametrize("first", ["#!/bin/bash", "#!/usr/bin/env bash", "#! /bin/sh -e", "#!/usr/bin/env -S zsh"])
+def test_a_file_whose_first_line_names_a_shell_is_a_script(first: str, tmp_path: Path) -> None:
+    inner = tmp_path / "train.slrm"
+    inner.write_text(f"{first}\n#SBATCH --gres gpu:1\ntrl grpo --num_generations 4 --per_device_train_batch_size 8\n")
+    (tmp_path / "run.sh").write_text("sbatch ./train.slrm\n")
+    for words in ([str(inner)], ["sbatch", str(inner)], [str(tmp_path / "run.sh")]):
+        schedule = plan_launch(words, Options(rows=100)).schedule
+        assert schedule is not None
+        assert schedule.samples_per_prompt == 4
+    inner.write_text("#!/usr/bin/env python\ntrl grpo --num_generations 4\n")
+    with pytest.raises(LaunchError, match="none of these starts a known trainer"):
+        plan_launch([str(inner)])
 
 
 def test_a_file_that_is_no_script(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.command import SHELLS, Command, unwrap
-from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.files import SCRIPTS, contents, is_shell_script
 from rlstep_hooks.launch.shell.assignments import follow_assignment
 from rlstep_hooks.launch.shell.builtins import BUILTINS
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
@@ -169,8 +169,10 @@ def _followed(walk: Walk, command: Command) -> list[Command]:
     if name in walk.written:
         found = walk.inner(walk.written[name], name, given, arguments=command.arguments, folder=walk.folder)
         return found or [command]
-    path = walk.found(Token(name)) if name.endswith((".sh", ".bash", ".slurm", ".sbatch")) else None
-    if path is None:
+    # A name without a suffix, or of the system, is a program that is installed.
+    may_be_one = name.endswith(SCRIPTS) or ("." in name.rpartition("/")[2] and not name.startswith("/"))
+    path = walk.found(Token(name)) if may_be_one else None
+    if path is None or not is_shell_script(path):
         return [command]
     found = walk.inner(
         contents(path).decode(errors="replace"),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.files import edited
+from rlstep_hooks.launch.files import SCRIPTS, edited
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place
 from rlstep_hooks.planning.checked import Checked, Placed
 from rlstep_hooks.planning.comparison import compare
-from rlstep_hooks.systems.engine.launch_search import SCRIPTS, find_launch
+from rlstep_hooks.systems.engine.launch_search import find_launch
 from rlstep_hooks.systems.engine.launch_settings import CONFIGS
 from rlstep_hooks.systems.engine.launches import plan_of
 

@@ -12,7 +12,7 @@ import msgspec
 from rlstep_hooks.launch.accelerate import with_config_read
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
-from rlstep_hooks.launch.files import NOTEBOOK, find_file, holds_commands
+from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, find_file, holds_commands, is_shell_script
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.skypilot import task_of
@@ -20,7 +20,7 @@ from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token, U
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.abbreviations import spelled_out
-from rlstep_hooks.systems.engine.absent import flags_of_its_own, is_absent
+from rlstep_hooks.systems.engine.absent import flags_of_its_own, is_absent, sizes_of_its_own
 from rlstep_hooks.systems.engine.configurations import with_configurations
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.launch_settings import (
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 _NAME_IT = (
     "name it with --framework NAME (trl, verl, openrlhf, ...; a name that is not known is answered with all of them)"
 )
-SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,14 +146,15 @@ def _is_text(words: list[str]) -> bool:
 def _commands(words: list[str], path: Path, options: Options) -> tuple[list[Command], str, Path]:
     arguments = tuple(Token(word, Place("the command", 0, index)) for index, word in enumerate(words, 1))
     text = _is_text(words)
-    if words[0].endswith(SCRIPTS) and not text and (path.is_file() or len(words) == 1):
+    is_script = words[0].endswith(SCRIPTS) and (path.is_file() or len(words) == 1)
+    if not text and (is_script or is_shell_script(path)):
         return _script(path, arguments[1:], options.variables), str(path), path.parent
     if text:
         return _text(arguments[0], options.variables), "the launch command", Path()
     commands = unwrap(arguments, {}, shell=lambda token: _text(token, options.variables))
-    if len(commands) == 1 and commands[0].program.kind == "executable" and commands[0].program.name.endswith(SCRIPTS):
+    if len(commands) == 1 and commands[0].program.kind == "executable":
         script = Path(commands[0].program.name)
-        if script.is_file():
+        if script.is_file() and is_shell_script(script):
             values = {name: token.text for name, token in commands[0].environment.items()}
             return _script(script, commands[0].arguments, options.variables | values), str(script), script.parent
     return commands, "the launch command", Path()
@@ -412,7 +412,15 @@ def _config_launch(path: Path, options: Options) -> Launch:
         if started is not None:
             return started
         raise NoLaunchError("no framework is known by these settings", Place(str(path)), remedy=_NAME_IT)
-    given, missing, notes = with_own_configs(read.missing, read.settings, index.system_of(framework))
+    system = index.system_of(framework)
+    own = sizes_of_its_own(read.settings, system) if options.framework is None else []
+    if own:
+        raise NoLaunchError(
+            f"{' and '.join(own)} in this file are none of {system.title}'s: what the program that reads it makes of them is not known",
+            read.settings[own[0]].place,
+            remedy=f"give the command that runs it, or --framework {framework} reads the other settings as {system.title}'s own",
+        )
+    given, missing, notes = with_own_configs(read.missing, read.settings, system)
     return Launch(
         command=command,
         framework=framework,

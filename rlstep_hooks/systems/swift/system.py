@@ -72,6 +72,11 @@ _SETTINGS = {
 # swift/arguments/base_args/data_args.py 4.6.0: the default was 0.01 before 3.6, and a validation set of its own makes it 0.
 _LEFT_FOR_VALIDATION = "(0 if release >= (3, 6) else 1 / 100) if split_dataset_ratio is None else split_dataset_ratio"
 _IS_READ = (
+    Demand(
+        "given(rlhf_type) or not no_program",
+        "this file does not say rlhf_type, without which `swift rlhf` trains by DPO: give the command that reads it, "
+        "such as `swift rlhf --rlhf_type grpo --config FILE`",
+    ),
     Demand("rlhf_type == 'grpo'", "rlhf_type = {rlhf_type}: only grpo is read", about="rlhf_type"),
     Demand("not given(train.gpus)", "a configuration for Ray (train.gpus) is not read", about="train.gpus"),
     Demand("sequence_parallel_size == 1", "sequence_parallel_size above 1 is not read", about="sequence_parallel_size"),
@@ -137,6 +142,8 @@ SYSTEM = System(
             keys=("rlhf_type",),
             before="trl",
         ),
+        # A configuration for `swift rlhf` whose command says the rest.
+        Entry("swift", keys=("external_plugins",), with_key="num_generations", before="trl"),
         Entry("swift", calls=("RLHFArguments",), packages=("swift",), before="trl"),
     ),
     instead=on_megatron,
