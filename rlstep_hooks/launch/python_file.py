@@ -132,6 +132,7 @@ class _File:
         self._constants = self._bound_once()
         self._changes = Changes(tree, self._above)
         self._made = dict(self._results())
+        self._only_filled = self._paths_filled()
         self._changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
 
     def calls(self) -> Calls:
@@ -235,21 +236,30 @@ class _File:
 
     def _results(self) -> Iterator[tuple[str, str]]:
         """Names with the callee whose result they are, also through a function of the file that returns it."""
-        returns: dict[str, str] = {}
+        returns = dict(self._returned())
         for node in ast.walk(self._tree):
-            if isinstance(node, ast.FunctionDef):
-                made = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)]
-                if len(made) == 1 and isinstance(made[0], ast.Call):
-                    returns[node.name] = _name(made[0].func)
-        for node in ast.walk(self._tree):
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Call):
                 continue
             callee = _name(node.value.func)
-            for target in node.targets:
+            callee = returns.get(callee, callee)
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
-                    yield target.id, _PARSED if callee.startswith("parse_args") else returns.get(callee, callee)
+                    yield target.id, _PARSED if callee.startswith("parse_args") else callee
                 elif isinstance(target, ast.Tuple) and callee.startswith("parse_"):
                     yield from ((part.id, _PARSED) for part in target.elts if isinstance(part, ast.Name))
+
+    def _returned(self) -> Iterator[tuple[str, str]]:
+        """The file's functions with the callee whose result they return: `return GRPOConfig(...)`, or `return args` after
+        `args = parser.parse_args()`."""
+        for function in ast.walk(self._tree):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            made = [inner.value for inner in ast.walk(function) if isinstance(inner, ast.Return)]
+            result = made[0] if len(made) == 1 else None
+            if isinstance(result, ast.Name) and result.id in self._constants:
+                result = self._constants[result.id]
+            if isinstance(result, ast.Call):
+                yield function.name, _name(result.func)
 
     def _assignments(self) -> dict[str, Setting]:
         """`args.batch_size = 4` and `setattr(args, "batch_size", 4)`, where `args` is the result of a call."""
@@ -273,15 +283,17 @@ class _File:
         return found
 
     def _filled(self) -> frozenset[str]:
-        """The assignments that are made only where the attribute is None: `if args.steps is None: args.steps = 10`."""
+        """The names of `assigned` that are assigned only where they are None."""
+        parts = (path.partition(".") for path in self._only_filled)
+        return frozenset(f"{self._made[root]}.{attribute}" for root, _, attribute in parts if root in self._made)
+
+    def _paths_filled(self) -> frozenset[str]:
+        """What is assigned only where it is None: "args.steps" of `if args.steps is None: args.steps = 10`."""
         found: dict[str, bool] = {}
         for node in ast.walk(self._tree):
             for path, _ in _assigned(node):
-                root, _, attribute = path.partition(".")
-                if root in self._made:
-                    name = f"{self._made[root]}.{attribute}"
-                    found[name] = found.get(name, True) and self._is_none(path, node)
-        return frozenset(name for name, only_then in found.items() if only_then)
+                found[path] = found.get(path, True) and self._is_none(path, node)
+        return frozenset(path for path, only_then in found.items() if only_then)
 
     def _is_none(self, path: str, node: ast.AST) -> bool:
         """Whether a statement runs only where an attribute is None."""
@@ -454,8 +466,19 @@ class _File:
     def _option(self, node: ast.Attribute, root: str, depth: int) -> Any:
         """The value of `args.NAME`: as the command gives it, else its default."""
         option = self._options[node.attr]
-        if self._made.get(root) != _PARSED or option is None or ast.unparse(node) in self._changed:
+        path = ast.unparse(node)
+        if (
+            self._made.get(root) != _PARSED
+            or option is None
+            or (path in self._changed and path not in self._only_filled)
+        ):
             raise _NotLiteralError(node)
+        value = self._given_or_default(node, option, depth)
+        if value is None and path in self._changed:
+            raise _NotLiteralError(node)
+        return value
+
+    def _given_or_default(self, node: ast.Attribute, option: _Option, depth: int) -> Any:
         keywords = option.keywords
         written = [name for name in option.names if name in self._flags]
         given = self._flags[written[0]] if written else ""

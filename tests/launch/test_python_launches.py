@@ -358,3 +358,23 @@ def test_a_module_of_the_users_own_is_read_as_its_file(place: str, tmp_path: Pat
     plan = plan_launch([str(tmp_path / "run.sh")], Options(rows=1_000))
     assert plan.schedule is not None
     assert (plan.schedule.samples_per_rollout, plan.schedule.samples_per_prompt) == (16, 4)
+
+
+PARSER = "parser = argparse.ArgumentParser()\n    parser.add_argument('--n', type=int, default={default})\n    "
+CALLED = "args = parse()\n{more}GRPOTrainer(args=GRPOConfig(num_generations=args.n, per_device_train_batch_size=8))\n"
+
+
+@pytest.mark.parametrize("ends", ["return parser.parse_args()", "found = parser.parse_args()\n    return found"])
+def test_a_function_that_parses_is_followed(ends: str, tmp_path: Path) -> None:
+    function = f"def parse() -> argparse.Namespace:\n    {PARSER.format(default=4)}{ends}\n"
+    text = TRL + function + CALLED.format(more="")
+    assert schedule(tmp_path, text).samples_per_prompt == 4
+    assert schedule(tmp_path, text, "--n 2").samples_per_prompt == 2
+
+
+def test_an_option_that_is_worked_out_where_it_is_not_given(tmp_path: Path) -> None:
+    function = f"def parse():\n    {PARSER.format(default=None)}return parser.parse_args()\n"
+    text = TRL + function + CALLED.format(more="if args.n is None:\n    args.n = processes()\n")
+    assert schedule(tmp_path, text, "--n 2").samples_per_prompt == 2
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        planned(tmp_path, text)
