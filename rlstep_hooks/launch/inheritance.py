@@ -16,7 +16,7 @@ import msgspec
 
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
-from rlstep_hooks.launch.yaml_file import parse_yaml, read_text, read_toml
+from rlstep_hooks.launch.yaml_file import Repeated, parse_yaml, read_text, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,6 +46,8 @@ class Configuration(msgspec.Struct, frozen=True):
     missing: tuple[Parent, ...] = ()
     choices: frozenset[str] = frozenset()
     """The groups for which Hydra's lists choose a file; `group=name` in a command chooses another one."""
+    repeated: tuple[Repeated, ...] = ()
+    """Keys that a file has several times; the settings are the last of each."""
 
 
 def read_config(path: str | Path, choices: Mapping[str, str] | None = None) -> Configuration:
@@ -62,7 +64,9 @@ def read_config(path: str | Path, choices: Mapping[str, str] | None = None) -> C
     file = Path(path)
     reader = _Reader(file.parent, dict(choices or {}))
     settings = reader.toml(file, 0) if file.suffix == ".toml" else reader.yaml(file, "", 0)
-    return Configuration(settings, tuple(dict.fromkeys(reader.missing)), frozenset(reader.groups))
+    return Configuration(
+        settings, tuple(dict.fromkeys(reader.missing)), frozenset(reader.groups), tuple(reader.repeated)
+    )
 
 
 def over(below: Mapping[str, Setting], above: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -118,6 +122,7 @@ class _Reader:
     def __init__(self, root: Path, choices: dict[str, str]) -> None:
         self.missing: list[Parent] = []
         self.groups: set[str] = set()
+        self.repeated: list[Repeated] = []
         self._search = [root]
         self._choices = choices
 
@@ -130,7 +135,7 @@ class _Reader:
         return self._composed(path, read_text(path), package, depth)
 
     def _composed(self, path: Path, text: str, package: str, depth: int) -> dict[str, Setting]:
-        own = parse_yaml(text, str(path)) if depth == 0 or _has_content(text) else {}
+        own = parse_yaml(text, str(path), self.repeated) if depth == 0 or _has_content(text) else {}
         listed = own.get("defaults")
         if listed is None or not isinstance(listed.value, str | list):
             return _within(own, package)

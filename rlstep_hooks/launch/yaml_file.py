@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, SettingError
@@ -20,6 +22,19 @@ LARGEST_FILE = 1 << 20
 _MOST_SETTINGS = 20_000
 _DEEPEST = 40
 _EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """A key that a mapping has several times with different values. PyYAML keeps the last, and OmegaConf refuses the file."""
+
+    name: str
+    before: Any
+    value: Any
+    """The last value."""
+    place: Place
+
+    def __str__(self) -> str:
+        return f"{self.name} occurs twice: {self.before} and {self.value}"
 
 
 def read_text(path: str | Path) -> str:
@@ -38,8 +53,13 @@ def read_text(path: str | Path) -> str:
         raise LaunchError("not a text file (not UTF-8)", Place(str(path))) from None
 
 
-def parse_yaml(text: str, source: str) -> dict[str, Setting]:
+def parse_yaml(text: str, source: str, repeated: list[Repeated] | None = None) -> dict[str, Setting]:
     """The settings of YAML text.
+
+    Args:
+        text: The text.
+        source: Its name in messages.
+        repeated: Takes the keys that occur several times, of which the last holds; without it, they are refused.
 
     Raises:
         LaunchError: It is not YAML, not a mapping, or a key occurs twice.
@@ -56,13 +76,15 @@ def parse_yaml(text: str, source: str) -> dict[str, Setting]:
         if _contains_itself(node, set(), set()):
             raise LaunchError("an alias that contains itself", Place(source))
         settings: dict[str, Setting] = {}
-        for setting in _flattened(loader, node, "", source, 0):
-            before = settings.get(setting.name)
-            if before is not None and before.value != setting.value:
-                raise SettingError(f"{setting.name} occurs twice: {before.value} and {setting.value}", setting.place)
+        twice: list[Repeated] = []
+        for setting in _flattened(loader, node, "", source, twice):
             settings[setting.name] = setting
             if len(settings) > _MOST_SETTINGS:
                 raise LaunchError(f"more than {_MOST_SETTINGS} settings", Place(source))
+        if repeated is not None:
+            repeated += twice
+        elif twice:
+            raise SettingError(str(twice[0]), twice[0].place)
         return settings
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -103,17 +125,29 @@ def _contains_itself(node: yaml.Node, open_nodes: set[int], clear: set[int]) -> 
 
 
 def _flattened(
-    loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str, source: str, depth: int
+    loader: yaml.SafeLoader,
+    node: yaml.MappingNode,
+    prefix: str,
+    source: str,
+    twice: list[Repeated],
+    depth: int = 0,
 ) -> Iterator[Setting]:
     import yaml
 
     if depth > _DEEPEST:
         raise LaunchError("nested too deeply", Place(source, node.start_mark.line + 1, node.start_mark.column + 1))
     _merge(node, source)
+    last = {str(key_node.value): value_node for key_node, value_node in node.value}
     for key_node, value_node in node.value:
         name = f"{prefix}{key_node.value}"
+        if (after := last[str(key_node.value)]) is not value_node:
+            before, value = (loader.construct_object(each, deep=True) for each in (value_node, after))
+            if before != value:
+                mark = after.start_mark
+                twice.append(Repeated(name, before, value, Place(source, mark.line + 1, mark.column + 1)))
+            continue
         if isinstance(value_node, yaml.MappingNode) and value_node.value:
-            yield from _flattened(loader, value_node, f"{name}.", source, depth + 1)
+            yield from _flattened(loader, value_node, f"{name}.", source, twice, depth + 1)
         else:
             mark = key_node.start_mark
             value = loader.construct_object(value_node, deep=True)

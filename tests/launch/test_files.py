@@ -30,11 +30,12 @@ def test_yaml_keys_are_joined_and_keep_their_place() -> None:
         ("- 1\n- 2\n", "does not begin with `key: value`"),
         ("a: [1", "c.yaml:"),
         ("a: 1\nb:\n  c: 1\na: 2\n", "a occurs twice: 1 and 2"),
+        ("a:\n  b: 1\nc: 2\na:\n  d: 1\n", "a occurs twice: {'b': 1} and {'d': 1}"),
         ("a: &a [*a]\n", "an alias that contains itself"),
         ("a: !!python/object/apply:os.system ['true']\n", "not YAML"),
         ("a: 1\n\tb: 2\n", "c.yaml:2:1"),
     ],
-    ids=["empty", "list", "open", "twice", "cycle", "object", "tab"],
+    ids=["empty", "list", "open", "twice", "section", "cycle", "object", "tab"],
 )
 def test_text_that_is_no_configuration(text: str, message: str) -> None:
     with pytest.raises(LaunchError) as caught:

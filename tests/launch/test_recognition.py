@@ -90,3 +90,20 @@ def test_a_file_with_sizes_of_its_own_is_read_as_the_framework_that_is_named(tmp
     assert plan.schedule.samples_per_rollout == 4
     path.write_text("num_generations: 4\nper_device_train_batch_size: 4\neval_batch_size: 2\nsystem_prompt: x\n")
     assert plan_launch([str(path)], Options(world_size=1)).schedule is not None
+
+
+@pytest.mark.parametrize("words", ["{path}", "trl grpo --config {path}"])
+def test_pyyaml_keeps_the_last_of_a_key_that_occurs_twice(words: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("num_generations: 8\nper_device_train_batch_size: 8\nnum_generations: 4\n")
+    plan = plan_launch(words.format(path=path).split(), Options(world_size=1))
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_prompt == 4
+    assert any("num_generations occurs twice: 8 and 4" in note.text for note in plan.notes)
+
+
+def test_a_key_that_occurs_twice_is_refused_where_omegaconf_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("gconfig:\n  n_samples: 8\n  n_samples: 4\nactor: {ppo_n_minibatches: 1}\n")
+    with pytest.raises(LaunchError, match=r"gconfig\.n_samples occurs twice: 8 and 4"):
+        plan_launch([str(path)], Options(world_size=1))

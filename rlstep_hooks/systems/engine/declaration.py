@@ -200,6 +200,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Whether arguments are Hydra overrides (`key=value`) rather than flags (`--key value`)."""
     config_settings: tuple[str, ...] = ("config",)
     """Settings that name a YAML or TOML file with further settings."""
+    keeps_last_key: bool = False
+    """Whether its loader of YAML keeps the last of a key that occurs several times, as PyYAML does; OmegaConf's refuses the file."""
     own_configs: Mapping[str, Mapping[str, Any]] = {}
     """Configurations that the framework ships, by the ends of their names, with the values that differ from the defaults declared
     here. If a launch names one that is not here, these values are assumed, with a note."""

@@ -26,6 +26,7 @@ from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.launch_settings import (
     CONFIGS,
     keys_of,
+    last_holds,
     quiet_config_keys,
     read_arguments_quietly,
     set_settings,
@@ -420,6 +421,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
             read.settings[own[0]].place,
             remedy=f"give the command that runs it, or --framework {framework} reads the other settings as {system.title}'s own",
         )
+    twice = last_holds(read, system)
     given, missing, notes = with_own_configs(read.missing, read.settings, system)
     return Launch(
         command=command,
@@ -427,7 +429,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
         given={**given, **set_settings(options.variables)},
         source=str(path),
         folder=path.parent,
-        notes=tuple(notes),
+        notes=(*twice, *notes),
         missing=missing,
         environment=dict(options.variables),
     )

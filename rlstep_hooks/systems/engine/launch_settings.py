@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.settings import Setting
-from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place
+from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, SettingError
 from rlstep_hooks.planning.reading import Note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rlstep_hooks.launch.command import Command
-    from rlstep_hooks.launch.inheritance import Parent
+    from rlstep_hooks.launch.inheritance import Configuration, Parent
     from rlstep_hooks.launch.text import Token
     from rlstep_hooks.systems.engine.declaration import System
 
@@ -55,6 +55,7 @@ def settings_of_command(
     settings, loose = read_arguments(command.arguments, overrides=system.overrides)
     base: dict[str, Setting] = {}
     missing: list[Parent] = []
+    twice: list[Note] = []
     choices = choices_of(command.arguments) if system.overrides else {}
     chosen: set[str] = set()
     missing += _unknown_configs(settings, loose, system)
@@ -64,6 +65,7 @@ def settings_of_command(
             missing.append(Parent(name, place))
             continue
         read = read_config(file, choices)
+        twice += last_holds(read, system)
         base = over(base, read.settings)
         missing += read.missing
         chosen |= read.choices
@@ -73,7 +75,21 @@ def settings_of_command(
     given, left, notes = with_own_configs(missing, over(base, settings), system)
     unknown = (token.unknown[0] for token in loose if token.unknown and not token.text.endswith(CONFIGS))
     notes += [Note("assumes", f"{one.why} ({one.place}): its contents are not in this plan") for one in unknown]
-    return given, left, notes
+    return given, left, [*twice, *notes]
+
+
+def last_holds(read: Configuration, system: System) -> list[Note]:
+    """That the last of keys that a file has several times holds, for a framework whose loader keeps it.
+
+    Raises:
+        SettingError: The framework's loader refuses such a file, or is not known to keep the last.
+    """
+    if read.repeated and not system.keeps_last_key:
+        raise SettingError(str(read.repeated[0]), read.repeated[0].place)
+    return [
+        Note("assumes", f"{twice} ({twice.place}): {system.title} reads the file with PyYAML, which keeps the last")
+        for twice in read.repeated
+    ]
 
 
 def with_own_configs(

@@ -97,6 +97,7 @@ SYSTEM = System(
     commits="trl/commits.json",
     checkout="rlstep_hooks.systems.trl.checkout.beside:beside",
     keys=KEYS,
+    keeps_last_key=True,  # trl/scripts/utils.py 0.14 to 1.16 TrlParser.parse_args_and_config: yaml.safe_load
     trains=("*GRPO*Trainer*", "*RLOO*Trainer*"),
     trainers={"GRPOTrainer": DECIDING, "RLOOTrainer": DECIDING},
     generates=("_generate_and_score_completions",),
