@@ -20,6 +20,7 @@ _READERS = frozenset((
     "max", "min", "pprint", "print", "repr", "reversed", "set", "sorted", "str", "sum", "tuple", "type", "vars", "zip",
 ))  # fmt: skip
 """Functions that do not change what they are given."""
+_OMEGACONF_UPDATE = "OmegaConf.update"
 _DEEPEST = 4
 
 
@@ -81,53 +82,66 @@ class Changes:
         """What one use of a name changes."""
         outer = self._above[name]
         if isinstance(outer, ast.Subscript) and outer.value is name:
-            yield from self._by_item(outer)
+            key = str(outer.slice.value) if isinstance(outer.slice, ast.Constant) else None
+            yield from self._by_item(outer, key, depth)
         elif isinstance(outer, ast.Attribute):
             call = self._above[outer]
-            if isinstance(call, ast.Call) and call.func is outer and outer.attr not in _READING:
+            if not isinstance(call, ast.Call) or call.func is not outer:
+                yield from self._by_item(outer, outer.attr, depth)
+            elif outer.attr not in _READING:
                 yield from _by_method(call, outer.attr)
-        elif isinstance(outer, ast.Call | ast.keyword):
-            yield from self._by_call(name, outer, depth)
-        elif isinstance(outer, ast.Assign | ast.AnnAssign) and depth < _DEEPEST:
-            targets = outer.targets if isinstance(outer, ast.Assign) else [outer.target]
-            for target in targets:  # a second name for the same thing
-                if isinstance(target, ast.Name) and any(True for _ in self._of(target.id, None, depth + 1)):
-                    yield Change(outer)
+            elif outer.attr == "get" and call.args and isinstance(call.args[0], ast.Constant):
+                yield from self._by_part(call, str(call.args[0].value), depth)
+        else:
+            yield from (Change(each.node) for each in self._by_part(name, None, depth))
 
-    def _by_item(self, item: ast.Subscript) -> Iterator[Change]:
-        """`kw["x"] = 1`, `del kw["x"]`, `kw["x"] += 1`, `kw["x"]["y"] = 1`, `kw["x"].append(1)`."""
-        key = str(item.slice.value) if isinstance(item.slice, ast.Constant) else None
+    def _by_item(self, item: ast.Subscript | ast.Attribute, key: str | None, depth: int) -> Iterator[Change]:
+        """`kw["x"] = 1`, `del kw["x"]`, `kw["x"] += 1`, `kw["x"]["y"] = 1`, `kw["x"].append(1)`, `kw.x = 1`."""
         outer = self._above[item]
         if isinstance(item.ctx, ast.Del):
             yield Change(outer, key, removes=True)
         elif isinstance(item.ctx, ast.Store):
             yield Change(outer, key, outer.value if isinstance(outer, ast.Assign | ast.AnnAssign) else None)
         else:
-            inner: ast.AST = item
+            inner: ast.expr = item
             while isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is inner:
                 inner, outer = outer, self._above[outer]
-            written = isinstance(inner, ast.Subscript) and not isinstance(inner.ctx, ast.Load)
-            called = isinstance(inner, ast.Attribute) and isinstance(outer, ast.Call) and inner.attr not in _READING
-            if written or called:
+            written = isinstance(inner, ast.Subscript | ast.Attribute) and not isinstance(inner.ctx, ast.Load)
+            called = isinstance(inner, ast.Attribute) and isinstance(outer, ast.Call) and outer.func is inner
+            if written or (called and isinstance(inner, ast.Attribute) and inner.attr not in _READING):
                 yield Change(outer, key)
+            elif not called:
+                yield from self._by_part(inner, key, depth)
 
-    def _by_call(self, name: ast.Name, outer: ast.Call | ast.keyword, depth: int) -> Iterator[Change]:
-        """`fill(kw)`: changed where the function of that name changes it, or where the file does not have it."""
+    def _by_part(self, part: ast.expr, key: str | None, depth: int) -> Iterator[Change]:
+        """What is done to a thing, or to a part of it, that gets a second name, or that a function is given."""
+        outer = self._above[part]
+        if isinstance(outer, ast.Call | ast.keyword):
+            yield from (Change(each.node, key) for each in self._by_call(part, outer, depth))
+        elif isinstance(outer, ast.Assign | ast.AnnAssign) and depth < _DEEPEST:
+            for target in outer.targets if isinstance(outer, ast.Assign) else [outer.target]:
+                if isinstance(target, ast.Name) and any(True for _ in self._of(target.id, None, depth + 1)):
+                    yield Change(outer, key)
+
+    def _by_call(self, given: ast.expr, outer: ast.Call | ast.keyword, depth: int) -> Iterator[Change]:
+        """`fill(kw)`: changed where the function of that name changes it, or where the file does not have it.
+
+        A method of something else is taken to read it (`wandb.init(config=kw)`), unless the file has one of that name.
+        """
         call = outer if isinstance(outer, ast.Call) else self._above[outer]
-        if (
-            not isinstance(call, ast.Call)
-            or not isinstance(call.func, ast.Name)
-            or (isinstance(outer, ast.keyword) and outer.arg is None)  # `**kw` makes a dict of its own
-        ):
+        if not isinstance(call, ast.Call) or given is call.func:
             return
-        called = call.func.id
-        if called in _READERS or called[:1].isupper() or name is call.func:
+        if isinstance(outer, ast.keyword) and outer.arg is None:  # `**kw` makes a dict of its own
+            return
+        called = ast.unparse(call.func).rpartition(".")[2]
+        changes = isinstance(call.func, ast.Name) or ast.unparse(call.func) == _OMEGACONF_UPDATE
+        if called in _READERS or called[:1].isupper() or not (changes or called in self._functions):
             return
         if called not in self._functions or depth >= _DEEPEST:
             yield Change(call)
             return
         for function in self._functions[called]:
-            parameter = _parameter(function, call, name)
+            parameter = _parameter(function, call, given)
             if parameter is None or any(True for _ in self._of(parameter, function, depth + 1)):
                 yield Change(call)
 
@@ -154,11 +168,13 @@ def _by_method(call: ast.Call, method: str) -> Iterator[Change]:
         yield Change(call)
 
 
-def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, given: ast.Name) -> str | None:
+def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, given: ast.expr) -> str | None:
     """The parameter of a function that a call gives a name to; None where that cannot be told."""
     for keyword in call.keywords:
         if keyword.value is given:
             return keyword.arg
     places = [*function.args.posonlyargs, *function.args.args]
+    if isinstance(call.func, ast.Attribute) and places and places[0].arg in ("self", "cls"):
+        places = places[1:]
     at = next((index for index, part in enumerate(call.args) if part is given), len(places))
     return places[at].arg if at < len(places) and not any(isinstance(p, ast.Starred) for p in call.args) else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.launch.python_changes import Change, Changes, is_container
+from rlstep_hooks.launch.python_documents import Documents, read_document
 from rlstep_hooks.launch.python_source import parsed, text_of
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
@@ -20,6 +21,8 @@ from rlstep_hooks.launch.text import Place, UnknownText
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from rlstep_hooks.launch.python_documents import Finder
 
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
@@ -43,6 +46,8 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 }
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
+_CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
+_LOADERS = (b"yaml.", b"OmegaConf.load")
 _PARSED = "parsed"
 """Stands for the class of arguments that a parser makes."""
 
@@ -88,12 +93,22 @@ class _Pairs(msgspec.Struct, frozen=True):
     """Why it may have other keys than these; empty where it has none."""
 
 
+class _Document(msgspec.Struct, frozen=True):
+    """What an expression is of a YAML file that the program opens."""
+
+    value: Any
+    attributes: bool
+    """Whether keys are attributes too (OmegaConf)."""
+    unsure: frozenset[str] = frozenset()
+    """Keys that the program changes."""
+
+
 class _NotLiteralError(Exception):
     def __init__(self, node: ast.expr) -> None:
         self.node = node
 
 
-def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None) -> Calls:
+def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None, finder: Finder | None = None) -> Calls:
     """Keyword arguments of all calls in a file, named "Callee.keyword" ("learn.total_timesteps" for `model.learn(...)`).
 
     Positional arguments are named by their number ("PPO.0"). Names that are bound once, to a literal, arithmetic on numbers, and
@@ -103,6 +118,7 @@ def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None) -> 
     Args:
         path: The file.
         flags: The options that it is called with: `args.size` is the value of `--size`, or the default of `add_argument("--size")`.
+        finder: Finds the YAML files that the program opens; without it, what they hold is unknown.
 
     Raises:
         LaunchError: It is not Python.
@@ -111,6 +127,8 @@ def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None) -> 
     text = text_of(path)
     given = flags.items() if flags is not None and b"add_argument" in text else ()
     known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
+    if finder is not None and any(loader in text for loader in _LOADERS):  # what is read also depends on other files
+        return _File(parsed(text, str(path)), str(path), dict(known), finder).calls()
     return _calls_in(text, str(path), tuple(known))
 
 
@@ -123,14 +141,18 @@ def _calls_in(text: bytes, source: str, flags: tuple[tuple[str, str | None], ...
 class _File:
     """One parsed file."""
 
-    def __init__(self, tree: ast.Module, source: str, flags: dict[str, str | None]) -> None:
+    def __init__(
+        self, tree: ast.Module, source: str, flags: dict[str, str | None], finder: Finder | None = None
+    ) -> None:
         self._tree = tree
         self._source = source
         self._flags = flags
+        self._finder = finder
         self._options = dict(_options(tree))
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._constants = self._bound_once()
         self._changes = Changes(tree, self._above)
+        self._documents = Documents(tree, self._above)
         self._made = dict(self._results())
         self._only_filled = self._paths_filled()
         self._changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
@@ -356,9 +378,20 @@ class _File:
         if isinstance(node, ast.Name) and node.id in self._constants:
             made = self._constants[node.id]
             values = _written_pairs(made, over=over)
-            return self._pairs_after(node, made, values) if values is not None else None
+            if values is not None:
+                return self._pairs_after(node, made, values)
         values = _written_pairs(node, over=over)
-        return _Pairs(values) if values is not None else None
+        return _Pairs(values) if values is not None else self._pairs_of_document(node)
+
+    def _pairs_of_document(self, node: ast.expr) -> _Pairs | None:
+        """The pairs of a section of a YAML file that the program opens: `**cfg["train"]`."""
+        try:
+            document = self._document(node, 0)
+        except _NotLiteralError:
+            return None
+        if document is None or not isinstance(document.value, dict) or document.unsure:
+            return None
+        return _Pairs({str(key): ast.copy_location(ast.Constant(value), node) for key, value in document.value.items()})
 
     def _pairs_after(self, use: ast.Name, made: ast.expr, values: dict[str, ast.expr]) -> _Pairs:
         """The pairs that a mapping has where it is used, after all changes that the file makes to it."""
@@ -436,6 +469,8 @@ class _File:
             raise _NotLiteralError(node)
         if isinstance(node, ast.Constant):
             return node.value
+        if (document := self._document(node, depth)) is not None:
+            return self._plain(document, node)
         if isinstance(node, ast.Name) and node.id in self._constants:
             made = self._constants[node.id]
             if is_container(made) and any(not self._is_in(node, change.node) for change in self._changes.of(node.id)):
@@ -462,6 +497,61 @@ class _File:
             return self._worked_out(node, depth)
         except (ZeroDivisionError, OverflowError, ValueError, TypeError):
             raise _NotLiteralError(node) from None
+
+    def _document(self, node: ast.expr, depth: int) -> _Document | None:
+        """What an expression is of a YAML file that the program opens; None where it is nothing of one."""
+        if self._finder is None or depth > 20:
+            return None
+        if isinstance(node, ast.Name) and node.id in self._constants:
+            whole = self._document(self._constants[node.id], depth + 1)
+            changes = self._changes.of(node.id) if whole is not None else []
+            if whole is None or any(change.key is None for change in changes):
+                return None
+            return msgspec.structs.replace(whole, unsure=whole.unsure.union(str(each.key) for each in changes))
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # `yaml.safe_load(file) or {}`
+            first = self._document(node.values[0], depth + 1)
+            return first if first is not None and first.value else None
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return self._part(node, node.value, node.slice.value, depth)
+        if isinstance(node, ast.Attribute):
+            return self._part(node, node.value, node.attr, depth)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+        ):
+            key = node.args[0]
+            return self._part(node, node.func.value, key.value, depth) if isinstance(key, ast.Constant) else None
+        loaded = self._documents.loaded(node)
+        if loaded is None:
+            return None
+        try:
+            path = self._literal(loaded.path, depth + 1)
+        except _NotLiteralError:
+            return None
+        file = self._finder(path) if isinstance(path, str) else None
+        value = read_document(file, attributes=loaded.attributes) if file is not None else None
+        return _Document(value, loaded.attributes) if value is not None else None
+
+    def _part(self, node: ast.expr, of: ast.expr, key: object, depth: int) -> _Document | None:
+        """`of[key]`, `of.get(key, default)` or `of.key`; None where `of` is nothing of a YAML file."""
+        whole = self._document(of, depth + 1)
+        if whole is None or (isinstance(node, ast.Attribute) and not whole.attributes):
+            return None
+        if not isinstance(whole.value, dict) or key in whole.unsure:
+            raise _NotLiteralError(node)
+        if key in whole.value:
+            return _Document(whole.value[key], whole.attributes)
+        if not isinstance(node, ast.Call):
+            raise _NotLiteralError(node)
+        return _Document(self._literal(node.args[1], depth + 1) if len(node.args) > 1 else None, whole.attributes)
+
+    def _plain(self, document: _Document, node: ast.expr) -> Any:
+        """The value of a part of a YAML file, where it is whole and no reference to another part."""
+        if document.unsure or "${" in str(document.value):
+            raise _NotLiteralError(node)
+        return document.value
 
     def _option(self, node: ast.Attribute, root: str, depth: int) -> Any:
         """The value of `args.NAME`: as the command gives it, else its default."""
@@ -509,8 +599,8 @@ class _File:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
             return _OPERATIONS[type(node.op)](self._numeric(node.left, depth), self._numeric(node.right, depth))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            if node.func.id == "int" and len(node.args) == 1:
-                return int(self._numeric(node.args[0], depth))
+            if node.func.id in _CASTS and len(node.args) == 1:
+                return _CASTS[node.func.id](self._literal(node.args[0], depth + 1))
             if node.func.id in ("max", "min") and len(node.args) > 1:
                 return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
         raise _NotLiteralError(node)

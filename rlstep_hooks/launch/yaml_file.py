@@ -66,7 +66,7 @@ def parse_yaml(text: str, source: str, repeated: list[Repeated] | None = None) -
     """
     import yaml
 
-    loader = _loader_class()(text)
+    loader = loader_class()(text)
     try:
         node = loader.get_single_node()
         if node is None:
@@ -99,7 +99,7 @@ def parse_yaml(text: str, source: str, repeated: list[Repeated] | None = None) -
 
 
 @lru_cache(maxsize=1)
-def _loader_class() -> Any:
+def loader_class() -> Any:
     """The safe loader with the numbers of OmegaConf: PyYAML takes `1e6` for a text."""
     import yaml
 

@@ -378,3 +378,104 @@ def test_an_option_that_is_worked_out_where_it_is_not_given(tmp_path: Path) -> N
     assert schedule(tmp_path, text, "--n 2").samples_per_prompt == 2
     with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
         planned(tmp_path, text)
+
+
+# YAML files that a program opens itself.
+
+CONFIG = """
+size: 8
+num_generations: 2
+train:
+  generations: 4
+  steps: 10
+"""
+OPENS = "parser = argparse.ArgumentParser()\nparser.add_argument('--config')\nargs = parser.parse_args()\n"
+LOADERS = (
+    "cfg = yaml.safe_load(open(args.config))\n",
+    "with open(args.config) as file:\n    cfg = yaml.safe_load(file)\n",
+    "cfg = yaml.load(Path(args.config).read_text(), Loader=yaml.SafeLoader) or {}\n",
+    "def load(path):\n    with open(path) as f:\n        return yaml.safe_load(f)\ncfg = load(args.config)\n",
+    "def load(path='c.yaml'):\n    return OmegaConf.load(path)\ncfg = load()\n",
+)
+
+
+def opened(folder: Path, text: str, flags: str = "--config c.yaml") -> Plan:
+    (folder / ".git").mkdir(exist_ok=True)
+    (folder / "c.yaml").write_text(CONFIG)
+    (folder / "train.py").write_text(TRL + OPENS + text)
+    (folder / "run.sh").write_text(f"python train.py {flags}\n")
+    return plan_launch([str(folder / "run.sh")], Options(rows=1_000))
+
+
+@pytest.mark.parametrize("loads", LOADERS)
+@pytest.mark.parametrize(
+    "size",
+    [
+        "cfg['train']['generations']",
+        "int(cfg['train'].get('generations', 8))",
+        "cfg.get('other', 4)",
+        "cfg.get('train', {}).get('generations')",
+        "cfg['size'] // 2",
+    ],
+)
+def test_a_configuration_that_the_program_opens_is_read(loads: str, size: str, tmp_path: Path) -> None:
+    text = f"{loads}GRPOTrainer(args=GRPOConfig(num_generations={size}, per_device_train_batch_size=cfg['size']))\n"
+    plan = opened(tmp_path, text)
+    assert plan.schedule is not None
+    assert (plan.schedule.samples_per_prompt, plan.schedule.samples_per_rollout) == (4, 8)
+
+
+def test_keys_of_omegaconf_are_attributes(tmp_path: Path) -> None:
+    made = "GRPOTrainer(args=GRPOConfig(num_generations=cfg.train.generations, per_device_train_batch_size=8))\n"
+    assert opened(tmp_path, LOADERS[-1] + made).schedule is not None
+    with pytest.raises(UnknownValueError, match=r"cfg\.train\.generations, which is not a literal"):
+        opened(tmp_path, LOADERS[0] + made)
+
+
+def test_a_whole_section_may_be_given(tmp_path: Path) -> None:
+    text = LOADERS[0] + "GRPOTrainer(args=GRPOConfig(**cfg['settings'], per_device_train_batch_size=8))\n"
+    with pytest.raises(LaunchError, match="settings"):
+        opened(tmp_path, text)
+    whole = LOADERS[0] + "GRPOTrainer(args=GRPOConfig(**cfg, per_device_train_batch_size=8))\n"
+    plan = opened(tmp_path, whole)
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_prompt == 2
+
+
+def test_a_key_of_the_file_that_the_program_does_not_read_sets_nothing(tmp_path: Path) -> None:
+    text = LOADERS[0] + "GRPOTrainer(args=GRPOConfig(num_generations=8, per_device_train_batch_size=8))\n"
+    plan = opened(tmp_path, text)
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_prompt == 8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "cfg['train']['generations'] = 2\n",
+        "cfg['train'] = section()\n",
+        "cfg.update(more())\n",
+        "train = cfg['train']\ntrain['generations'] = 2\n",
+        "train = cfg.get('train')\ntrain.update(generations=2)\n",
+        "override(cfg)\n",
+        "override(cfg['train'])\n",
+        "override(values=cfg)\n",
+        "cfg.train.generations = 2\n",
+        "OmegaConf.update(cfg, 'train.generations', 2)\n",
+        "other = cfg\nother['train'] = section()\n",
+        "class Run:\n    def fill(self, values):\n        values['train'] = {}\nRun().fill(cfg)\n",
+    ],
+)
+def test_what_the_program_changes_of_the_file_is_asked_about(change: str, tmp_path: Path) -> None:
+    made = "GRPOTrainer(args=GRPOConfig(num_generations=cfg['train']['generations'], per_device_train_batch_size=8))\n"
+    for loads in (LOADERS[0], LOADERS[-1]):
+        with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+            opened(tmp_path, loads + change + made)
+
+
+def test_a_file_that_is_not_here_or_has_no_such_key_is_asked_about(tmp_path: Path) -> None:
+    made = "GRPOTrainer(args=GRPOConfig(num_generations=cfg['{}'], per_device_train_batch_size=8))\n"
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        opened(tmp_path, LOADERS[0] + made.format("nothing"))
+    with pytest.raises(LaunchError, match="away"):
+        opened(tmp_path, LOADERS[0] + made.format("size"), "--config away.yaml")

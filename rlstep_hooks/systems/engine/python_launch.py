@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.arguments import read_arguments
+from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.inheritance import over
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.engine.launch_settings import CONFIGS
 from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.declaration import System
 
 _PARSED = "parsed."
+_PARSERS = frozenset(("TrlParser", "HfArgumentParser"))
+"""Parsers that read a configuration file into the framework's own classes."""
 
 
 def calls_of(command: Command, folder: Path) -> Calls | None:
@@ -32,7 +36,11 @@ def calls_of(command: Command, folder: Path) -> Calls | None:
         return None
     from rlstep_hooks.launch.python_file import read_calls
 
-    return read_calls(path, read_arguments(command.arguments)[0])
+    return read_calls(
+        path,
+        read_arguments(command.arguments)[0],
+        lambda name: find_file(name, folder, command.folder),
+    )
 
 
 def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> tuple[dict[str, Setting], list[Note]]:
@@ -52,7 +60,13 @@ def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> t
     }
     # Options of the file's own reach the framework through the calls alone.
     own = calls.options if classes & calls.callees else frozenset()
-    merged |= {name: setting for name, setting in given.items() if name not in own}
+    # So do the keys of a configuration file that it opens itself.
+    opens = bool(own.intersection(system.config_settings)) and calls.callees.isdisjoint(_PARSERS)
+    merged |= {
+        name: setting
+        for name, setting in given.items()
+        if name not in own and not (opens and setting.place.source.endswith(CONFIGS))
+    }
     notes: list[Note] = []
     evolved = {name: setting for name, setting in calls.settings.items() if name.startswith("evolve.")}
     for name, setting in (*evolved.items(), *calls.assigned.items()):

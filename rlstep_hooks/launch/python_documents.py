@@ -1,0 +1,139 @@
+"""YAML files that a Python file opens itself: `cfg = yaml.safe_load(open(args.config))`. Read as that loader reads them."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.yaml_file import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    Finder = Callable[[str], Path | None]
+    """Finds a file that a program names."""
+
+_SAFE = ("yaml.safe_load", "yaml.full_load", "yaml.load")
+_OMEGACONF = "OmegaConf.load"
+_AROUND = frozenset(("Path", "str"))
+"""What a path is given to before it is opened."""
+_DEEPEST = 6
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """An expression whose value is what a YAML file holds."""
+
+    path: ast.expr
+    """The expression of the file's path."""
+    attributes: bool
+    """Whether its keys are attributes too (OmegaConf)."""
+
+
+class Documents:
+    """The expressions of one Python file that load YAML files."""
+
+    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST]) -> None:
+        self._above = above
+        self._functions: dict[str, list[ast.FunctionDef]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                self._functions.setdefault(node.name, []).append(node)
+
+    def loaded(self, node: ast.expr, given: Mapping[str, ast.expr] | None = None, depth: int = 0) -> Loaded | None:
+        """What an expression loads; None where it loads no YAML file.
+
+        Args:
+            node: The expression.
+            given: What the parameters of the function around it are given.
+            depth: The functions that were followed to it.
+        """
+        if not isinstance(node, ast.Call) or depth > _DEEPEST:
+            return None
+        name = ast.unparse(node.func)
+        if name in _SAFE and node.args:
+            path = self._opened(node.args[0], node)
+            return Loaded(_substituted(path, given or {}), attributes=False) if path is not None else None
+        if name == _OMEGACONF and node.args:
+            return Loaded(_substituted(_bare(node.args[0]), given or {}), attributes=True)
+        functions = self._functions.get(name, [])
+        return self._through(functions[0], node, depth) if len(functions) == 1 else None
+
+    def _through(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> Loaded | None:
+        """What a function of the file loads whose one statement that counts returns it: `with open(path) as f: return yaml...`."""
+        body = [
+            each for each in function.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+        ]
+        inner = body[0].body if len(body) == 1 and isinstance(body[0], ast.With) else body
+        if len(inner) != 1 or not isinstance(inner[0], ast.Return) or inner[0].value is None:
+            return None
+        return self.loaded(inner[0].value, _parameters(function, call), depth + 1)
+
+    def _opened(self, stream: ast.expr, within: ast.AST) -> ast.expr | None:
+        """The path of what is open: `open(path)`, `Path(path).read_text()`, `f` of `with open(path) as f`."""
+        if isinstance(stream, ast.Name):
+            opener = self._with_item(stream.id, within)
+            return self._opened(opener, within) if opener is not None else None
+        if not isinstance(stream, ast.Call):
+            return None
+        if isinstance(stream.func, ast.Name) and stream.func.id == "open" and stream.args:
+            return _bare(stream.args[0])
+        if isinstance(stream.func, ast.Attribute) and stream.func.attr in ("open", "read_text", "read"):
+            of = stream.func.value
+            return self._opened(of, within) if stream.func.attr == "read" else _bare(of)
+        return None
+
+    def _with_item(self, name: str, within: ast.AST) -> ast.expr | None:
+        """What a `with` statement around a node opens under a name."""
+        above: ast.AST | None = within
+        while above is not None:
+            for item in above.items if isinstance(above, ast.With) else ():
+                if isinstance(item.optional_vars, ast.Name) and item.optional_vars.id == name:
+                    return item.context_expr
+            above = self._above.get(above)
+        return None
+
+
+def _bare(path: ast.expr) -> ast.expr:
+    """A path without what only changes its type: `Path(path)`, `str(path)`."""
+    while (
+        isinstance(path, ast.Call)
+        and isinstance(path.func, ast.Name)
+        and path.func.id in _AROUND
+        and len(path.args) == 1
+    ):
+        path = path.args[0]
+    return path
+
+
+def _substituted(path: ast.expr, given: Mapping[str, ast.expr]) -> ast.expr:
+    return _bare(given[path.id]) if isinstance(path, ast.Name) and path.id in given else path
+
+
+def _parameters(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
+    """What the parameters of a function are given by a call, or by their defaults."""
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    defaults = function.args.defaults
+    found = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    found |= dict(zip(names, call.args, strict=False))
+    return found | {word.arg: word.value for word in call.keywords if word.arg}
+
+
+def read_document(path: Path, *, attributes: bool) -> Any:
+    """What a YAML file holds; None where it cannot be read.
+
+    Args:
+        path: The file.
+        attributes: Whether OmegaConf reads it, which takes `1e-6` for a number; PyYAML takes it for a text.
+    """
+    import yaml
+
+    from rlstep_hooks.launch.yaml_file import loader_class
+
+    try:
+        return yaml.load(read_text(path), loader_class() if attributes else yaml.SafeLoader)  # both are safe
+    except (yaml.YAMLError, LaunchError, OSError, RecursionError, ValueError):
+        return None
