@@ -65,7 +65,11 @@ def configuration(
     except (LaunchError, OSError):
         return {}
     groups = (group.partition("@")[0].replace("/", ".") for group in whole.choices)
-    return {} if whole.missing or whole.repeated else {**{group: Setting(group, None) for group in groups}, **whole.settings}
+    return (
+        {}
+        if whole.missing or whole.repeated
+        else {**{group: Setting(group, None) for group in groups}, **whole.settings}
+    )
 
 
 def configuration_beside(command: Command, folder: Path, given: Mapping[str, Setting]) -> dict[str, Setting]:
