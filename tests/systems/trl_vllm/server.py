@@ -36,7 +36,7 @@ class Server:
         self.log = folder / "server.log"
         command = [
             str(Path(sys.executable).parent / "trl"), "vllm-serve", "--model", str(self.model), "--host", "127.0.0.1", "--port",
-            self.url.rpartition(":")[2], "--max_model_len", "64", "--gpu_memory_utilization", "0.1", "--enforce_eager", "True",
+            self.url.rpartition(":")[2], "--max_model_len", "512", "--gpu_memory_utilization", "0.1", "--enforce_eager", "True",
             "--dtype", "float32",
             "--worker-extension-cls", "vllm_server.faults.Faults",
         ]  # fmt: skip

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.record.events import WeightsHeld, WeightsSent
+from rlstep_hooks.record.events import KeysReused, WeightsHeld, WeightsSent
 from rlstep_hooks.record.ledger import read_lines
 from rlstep_hooks.systems.vllm_engine.environment import ENGINES
 from tests.systems.trl.helpers import codes, problems
 from tests.systems.trl_async.test_delivery import one_layer_less, those_of_the_first_sync
 from tests.systems.trl_vllm.run import prepare, trainer_of
 from tests.systems.trl_vllm.server import free_port
-from tests.systems.trl_vllm.test_colocated import OF_DELIVERY, handed_over
+from tests.systems.trl_vllm.test_colocated import LONG, OF_DELIVERY, handed_over, long_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,6 +134,24 @@ def test_a_fault_is_found_at_the_first_sync(build: Callable[..., Any], server: S
     assert words in first.observed
     assert first.where.rollout is not None
     assert first.where.rollout <= 1, "the first sync whose weights differ from those before"
+
+
+def test_keys_of_older_weights_are_found_in_a_server(build: Callable[..., Any], tmp_path: Path) -> None:
+    trainer, audit = build(rows=long_rows(), **LONG)
+    client, resets = trainer.vllm_generation.vllm_client, []
+    reset = client.reset_prefix_cache
+
+    def not_after_the_second() -> None:
+        resets.append(len(resets))
+        if len(resets) != 2:
+            reset()
+
+    client.reset_prefix_cache = not_after_the_second
+    trainer.train()
+    told = recorded(tmp_path, KeysReused)
+    assert [(event.number, event.oldest, event.stale > 0) for event in told if event.stale] == [(1, 0, True)]
+    assert {event.number for event in told} == set(range(len(resets)))
+    assert codes(audit.report) & (OF_DELIVERY | {"RLS422"}) == {"RLS422"}
 
 
 def test_a_server_that_tells_nothing_is_not_called_right(
