@@ -6,7 +6,6 @@ log-probs is computed only where one is beyond rounding. Shapes: P prompt tokens
 
 from __future__ import annotations
 
-import math
 import random
 import warnings
 from contextlib import contextmanager
@@ -17,13 +16,12 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
+from rlstep_hooks.observe.token_distances import outside
 from rlstep_hooks.observe.token_log_probs import token_log_probs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-RATIOS = math.log(0.9), math.log(1.1)
-"""Log ratios between which a token's probability counts as the same (trl issue 6789)."""
 EXPLAINED = 0.05
 """The share of a distance that a cause may leave, where its own rounding is not known."""
 AT_ONCE = 1024
@@ -213,8 +211,8 @@ class CleanForward:
         observed = observed.detach().float()
         signed = observed - clean
         distance = signed.abs()
-        outside = ((signed < RATIOS[0]) | (signed > RATIOS[1])).float().mean()
-        numbers = torch.stack([distance.mean(), distance.amax(), distance.quantile(0.99), outside])
+        off = outside(signed).float().mean()
+        numbers = torch.stack([distance.mean(), distance.amax(), distance.quantile(0.99), off])
         mean, largest, near_largest, share = numbers.tolist()
         like = "" if mean <= tolerance else self._like(row, observed, mean, tolerance, neighbours)
         return CleanGap(mean, largest, near_largest, share, like)

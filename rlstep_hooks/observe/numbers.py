@@ -28,20 +28,25 @@ Fields = dict[Values, dict[tuple[Role, int], dict[str, Any]]]
 
 MEANS = {
     "sum_abs_log_ratio": ("mean_abs_log_ratio", "tokens"),
+    "sum_log_ratio_outside": ("log_ratio_outside", "tokens"),
     "sum_abs_log_prob": ("mean_abs_log_prob", "tokens"),
     "sum_clipped": ("clipped", "tokens"),
     "sum_entropy": ("entropy", "tokens"),
     "sum_reference_kl": ("reference_kl", "tokens"),
     "sum_reference_gap": ("reference_gap", "tokens"),
     "sum_sampler_gap": ("sampler_gap_mean", "tokens"),
+    "sum_sampler_gap_outside": ("sampler_gap_outside", "tokens"),
     "sum_sampling_gap": ("sampling_gap", "sampling_known"),
+    "sum_sampling_outside": ("sampling_outside", "sampling_known"),
 }
 """A column with a sum: the field that is the mean, and the column that it is divided by."""
 
 SEEN = {
     "max_abs_log_ratio": "tokens",
+    "log_ratio_99": "tokens",
     "max_abs_log_prob": "tokens",
     "max_sampling_gap": "sampling_known",
+    "sampling_gap_99": "sampling_known",
     "prompts_intact": "prompts_compared",
     "reference_intact": "reference_compared",
 }

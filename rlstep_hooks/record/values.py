@@ -133,6 +133,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Over real tokens; None if it was not computed. In a loop of one's own, which may normalise them, their range."""
     max_abs_log_ratio: float | None = None
     mean_abs_log_ratio: float | None = None
+    log_ratio_99: float | None = None
+    """The 99th percentile of |log ratio|; None where it was not computed, as for ratios of whole sequences."""
+    log_ratio_outside: float | None = None
+    """The share of the tokens whose ratio is outside of [0.9, 1.1]; None where it was not computed."""
     max_abs_log_prob: float | None = None
     """The largest -log-prob of a token, in nats; None if it was not computed. Near 0 the policy is certain of every token."""
     max_lone_advantage: float | None = None
@@ -197,6 +201,12 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Mean |log-prob in the loss - log-prob when it was drawn| over tokens that the weights of the loss drew; None if not compared."""
     max_sampling_gap: float | None = None
     """The largest |log-prob in the loss - log-prob when it was drawn| over the tokens of `sampling_gap`."""
+    sampling_gap_99: float | None = None
+    """The 99th percentile of what `sampling_gap` is the mean of."""
+    sampling_outside: float | None = None
+    """The share of the tokens of `sampling_gap` whose ratio to the probability when they were drawn is outside of [0.9, 1.1]."""
+    sampling_known: int | None = None
+    """How many tokens `sampling_gap` is the mean of."""
     clean_gap: float | None = None
     """Mean |log-prob - that of a forward of the row alone| of the farthest of the rows that were scored so; None if none was."""
     max_clean_gap: float | None = None
@@ -355,6 +365,12 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sampler_gap_mean: float | None = None
     """Mean |trainer log-prob - engine log-prob| of the sampled tokens, if the engine returns log-probs."""
     sampler_gap_max: float | None = None
+    sampler_gap_99: float | None = None
+    """The 99th percentile of what `sampler_gap_mean` is the mean of."""
+    sampler_gap_outside: float | None = None
+    """The share of the tokens of `sampler_gap_mean` whose ratio to the engine's probability is outside of [0.9, 1.1]."""
+    sampler_gap_tokens: int | None = None
+    """How many tokens `sampler_gap_mean` is the mean of."""
     sampler_gap_fit: str = ""
     """What gives the engine's log-probs from the trainer's own logits or log-probs; empty if nothing fits or nothing was tried."""
     weights_off: float | None = None

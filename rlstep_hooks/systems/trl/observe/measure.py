@@ -16,6 +16,7 @@ from torch import Tensor
 from rlstep_hooks.observe.head_gradient import HeadGradient
 from rlstep_hooks.observe.losses import Formula, LossBatch, k3
 from rlstep_hooks.observe.surprisal import surprisal_sums
+from rlstep_hooks.observe.token_distances import near_largest, outside
 from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
@@ -268,6 +269,9 @@ class MicroBatchMeter:
             size = log_ratio.float().abs().flatten(1)
             columns |= {"max_abs_log_ratio": size.amax(1), "sum_abs_log_ratio": size.sum(1)}
             columns["max_abs_log_prob"] = (new.detach().float().abs() * mask).flatten(1).amax(1)
+            if per_token:
+                columns["log_ratio_99"] = near_largest(size, columns["tokens"])
+                columns["sum_log_ratio_outside"] = outside(log_ratio.flatten(1)).sum(1, dtype=torch.float32)
             if per_token and self._settings is not None and self._settings.clips:
                 ratio = importance(log_ratio.float(), mask, self._settings)
                 acts = clip_acts(ratio, advantages, self._settings) & mask.bool()
@@ -372,9 +376,15 @@ def _copies(copied: Tensor, new: Tensor, mask: Tensor) -> dict[str, Tensor]:
 def _sampling_gaps(new: Tensor, sampled: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """Distances of N micro-batches' log-probs from those at the sampling, each (N, B, T), nan where these are not known."""
     known = mask.bool() & ~sampled.isnan()
-    gap = torch.where(known, (new - sampled).abs().float(), 0.0).flatten(1)
-    counted = known.sum((1, 2), dtype=torch.float32)
-    return {"sum_sampling_gap": gap.sum(1), "max_sampling_gap": gap.amax(1), "sampling_known": counted}
+    signed = torch.where(known, (new - sampled).float(), 0.0).flatten(1)
+    gap, counted = signed.abs(), known.sum((1, 2), dtype=torch.float32)
+    return {
+        "sum_sampling_gap": gap.sum(1),
+        "max_sampling_gap": gap.amax(1),
+        "sampling_gap_99": near_largest(gap, counted),
+        "sum_sampling_outside": outside(signed).sum(1, dtype=torch.float32),
+        "sampling_known": counted,
+    }
 
 
 def version_of(tensor: Tensor) -> int:

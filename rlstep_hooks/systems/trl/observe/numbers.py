@@ -15,6 +15,7 @@ from rlstep_hooks.observe.engine_distance import Explained, closest, explained
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.importance import Comparison
 from rlstep_hooks.observe.numbers import Columns, Numbers
+from rlstep_hooks.observe.token_distances import near_largest, outside
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.trl.observe.advantages import Scored, spread, together
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
@@ -45,7 +46,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     mask: Tensor
     """(B, T), 1 on tokens that count."""
     gap: Tensor | None
-    """(B, T), |trainer log-prob - engine log-prob| of tokens that count; None without the engine's."""
+    """(B, T), trainer log-prob - engine log-prob of tokens that count, 0 on others; None without the engine's."""
     scored: Scored | None
     """The rewards, if the advantages are compared with those of the documentation."""
     version: int
@@ -99,8 +100,7 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     numbers = {"max_abs_advantage": (advantages.abs() * mask).amax((1, 2))}
     gaps = [rollout.gap for rollout in group if rollout.gap is not None]
     if gaps:
-        gap = torch.stack(gaps)
-        numbers |= {"sum_sampler_gap": gap.sum((1, 2)), "sampler_gap_max": gap.amax((1, 2)), "tokens": mask.sum((1, 2))}
+        numbers |= _sampler_gaps(torch.stack(gaps), mask.sum((1, 2)))
     if group[0].counts_own:
         numbers["own_tokens"] = mask.sum((1, 2))
     counted = [rollout.counted for rollout in group if rollout.counted is not None]
@@ -141,6 +141,20 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
         of_all = together(scored)
         numbers |= {"advantages_off": of_all.off(advantages.squeeze(2))} | spread(of_all)
     return numbers
+
+
+def _sampler_gaps(gap: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    """Distances of N rollouts' log-probs from those of the engine, each (N, B, T), and the number of their tokens, (N,)."""
+    signed = gap.float().flatten(1)
+    distance = signed.abs()
+    return {
+        "sum_sampler_gap": distance.sum(1),
+        "sampler_gap_max": distance.amax(1),
+        "sampler_gap_99": near_largest(distance, tokens),
+        "sum_sampler_gap_outside": outside(signed).sum(1),
+        "sampler_gap_tokens": tokens,
+        "tokens": tokens,
+    }
 
 
 class RolloutColumns(Columns, frozen=True):
@@ -254,7 +268,7 @@ class NumberCollector:
         causes: Explained | None = None
         if all(isinstance(values, torch.Tensor) for values in (*sampled, *olds)):
             own, theirs = _joined(olds, masks), _joined(sampled, masks)
-            gap = torch.nan_to_num((own - theirs).abs() * mask)
+            gap = torch.nan_to_num((own - theirs) * mask)
             causes = explained(own, theirs, mask, kept) if kept is not None else None
         counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
         comparable = scored if advantages.dim() == 1 else None
