@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.token_distances import near_largest, outside
+
 
 def log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
     """What of |new - old| and of |new| counts, each a tensor of one.
@@ -28,4 +30,21 @@ def log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor
         "sum_abs_log_ratio": distance.sum(),
         "max_abs_log_prob": improbable.amax(),
         "sum_abs_log_prob": improbable.sum(),
+    }
+
+
+def tokens_apart(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """How many tokens are off and how far the farthest hundredth is, where new and old log-probs should be equal.
+
+    Args:
+        new: (B,) or (B, T), log-probs of the current policy.
+        old: Old log-probs of the same shape.
+        mask: A mask of the same shape, not 0 where a sample or token counts; None where all do.
+    """
+    signed = new.detach().float() - old.to(new.device).float()
+    real = torch.ones_like(signed, dtype=torch.bool) if mask is None else mask.bool()
+    signed = torch.where(real, signed, 0.0).flatten().unsqueeze(0)
+    return {
+        "log_ratio_99": near_largest(signed.abs(), real.sum().unsqueeze(0)).squeeze(0),
+        "sum_log_ratio_outside": outside(signed).sum(dtype=torch.float32),
     }

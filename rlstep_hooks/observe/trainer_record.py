@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.observe.log_ratio import log_ratio
+from rlstep_hooks.observe.log_ratio import log_ratio, tokens_apart
 from rlstep_hooks.observe.numbers import Columns, Numbers, measured
 from rlstep_hooks.observe.steps import Followers
 from rlstep_hooks.observe.weight_probe import WeightProbe
@@ -162,6 +162,8 @@ class TrainerRecord:
             return
         with torch.no_grad():
             self._numbers.see(self._open.index, log_ratio(log_probs, old_log_probs, mask))
+            if self._open.old_version == self._open.policy_version:
+                self._numbers.see(self._open.index, tokens_apart(log_probs, old_log_probs, mask))
 
     def see_values(self, mask: Any) -> None:
         """The critic's loss, which is compared, is about to be computed of the tokens of this mask."""

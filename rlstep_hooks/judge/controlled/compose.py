@@ -448,7 +448,10 @@ class TrainerStream:
 
 def _joined(one: RolloutValues, other: RolloutValues) -> RolloutValues:
     """The numbers of two parts of a rollout, as a trainer of a controlled run measures them: the largest of each."""
-    names = ("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "sampler_gap_fresh", "reference_changed")
+    names = (
+        *("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "sampler_gap_99", "sampler_gap_outside"),
+        *("sampler_gap_tokens", "sampler_gap_fresh", "reference_changed"),
+    )
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
     largest = {name: max((n for n in pair if n is not None), default=None) for name, pair in pairs.items()}
     return msgspec.structs.replace(one, **largest, sampler_gap_fit=one.sampler_gap_fit or other.sampler_gap_fit)

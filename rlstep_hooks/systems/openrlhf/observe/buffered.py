@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.observe.token_distances import gap_fields
 from rlstep_hooks.record.values import RolloutValues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from torch import Tensor
 
     from rlstep_hooks.record.values import Role
 
@@ -97,7 +101,7 @@ class BufferedNumbers:
 
     def __init__(self) -> None:
         self._advantages: list[float] = []
-        self._gaps: list[tuple[float, float, int]] = []
+        self._gaps: list[Tensor] = []
 
     def add(self, experience: Any) -> None:
         """Take one part of a rollout, on the CPU."""
@@ -105,8 +109,7 @@ class BufferedNumbers:
         advantages = experience.advantages[mask]
         self._advantages.append(float(advantages.abs().max()) if advantages.numel() else 0.0)
         if experience.rollout_log_probs is not None and mask.any():
-            gaps = (experience.action_log_probs.float() - experience.rollout_log_probs.float()).abs()[mask]
-            self._gaps.append((float(gaps.sum()), float(gaps.max()), gaps.numel()))
+            self._gaps.append((experience.action_log_probs.float() - experience.rollout_log_probs.float())[mask])
 
     def take(self, refresh: int) -> RolloutValues | None:
         """The rollout's numbers; None if nothing was put into the buffer."""
@@ -114,13 +117,8 @@ class BufferedNumbers:
         self._advantages, self._gaps = [], []
         if not advantages:
             return None
-        tokens = sum(count for _, _, count in gaps)
-        return RolloutValues(
-            index=refresh,
-            max_abs_advantage=max(advantages),
-            sampler_gap_mean=sum(total for total, _, _ in gaps) / tokens if tokens else None,
-            sampler_gap_max=max((largest for _, largest, _ in gaps), default=None),
-        )
+        of_engine = gap_fields(torch.cat(gaps)) if gaps else {}
+        return RolloutValues(index=refresh, max_abs_advantage=max(advantages), **of_engine)
 
 
 def buffer_is_dynamic(buffer: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from rlstep_hooks.observe.token_distances import gap_fields
 from rlstep_hooks.record.events import RolloutValues
 from rlstep_hooks.systems.verl.observe.samples import names_of, rows_of
 
@@ -34,14 +35,13 @@ def sampler_gap(number: int, own: list[Any] | None, data: Any, *, label: int | N
     if own is None or engine is None or masks is None:
         return RolloutValues(index=number)
     rows = [
-        (mine.float() - theirs[: len(mine)].float()).abs()[mask[: len(mine)].bool()]
+        (mine.float() - theirs[: len(mine)].float())[mask[: len(mine)].bool()]
         for mine, theirs, mask in zip(own, engine, masks, strict=True)
     ]
     gaps = torch.cat(rows)
     if not gaps.numel():
         return RolloutValues(index=number)
-    mean, largest = float(gaps.mean()), float(gaps.max())
-    values = RolloutValues(index=number, sampler_gap_mean=mean, sampler_gap_max=largest, sampler_gap_fit=fit)
+    values = RolloutValues(index=number, sampler_gap_fit=fit, **gap_fields(gaps))
     oldest = names_of(data, "min_global_steps")
     if label is None or oldest is None:
         return values
@@ -49,7 +49,7 @@ def sampler_gap(number: int, own: list[Any] | None, data: Any, *, label: int | N
     of_fresh = torch.cat(fresh) if fresh else gaps[:0]
     if of_fresh.numel() < ENOUGH_TOKENS:
         return values
-    return msgspec.structs.replace(values, sampler_gap_fresh=float(of_fresh.mean()))
+    return msgspec.structs.replace(values, sampler_gap_fresh=float(of_fresh.abs().mean()))
 
 
 def mean_gap(own: Sequence[Tensor], others: Sequence[Tensor], masks: Sequence[Tensor]) -> float | None:
