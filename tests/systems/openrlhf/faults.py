@@ -42,6 +42,9 @@ MODELS = "openrlhf.models.actor"
 ENGINE = "openrlhf.trainer.ray.vllm_worker_wrap"
 LOSS = "openrlhf.models.loss"
 
+SAMPLES = 16
+"""Of a rollout."""
+
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -290,6 +293,22 @@ def sampler_at_another_temperature(at: int) -> None:
         return wrapped(*args, **(kwargs | {"temperature": 0.3}))
 
     at_call(GENERATOR, "SamplesGenerator._dispatch_prompts_to_vllm", at, dispatch)
+
+
+@fault(report="trl#6789, tokens that a mean hides", code="RLS403", cause="tokens are outside of [0.9, 1.1]")
+def engine_log_probs_off_both_ways(at: int) -> None:
+    """Every third of the engine's log-probs of a rollout is off, by as much up as down."""
+    answers = itertools.count()
+
+    def take(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        response = args[0]
+        if next(answers) // SAMPLES == at:
+            signs = itertools.cycle((1, 0, 0, -1, 0, 0))
+            off = [value + 0.125 * sign for value, sign in zip(response["rollout_log_probs"], signs, strict=False)]
+            response = response | {"rollout_log_probs": off}
+        return wrapped(response, *args[1:], **kwargs)
+
+    wrap(GENERATOR, "SamplesGenerator._process_response_into_experience", take)
 
 
 # Samples

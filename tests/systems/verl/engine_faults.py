@@ -74,6 +74,13 @@ def log_probs_of_other_requests(at: int) -> None:
     on_requests(at, act)
 
 
+@fault(report="trl#6789, tokens that a mean hides", code="RLS403", variant="tokens are outside of [0.9, 1.1]")
+def log_probs_off_both_ways(at: int) -> None:
+    """Every third token is off, by as much up as down."""
+    signs = itertools.cycle((1, 0, 0, -1, 0, 0))
+    _with_log_probs(at, lambda log_probs: [value + 0.125 * sign for value, sign in zip(log_probs, signs, strict=False)])
+
+
 @fault(report="verl#7495", code="RLS415", variant="the sync changed nothing", shows_after=1)
 def push_not_loaded(at: int) -> None:
     """A push arrives, and the engine's loader drops it without a word.

@@ -111,9 +111,10 @@ LAUNCHES = {
             "engine_rounds_log_probs": 4,
             "log_probs_of_the_token_before": 5,
             "log_probs_of_other_requests": 6,
+            "log_probs_off_both_ways": 7,
         },
         settings={"actor_rollout_ref.rollout.calculate_log_probs": True, "actor_rollout_ref.actor.optim.lr": 1e-4},
-        rows=64,
+        rows=72,
         sharpness=20.0,
     ),
     "numbers": Launch(
