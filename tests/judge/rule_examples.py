@@ -334,7 +334,18 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS214": lambda: judged(
         after(with_facts(run(), kl_limit=0.015), Update, 2, PassesEnded(at=0.0, divergence=0.0021))
     ),
-    "RLS301": lambda: judged(measured(run(), "microbatches", 8, mean_abs_log_ratio=0.1, max_abs_log_ratio=1.0)),
+    "RLS301": lambda: judged(
+        measured(
+            run(),
+            "microbatches",
+            8,
+            tokens=512,
+            mean_abs_log_ratio=0.1,
+            max_abs_log_ratio=1.0,
+            log_ratio_99=0.7,
+            log_ratio_outside=0.34,
+        )
+    ),
     "RLS302": lambda: judged(measured(run(), "microbatches", 10, mean_abs_log_ratio=0.0, max_abs_log_ratio=0.0)),
     "RLS303": lambda: judged(
         after(run(), MicroBatch, 5, Refresh(rollout=1, samples=4, positions=32, policy_version=3, in_loss=True))
@@ -351,7 +362,18 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS312": lambda: judged(
         after(run(), Rollout, 2, Rewarded(rollout=2, groups=16, weights_off=4e4, weights_like="all of them 1"))
     ),
-    "RLS313": lambda: judged(measured(run(), "microbatches", 8, sampling_gap=0.009, max_sampling_gap=0.08)),
+    "RLS313": lambda: judged(
+        measured(
+            run(),
+            "microbatches",
+            8,
+            sampling_gap=0.009,
+            max_sampling_gap=0.28,
+            sampling_gap_99=0.15,
+            sampling_outside=0.021,
+            sampling_known=480,
+        )
+    ),
     "RLS314": lambda: judged(
         measured(
             run(),
@@ -367,7 +389,18 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     ),
     "RLS401": lambda: judged(measured(run(), "updates", 5, changed=0)),
     "RLS402": lambda: judged(changed(run(), Rollout, 2, sampler_version=3)),
-    "RLS403": lambda: judged(measured(run(), "rollouts", 2, sampler_gap_mean=0.2, sampler_gap_max=3.1)),
+    "RLS403": lambda: judged(
+        measured(
+            run(),
+            "rollouts",
+            2,
+            sampler_gap_mean=0.2,
+            sampler_gap_max=3.1,
+            sampler_gap_99=1.4,
+            sampler_gap_outside=0.46,
+            sampler_gap_tokens=4096,
+        )
+    ),
     "RLS404": lambda: judged(measured(run(), "updates", 5, moved_before=4)),
     "RLS405": lambda: judged(without(composed(in_phases()), WeightSync, 2)),
     "RLS406": lambda: judged(measured(run(max_steps=20), "updates", with_gradient=0, visible=0)),

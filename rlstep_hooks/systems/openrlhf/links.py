@@ -137,7 +137,7 @@ RULES: dict[str, Link] = {
     ),
     "RLS402": yes("the weights of the engine at each rollout"),
     "RLS403": yes(
-        "the engine's log-probs where the configuration asks for them",
+        "the engine's log-probs where the configuration asks for them, by their mean and token by token",
         "of causes only a configured top_p is told from the rest",
     ),
     "RLS404": yes(

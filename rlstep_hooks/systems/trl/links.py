@@ -163,7 +163,7 @@ RULES: dict[str, Link] = {
         "carried",
     ),
     "RLS313": yes(
-        "the log-probs of the loss against those of transformers' generate",
+        "the log-probs of the loss against those of transformers' generate, by their mean and token by token",
         "with an engine RLS403 compares the engine's, where the framework asks for them",
         "whole",
     ),
@@ -243,7 +243,10 @@ RULES: dict[str, Link] = {
         "of a vLLM server the sync is seen and the engine is not; with `rollout_func` or a compiled model, which weights sampled is "
         "not known"
     ),
-    "RLS403": yes("vLLM's log-probs where the trainer corrects for them", f"a cause is looked for {WORDS['compared']}"),
+    "RLS403": yes(
+        "vLLM's log-probs where the trainer corrects for them, by their mean and token by token",
+        f"a cause is looked for {WORDS['compared']}",
+    ),
     "RLS405": limited(
         "it syncs when it generates, if weights have changed. Its plan has no syncs of their own; RLS402 compares versions"
     ),

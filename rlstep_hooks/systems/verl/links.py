@@ -145,7 +145,7 @@ RULES: dict[str, Link] = {
         "not where hybrid_rollout lends engines",
     ),
     "RLS403": yes(
-        "the engine's log-probs where the configuration asks for them",
+        "the engine's log-probs where the configuration asks for them, by their mean and token by token",
         "with bypass_mode those of samples of the current weights alone, and without a cause; a cause is looked for "
         f"{WORDS['compared']}, not with fused kernels or sequence parallelism",
     ),

@@ -288,9 +288,9 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
 
 
 def test_every_fault_is_made_and_described() -> None:
-    elsewhere = {"checkpoint_not_loaded", *rank_faults.NAMES}
+    elsewhere = {"checkpoint_not_loaded", "engine_log_probs_off_both_ways", *rank_faults.NAMES}
     made = {name for launch in LAUNCHES.values() for name in launch.faults}
-    assert made | elsewhere == set(FAULTS), "these are in test_resume.py and test_ranks.py"
+    assert made | elsewhere == set(FAULTS), "these are in test_resume.py, test_tokens_apart.py and test_ranks.py"
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())
 
 

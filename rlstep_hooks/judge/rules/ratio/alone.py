@@ -54,7 +54,7 @@ class ScoredOtherwise(ValueRule):
           are padded on the left.
 
     Sources:
-        - https://github.com/huggingface/trl/issues/6789: a mean of 0 while 7.5 % of the tokens leave [0.9, 1.1]
+        - https://github.com/huggingface/trl/issues/6789: a mean of 0 while rounding takes 7.5 % of the tokens out of [0.9, 1.1]
         - https://github.com/huggingface/trl/pull/2708: log-probs without the attention mask
     """
 

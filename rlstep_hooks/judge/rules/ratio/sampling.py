@@ -33,7 +33,8 @@ class LossAsSampled(ValueRule):
         0, rollout 2, update 4, micro-batch 8
           expected  log-probs as they were when the tokens were drawn, within 0.0001
                     on average in float32
-          observed  0.009 away on average, 0.08 at most
+          observed  0.009 away on average, 0.28 at most, 0.15 in the 99th
+                    percentile; 2.10% of 480 tokens are outside of [0.9, 1.1]
           why       the same weights give the drawn tokens other probabilities in
                     the training forward than in generation
           fix       compare precision, autocast, attention mask, positions, adapters

@@ -124,7 +124,8 @@ class SamplerGap(ValueRule):
         WARNING RLS403 Engine and trainer disagree · data epoch 0, rollout 2, update
         4
           expected  mean |log-prob difference| at most 0.05
-          observed  mean 0.2, max 3.1
+          observed  mean 0.2, max 3.1, 1.4 in the 99th percentile; 46.00% of 4096
+                    tokens are outside of [0.9, 1.1]
           why       at the same policy version engine and trainer should give nearly
                     the same log-probs
           fix       compare weights first, then temperature, top-p and the engine's
