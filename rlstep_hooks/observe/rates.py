@@ -5,6 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import torch
+from torch import Tensor
+
 _LAMBDAS = {
     "constant": "_get_constant_lambda",
     "constant_with_warmup": "_get_constant_schedule_with_warmup_lr_lambda",
@@ -25,6 +28,41 @@ def on_lines(setting: Any, at: float) -> float:
     return float(setting[-1][1])
 
 
+def largest_rate(optimizer: Any) -> float | Tensor:
+    """The largest learning rate of an optimizer's groups: a group that is kept still by a rate of 0 does not make it 0.
+
+    A rate on a device stays there, since reading it would wait for the device; it is a copy, since schedulers write to it.
+    """
+    return _extreme([group["lr"] for group in optimizer.param_groups], largest=True)
+
+
+def least_moving_rate(optimizer: Any) -> float | Tensor:
+    """The least learning rate of those groups that are meant to move (`keeps_still`); of all, where none is."""
+    groups = optimizer.param_groups
+    moving = [group["lr"] for group in groups if not keeps_still(group)]
+    return _extreme(moving or [group["lr"] for group in groups], largest=False)
+
+
+def keeps_still(group: dict[str, Any]) -> bool:
+    """Whether a group of parameters is kept still on purpose: the rate that its schedule multiplies is 0."""
+    base = group.get("initial_lr", group["lr"])
+    return isinstance(base, float | int) and base == 0
+
+
+def _extreme(rates: list[Any], *, largest: bool) -> float | Tensor:
+    devices = [rate.device for rate in rates if isinstance(rate, Tensor) and rate.is_cuda]
+    if not devices:
+        numbers = [float(rate) for rate in rates]
+        return max(numbers) if largest else min(numbers)
+    held = [
+        rate.detach().reshape(()).to(devices[0], torch.float32)
+        if isinstance(rate, Tensor) and rate.is_cuda
+        else torch.full((), float(rate), device=devices[0])
+        for rate in rates
+    ]
+    return torch.stack(held).amax() if largest else torch.stack(held).amin()
+
+
 _FOLLOW_A_METRIC = ("ReduceLROnPlateau", "GreedyLR")
 """Schedulers that transformers' Trainer steps after evaluations, with a metric, and not after updates (trainer.py 5.23.0:1943)."""
 
@@ -40,7 +78,7 @@ def tick_of(scheduler: Any) -> int | None:
 def rate_schedule(scheduler: Any, kind: str) -> dict[str, Any] | None:
     """The configured schedule, as rule RLS605 reads it; None where the scheduler is not transformers' own of that kind.
 
-    The base rate is the optimizer's, which may be one that the user made.
+    The base rate is the largest of the optimizer's groups, which may be ones that the user made.
     """
     lambdas, rates = getattr(scheduler, "lr_lambdas", ()), getattr(scheduler, "base_lrs", ())
     if not lambdas or not rates:
@@ -51,7 +89,7 @@ def rate_schedule(scheduler: Any, kind: str) -> dict[str, Any] | None:
         return None
     return {
         "kind": kind,
-        "base": float(rates[0]),
+        "base": max(float(rate) for rate in rates),
         "horizon": int(keywords.get("num_training_steps", 0)),
         "warmup": int(keywords.get("num_warmup_steps", 0)),
         "least": float(keywords.get("min_lr_rate") or 0.0),

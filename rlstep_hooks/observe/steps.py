@@ -322,7 +322,7 @@ class StepFollower:
 
         Args:
             update: The update.
-            rate: The learning rate of its first group.
+            rate: The least learning rate of its groups that are meant to move.
             whole: Whether all that it leaves, weights and gradients, is compared with what the next step begins with.
         """
         self._bits.begin()

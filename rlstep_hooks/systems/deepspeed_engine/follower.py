@@ -178,7 +178,7 @@ class EngineFollower:
 
         Args:
             update: The index of the update.
-            rate: The learning rate of the first group.
+            rate: The least learning rate of the groups that are meant to move.
             replayed: Whether its step is replayed.
             probed: Whether weights are read around it.
         """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.rates import tick_of
+from rlstep_hooks.observe.rates import largest_rate, least_moving_rate, tick_of
 from rlstep_hooks.record.events import NOT_FINITE
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ class EngineStep(msgspec.Struct, frozen=True):
     """False where the engine skipped it, because a gradient was not finite."""
     skip_reason: str
     rate: float | None
-    """Learning rate of the first group of parameters, before the engine moved its scheduler; None if it is no plain number."""
+    """The largest learning rate of all groups of parameters, before the engine moved its scheduler; None if it is no plain number."""
+    least_rate: float | None
+    """The least one of those groups that are meant to move; None if it is no plain number."""
     tick: int | None
     """How far the scheduler had come, before the engine moved it; None if it has no counter."""
 
@@ -73,14 +75,16 @@ class EngineSteps:
 
     def _step(self, call: Call) -> Iterator[None]:
         before, skipped = self._engine.global_steps, self._engine.skipped_steps
-        rate, tick = _number(self._engine.optimizer.param_groups[0]["lr"]), tick_of(self._scheduler)
+        optimizer = self._engine.optimizer
+        rate, least = _number(largest_rate(optimizer)), _number(least_moving_rate(optimizer))
+        tick = tick_of(self._scheduler)
         self._begins()
         yield
         # Both are plain integers of the host (runtime/engine.py 0.19.8:3541, 3558).
         if self._engine.global_steps > before:
             applied = self._engine.skipped_steps == skipped
             reason = "" if applied else "gradient scaler" if self._engine.fp16_enabled() else NOT_FINITE
-            self._made = EngineStep(applied, reason, rate, tick)
+            self._made = EngineStep(applied, reason, rate, least, tick)
         self._ends(self._made if self._made is not None and self._made.applied else None)
 
 

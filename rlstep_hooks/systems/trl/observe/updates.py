@@ -15,7 +15,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
-from rlstep_hooks.observe.rates import ScheduleWatch, tick_of
+from rlstep_hooks.observe.rates import ScheduleWatch, keeps_still, largest_rate, least_moving_rate, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
 from rlstep_hooks.observe.replicas import ReplicaWatch
 from rlstep_hooks.observe.sharding.zero import parameters_of_groups, wrapped_optimizer
@@ -73,6 +73,9 @@ class UpdateObserver:
         self._stepped = False
         self._loop_steps = False
         self._rate: float | Tensor | None = None
+        """The largest rate of the optimizer's groups at the step that is made."""
+        self._least_rate: float | Tensor = 0.0
+        """The least rate of those groups that are meant to move."""
         self._tick: int | None = None
         self._schedule: ScheduleWatch | None = None
         self._began = False
@@ -120,7 +123,7 @@ class UpdateObserver:
             self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
         self.settings = OptimizerSettings(self._trainer, inner)
         # FSDP2's parameters are DTensors, FSDP1's are views of this process's part of a flat one, or the flat ones themselves.
-        self.steps.watch_weights(local_shards(stepped_by(inner, self._trainer.model.parameters())))
+        self.steps.watch_weights(local_shards(_moved_by(inner, self._trainer.model.parameters())))
         self.steps.watch_steps(inner)
         if self.steps.probe is not None and not self._flat:
             self._tensors = [tensor for tensor, _, _ in self.steps.probe.probed]
@@ -239,7 +242,7 @@ class UpdateObserver:
             follower.not_made()
             return
         cycle = self._windows // self._per_cycle
-        rate = 0.0 if made.rate is None else made.rate
+        rate = 0.0 if made.least_rate is None else made.least_rate
         follower.made(self._windows, rate, replayed=is_compared(cycle), probed=bool(self._written) or is_probed(cycle))
         self._writes = self._writes_so_far()
 
@@ -308,8 +311,7 @@ class UpdateObserver:
         whole = is_compared_whole(cycle)
         limit: float | None = None
         with self._before_guard:
-            rate = optimizer.param_groups[0]["lr"]
-            self._rate = rate if isinstance(rate, float) else _own(rate)
+            self._rate, self._least_rate = largest_rate(optimizer), least_moving_rate(optimizer)
             self._tick = tick_of(self._trainer.lr_scheduler)
             self._follow_schedule()
             self._written = self._count_written()
@@ -351,7 +353,7 @@ class UpdateObserver:
             if self._rate is not None:
                 # All weights of a shard: of those that a rank holds whole, its replicas tell the same.
                 cycle = index // self._per_cycle
-                self.steps.after_step(index, self._rate, whole=self._sharded and is_compared_whole(cycle))
+                self.steps.after_step(index, self._least_rate, whole=self._sharded and is_compared_whole(cycle))
                 self._writes = self._writes_so_far()
 
     def _clipped(self, optimizer: Any) -> Iterable[Any]:
@@ -415,7 +417,8 @@ class UpdateObserver:
         self._emit_update(applied=applied, skip_reason="" if made is None else made.skip_reason)
 
 
-def _own(rate: Any) -> float | Tensor:
-    """A rate that is no plain number. One held on a device stays there, since reading it would wait for the device; it is
-    copied, since the scheduler writes to it."""
-    return rate.clone() if hasattr(rate, "is_cuda") and rate.is_cuda else float(rate)
+def _moved_by(optimizer: Any, parameters: Iterable[Any]) -> list[Any]:
+    """The trainable parameters that an optimizer holds and moves; those that it holds, where it moves none of them."""
+    held = stepped_by(optimizer, parameters)
+    still = {id(of) for group in optimizer.param_groups if keeps_still(group) for of in group["params"]}
+    return [parameter for parameter in held if id(parameter) not in still] or held
