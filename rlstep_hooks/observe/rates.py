@@ -43,6 +43,12 @@ def least_moving_rate(optimizer: Any) -> float | Tensor:
     return _extreme(moving or [group["lr"] for group in groups], largest=False)
 
 
+def plain_rates(optimizer: Any) -> tuple[float, ...] | None:
+    """The rates of all groups of an optimizer; None where one is held in a tensor."""
+    rates = tuple(group["lr"] for group in optimizer.param_groups)
+    return rates if all(isinstance(rate, float | int) for rate in rates) else None
+
+
 def keeps_still(group: dict[str, Any]) -> bool:
     """Whether a group of parameters is kept still on purpose: the rate that its schedule multiplies is 0."""
     base = group.get("initial_lr", group["lr"])
@@ -107,9 +113,22 @@ class ScheduleWatch:
     def __init__(self, kind: str, scheduler: Any) -> None:
         self._kind = kind
         self._latest = rate_schedule(scheduler, kind)
+        self._made_of = _made_of(scheduler)
 
     def changed(self, scheduler: Any) -> tuple[dict[str, Any] | None, dict[str, Any] | None] | None:
         """The schedule before and now, if it is another one than at the last call; None where its form is not known."""
+        made_of = _made_of(scheduler)
+        if made_of == self._made_of:
+            return None
         before, now = self._latest, rate_schedule(scheduler, self._kind)
-        self._latest = now
-        return None if now == before else (before, now)
+        self._made_of, self._latest = made_of, now
+        return before, now
+
+
+def _made_of(scheduler: Any) -> tuple[Any, ...]:
+    """What decides the rates of a scheduler that multiplies base rates by a function of its ticks; for another, which one it is."""
+    functions = getattr(scheduler, "lr_lambdas", None)
+    if not functions:
+        return (scheduler,)
+    keywords = [dict(getattr(function, "keywords", None) or {}) for function in functions]
+    return [getattr(function, "func", function) for function in functions], keywords, [*scheduler.base_lrs]

@@ -204,6 +204,10 @@ class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):
     """Position of the learning-rate scheduler at this update."""
     due_rate: float | None = None
     """The learning rate that the configured schedule gives for it, where the observer asked the schedule itself."""
+    group_rates: tuple[float, ...] | None = None
+    """The rates of all groups of the optimizer, where they differ; `learning_rate` is the largest."""
+    due_group_rates: tuple[float, ...] | None = None
+    """The rates that the configured schedule gives for them, where they differ; `due_rate` is the largest."""
     skip_reason: str = ""
     written: int | None = None
     """Probed tensors that torch saw written to in place since the update before, whatever their values are now; None if that was not

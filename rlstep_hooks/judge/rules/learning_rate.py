@@ -152,17 +152,23 @@ class SchedulerTicks(Rule):
         )
 
 
+_SET_BY_ANOTHER = "something other than the configured schedule sets the rate"
+_LOOK_FOR_WRITERS = "look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run"
+
+
 class RateNotScheduled(Rule):
     """The learning rate of an update is not the one that the configured schedule gives.
 
     What it checks:
-        The rate of each applied update against the schedule's formula at the scheduler's position: constant, linear and cosine of
-        transformers, with warm-up and with a smallest rate; constant and linear of Stable-Baselines3. A relative difference of one
-        in a million is rounding.
+        The rate of each applied update, in each group of parameters. In TRL's GRPOTrainer and RLOOTrainer against the configured
+        schedule (any of transformers that is a function of the updates), with the configured warm-up and arguments, at the number
+        of updates made so far. Elsewhere against the schedule's formula as the scheduler was built and at its own position:
+        constant, linear and cosine of transformers, with warm-up and with a smallest rate; constant and linear of
+        Stable-Baselines3. A relative difference of one in a million is rounding.
 
     Why it matters:
-        Something else sets the rate: a callback, a second scheduler, an optimizer that was made anew, an old checkpoint. Counts
-        of ticks look right.
+        Something else sets the rate: a callback, a second scheduler, an optimizer that was made anew, an old checkpoint; or the
+        scheduler was built without the warm-up, or with other arguments than the configured ones. Counts of ticks look right.
 
     Example:
         ERROR RLS605 Learning rate is not that of its schedule · data epoch 0,
@@ -180,7 +186,9 @@ class RateNotScheduled(Rule):
         - A function of somebody's is called once more for each rollout if its code shows that it only computes with numbers; any
           other is not.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
-        - The first parameter group is looked at.
+        - Groups are looked at one by one where TRL's configuration says the rate; elsewhere the largest rate of all is.
+        - A scheduler that a script or a class of its own makes is compared with its own formula, where that is one of the above:
+          what it should be is not in the configuration. One that follows a metric is not compared.
         - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run
           where the resumed one is longer.
 
@@ -201,6 +209,14 @@ class RateNotScheduled(Rule):
         self._schedule: RateSchedule | None = None
         self._before: RateSchedule | None = None
         """The schedule until it was changed: the rate of the next update may have been set before that, or after."""
+
+    def absent(self) -> bool:
+        """Whether the run has no schedule; one that nobody can compute is there all the same."""
+        return super().absent() and not self.progress.started.facts.get("rates_unknown")
+
+    def reason(self) -> str:
+        """Why nothing was compared: what the observer says of the schedule, or that there is none."""
+        return str(self.progress.started.facts.get("rates_unknown") or "") or super().reason()
 
     def config_changed(self, event: ConfigChanged) -> None:
         """Report a schedule that was changed in mid-run: legal, and seldom done without a reason."""
@@ -230,7 +246,7 @@ class RateNotScheduled(Rule):
         if event.role != "policy" or of_checkpoint:
             return
         if event.due_rate is not None:
-            self._compare(event, event.due_rate, abs(event.due_rate), "a function of the run's own")
+            self._compare_due(event, event.due_rate)
             return
         before, self._before = self._before, None
         if schedule is None or event.lr_tick is None:
@@ -241,6 +257,44 @@ class RateNotScheduled(Rule):
         ):
             schedule = before
         self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+
+    def _compare_due(self, event: Update, due: float) -> None:
+        """Compare the rate of each group with the one that is due, and name the group that is farthest off."""
+        configured = self.progress.started.facts.get("configured_schedule")
+        if event.group_rates is None and event.due_group_rates is None:
+            off, right, now, group = abs((event.learning_rate or 0.0) - due), due, event.learning_rate, None
+        else:
+            groups = max(len(event.group_rates or ()), len(event.due_group_rates or ()))
+            rates = event.group_rates or (event.learning_rate or 0.0,) * groups
+            planned = event.due_group_rates or (due,) * groups
+            off, right, now, group = max(
+                (abs(rate - wanted), wanted, rate, place)
+                for place, (rate, wanted) in enumerate(zip(rates, planned, strict=False))
+            )
+        # Where a schedule ends at 0, its last rates are sums of larger numbers that were rounded.
+        base = max(abs(due), self._schedule.base if configured and self._schedule is not None else 0.0)
+        if self.holds(off <= RELATIVE_ROUNDING * base):
+            return
+        of_group = "" if group is None else f" in group {group}"
+        by = f"{configured}, as configured" if configured else "a function of the run's own"
+        scheduled = configured and self._is_the_schedulers_own(event)
+        self.fail(
+            expected=f"a rate of {right:.6g}{of_group} ({by})",
+            observed=f"{now:.6g}" + (f", at tick {event.lr_tick} of the scheduler" if configured else ""),
+            why="the scheduler itself gives this rate: it was not built as configured, or it is not where the updates are"
+            if scheduled
+            else _SET_BY_ANOTHER,
+            fix="look at what builds the scheduler, with which warm-up and arguments, and at what steps it besides the loop"
+            if scheduled
+            else _LOOK_FOR_WRITERS,
+        )
+
+    def _is_the_schedulers_own(self, event: Update) -> bool:
+        """Whether a rate is the one that the live scheduler, as it was built, gives at its own position."""
+        schedule = self._schedule
+        if schedule is None or event.lr_tick is None or event.learning_rate is None:
+            return False
+        return abs(event.learning_rate - schedule.rate(event.lr_tick)) <= RELATIVE_ROUNDING * schedule.base
 
     def critic_update(self, event: Update) -> None:
         """Compare the rate of a critic that has a scheduler of its own."""
@@ -261,8 +315,8 @@ class RateNotScheduled(Rule):
             + (f" at tick {event.lr_tick}" if event.lr_tick is not None else "")
             + f" ({kind})",
             observed=f"{event.learning_rate:.6g}{'' if of_policy else ', of the critic'}",
-            why="something other than the configured schedule sets the rate",
-            fix="look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run",
+            why=_SET_BY_ANOTHER,
+            fix=_LOOK_FOR_WRITERS,
             variant="" if of_policy else "critic",
         )
 
@@ -272,7 +326,7 @@ def _changed(before: RateSchedule | None, after: RateSchedule | None) -> tuple[s
     if before is None or after is None:
         was = "a scheduler whose formula is not known" if before is None else f"the configured schedule ({before.kind})"
         now = "one whose formula is not known" if after is None else f"a schedule of transformers ({after.kind})"
-        return was, now, "the scheduler was replaced, or its function was"
+        return was, now, "the scheduler was replaced, or its function or base rate was changed"
     if msgspec.structs.replace(before, base=after.base) == after:
         was, now = f"a base rate of {before.base:.6g}", f"a base rate of {after.base:.6g}"
         return was, now, "the base rate of the scheduler (base_lrs) was changed"
@@ -304,7 +358,7 @@ class RateAtZero(Rule):
         Build the schedule for the number of updates of the run, or give it a floor.
 
     Known limits:
-        - It reads the rate of the optimizer's first parameter group.
+        - It reads the largest rate of the optimizer's groups: one that is kept still by a rate of 0 is not reported.
         - A rate that is tiny and not 0 is no finding: see RLS401 for updates that are lost in rounding.
 
     Sources:

@@ -41,7 +41,11 @@ OF_UPDATES: dict[LinkName, Link] = {
         often="compared",
     ),
     "optimizer moments": yes("between a replayed step and the next", often="compared"),
-    "learning rate": yes("constant, linear and cosine of transformers", "not other schedules"),
+    "learning rate": yes(
+        "of GRPOTrainer and RLOOTrainer, each schedule of transformers as configured, at the number of updates made; of others, "
+        "constant, linear and cosine as the scheduler was built",
+        "not schedules that a script makes, nor those that follow a metric",
+    ),
 }
 """The links from the loss to the weights, which are the same in every trainer that inherits these from TRL's."""
 

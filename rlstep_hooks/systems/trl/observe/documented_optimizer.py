@@ -89,10 +89,11 @@ def _builds_it_as_read(trainer: Any) -> bool:
     """Whether the methods that build the optimizer are transformers' own, and no other optimizer was given in their place."""
     if getattr(trainer, "optimizer_cls_and_kwargs", None) is not None:
         return False
-    return all(name not in vars(trainer) and _is_of_transformers(type(trainer), name) for name in _BUILDERS)
+    return all(name not in vars(trainer) and is_of_transformers(type(trainer), name) for name in _BUILDERS)
 
 
-def _is_of_transformers(kind: type, name: str) -> bool:
+def is_of_transformers(kind: type, name: str) -> bool:
+    """Whether a class of trainers has a method as transformers wrote it, and not as somebody else did."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is None or owner.__module__.partition(".")[0] != "transformers":
         return False

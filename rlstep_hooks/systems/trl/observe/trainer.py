@@ -18,6 +18,7 @@ from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.record.events import EpochEnd, Evaluated
 from rlstep_hooks.systems.trl.observe.adapter import Observer
 from rlstep_hooks.systems.trl.observe.calls import Activity
+from rlstep_hooks.systems.trl.observe.configured_rates import configured_rates
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
 from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
@@ -50,6 +51,7 @@ class TrlObserver(Observer):
             recorder,
             per_cycle=max(schedule.microbatches_per_cycle // (schedule.microbatches_per_update or 1), 1),
             limit=lambda: trainer.args.max_grad_norm,
+            configured=configured_rates,
         )
         drawing = SampledWatch(adapter, recorder)
         meter = MicroBatchMeter(adapter.loss_settings, follows_rollout=adapter.follows_rollout(), cap=drawing.cap)

@@ -15,7 +15,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
-from rlstep_hooks.observe.rates import ScheduleWatch, keeps_still, largest_rate, least_moving_rate, tick_of
+from rlstep_hooks.observe.rates import ScheduleWatch, keeps_still, largest_rate, least_moving_rate, plain_rates, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
 from rlstep_hooks.observe.replicas import ReplicaWatch
 from rlstep_hooks.observe.sharding.zero import parameters_of_groups, wrapped_optimizer
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.configured_rates import ConfiguredRates
     from rlstep_hooks.systems.trl.observe.engine_steps import EngineStep
 
 
@@ -47,14 +48,22 @@ class UpdateObserver:
         recorder: Takes the events.
         per_cycle: Updates of a cycle of rollouts; in some cycles the steps are replayed.
         limit: The configured limit of the gradient norm, read at a step; None where the trainer clips nothing.
+        configured: Gives the rates that the configuration asks for when training begins, or why it does not say them.
     """
 
     def __init__(
-        self, trainer: Any, recorder: Recorder, *, per_cycle: int = 1, limit: Callable[[], float | None] = lambda: None
+        self,
+        trainer: Any,
+        recorder: Recorder,
+        *,
+        per_cycle: int = 1,
+        limit: Callable[[], float | None] = lambda: None,
+        configured: Callable[[Any, Any], ConfiguredRates | str] | None = None,
     ) -> None:
         self._trainer = trainer
         self._per_cycle = per_cycle
         self._limit = limit
+        self._configured = configured
         self._recorder = recorder
         self.active = False
         self.version = int(trainer.state.global_step)
@@ -74,6 +83,12 @@ class UpdateObserver:
         self._loop_steps = False
         self._rate: float | Tensor | None = None
         """The largest rate of the optimizer's groups at the step that is made."""
+        self._group_rates: tuple[float, ...] | None = None
+        """The rates of all groups; None where they are no plain numbers."""
+        self._due: ConfiguredRates | None = None
+        """What the configuration asks for; None where it does not say it, and from when on somebody changed the schedule."""
+        self._ticks = self.version
+        """Updates that the loop has made: each moves the schedule by one."""
         self._least_rate: float | Tensor = 0.0
         """The least rate of those groups that are meant to move."""
         self._tick: int | None = None
@@ -115,7 +130,7 @@ class UpdateObserver:
         if not hasattr(inner, "register_step_post_hook"):
             self._cannot(f"{type(inner).__name__} is no torch optimizer with step hooks")
             return
-        self._watch_schedule()
+        self._watch_schedule(inner)
         self._handles.append(inner.register_step_pre_hook(self._before_step))
         self._handles.append(inner.register_step_post_hook(self._after_step))
         with self._facts_guard:
@@ -183,16 +198,30 @@ class UpdateObserver:
         whole = isinstance(call.result, Tensor) and not hasattr(call.result, "to_local")
         self._norm_before_clip = call.result.detach() if whole and call.result.numel() == 1 else None
 
-    def _watch_schedule(self) -> None:
+    def _watch_schedule(self, optimizer: Any) -> None:
         with self._facts_guard:
             kind = self._trainer.args.lr_scheduler_type
             self._schedule = ScheduleWatch(str(getattr(kind, "value", kind)), self._trainer.lr_scheduler)
+            if self._configured is None:
+                return
+            due = self._configured(self._trainer, optimizer)
+            self._due = None if isinstance(due, str) else due
+            name = "configured_schedule" if self._due is not None else "rates_unknown"
+            said = str(getattr(kind, "value", kind)) if self._due is not None else due
+            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={name: said}))
+            skips = self._own_scaler is not None or getattr(self._trainer, "is_deepspeed_enabled", False)
+            if (
+                self.version and skips
+            ):  # the interrupted run may have counted steps that it skipped, and not ticked at them
+                live = self._trainer.lr_scheduler
+                self._ticks = tick_of(getattr(live, "scheduler", live)) or 0
 
     def _follow_schedule(self) -> None:
         """Say that the schedule of the rate was changed: what it gives from now on is then expected."""
         changed = None if self._schedule is None else self._schedule.changed(self._trainer.lr_scheduler)
-        if changed is None:
+        if changed is None or (changed == (None, None) and self._due is None):
             return
+        self._due = None
         now = self._recorder.now()
         self._recorder.emit(
             ConfigChanged(at=now, name=RATE_SCHEDULE, before=changed[0], after=changed[1], since="train_begin")
@@ -206,7 +235,7 @@ class UpdateObserver:
         if engine is None:
             self._cannot("DeepSpeed's engine, which makes the updates, was not found")
             return
-        self._watch_schedule()
+        self._watch_schedule(wrapped_optimizer(engine))
         passes = self._trainer.args.gradient_accumulation_steps
         self._inner = follower = EngineFollower(engine, self.steps, self._recorder, passes=passes)
         follower.attach()
@@ -312,6 +341,7 @@ class UpdateObserver:
         limit: float | None = None
         with self._before_guard:
             self._rate, self._least_rate = largest_rate(optimizer), least_moving_rate(optimizer)
+            self._group_rates = plain_rates(optimizer)
             self._tick = tick_of(self._trainer.lr_scheduler)
             self._follow_schedule()
             self._written = self._count_written()
@@ -375,6 +405,8 @@ class UpdateObserver:
         return 0 if now == before else sum(earlier != later for earlier, later in zip(before, now, strict=True))
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
+        due = self._due.at(self._ticks) if self._due is not None and applied and by_loop else ()
+        rates = self._group_rates
         self._recorder.emit_soon(
             Update(
                 at=self._recorder.now(),
@@ -385,6 +417,9 @@ class UpdateObserver:
                 microbatches=self._microbatches,
                 learning_rate=self._rate if isinstance(self._rate, float) else None,
                 lr_tick=self._tick,
+                due_rate=max(due, default=None),
+                group_rates=rates if rates is not None and len({*rates}) > 1 else None,
+                due_group_rates=due if len({*due}) > 1 else None,
                 skip_reason=skip_reason,
                 written=self._written,
             )
@@ -401,6 +436,7 @@ class UpdateObserver:
         """The loop has been at its optimizer step; it also comes here when none was made."""
         self._loop_steps = False
         with self._loop_guard:
+            self._ticks += self._stepped
             if self.active and self._engine is not None:
                 self._emit_engine_step(self._engine)
             elif self.active and not self._stepped and self._handles:
@@ -411,10 +447,12 @@ class UpdateObserver:
         """The engine's step is part of the backward pass of the window's last micro-batch, and counts after it."""
         made = engine.take()
         self._rate, self._tick = (None, None) if made is None else (made.rate, made.tick)
+        self._group_rates = None if made is None else made.group_rates
         self._follow_schedule()
         applied = made is not None and made.applied
         self.version += applied
         self._emit_update(applied=applied, skip_reason="" if made is None else made.skip_reason)
+        self._ticks += applied
 
 
 def _moved_by(optimizer: Any, parameters: Iterable[Any]) -> list[Any]:
