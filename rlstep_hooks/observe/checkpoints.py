@@ -31,6 +31,22 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """Position of the learning-rate scheduler."""
 
 
+def optimizer_step(optimizer: Any) -> int | None:
+    """The steps of the first parameter that has any; 0 where none has a state yet, None where none ever will or states count none."""
+    states = getattr(optimizer, "state", None)
+    if states is None:
+        return None
+    first = next((state for state in states.values() if state), None)
+    if first is None:
+        return None if _keeps_nothing(optimizer) else 0
+    return int(first["step"]) if "step" in first else None
+
+
+def _keeps_nothing(optimizer: Any) -> bool:
+    """Whether it is SGD without momentum, whose state stays empty (torch/optim/sgd.py `_init_group`, 2.13)."""
+    return all(group.get("momentum") == 0 and "dampening" in group for group in optimizer.param_groups)
+
+
 def note_saved(folder: Path, process: str, path: str, state: State) -> None:
     """Note what a checkpoint holds."""
     file = _note(folder, process, path)

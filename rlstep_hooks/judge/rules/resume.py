@@ -10,7 +10,8 @@ from rlstep_hooks.planning.finding import kind_of
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
-    from rlstep_hooks.record.events import RunEnded, RunStarted
+    from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.record.events import RunEnded, RunStarted, Update
 
 
 _WEIGHTS = {
@@ -32,7 +33,10 @@ class CheckpointNotRestored(Rule):
         When a resumed run begins to train: the probed weights, bit for bit, and the optimizer's count of steps against
         what the run that saved the checkpoint noted beside its records, where it did; the position of the learning rate
         against the rollouts that the plan has before this one; and the loader's position against the rows that these
-        rollouts took. Without a note, weights that are still those from before the checkpoint was loaded, and an
+        rollouts took. In TRL against the files of the checkpoint: the first rows of up to 16 tensors and of their moments,
+        the optimizer's count of steps, the position of the learning rate, and the states of torch's and Python's random
+        generators once they are loaded; a reference model that has the weights of the checkpoint is a warning.
+        Elsewhere, without a note, weights that are still those from before the checkpoint was loaded, and an
         optimizer without a step, are errors all the same. Where the configuration loads the weights and leaves out the
         optimizer, an optimizer that begins without a step is a warning; what else it leaves out is not looked at.
 
@@ -54,7 +58,9 @@ class CheckpointNotRestored(Rule):
         afterwards.
 
     Known limits:
-        - The state of random generators and the optimizer's momentum are not compared.
+        - Outside TRL the state of random generators and the optimizer's momentum are not compared. In TRL moments are those
+          of torch's own optimizers, and the generators of devices are not read.
+        - Checkpoints of FSDP and DeepSpeed in TRL are not read.
 
     Sources:
         - https://github.com/volcengine/verl/pull/5725: what a resumed run must restore
@@ -68,10 +74,25 @@ class CheckpointNotRestored(Rule):
     nothing_seen = "the run did not resume from a checkpoint, or what it restored cannot be read"
     produces = (lasting("RLS807", "RLS205", "RLS206", "RLS509", *RATE),)
 
+    cannot_see = "what the run restored from its checkpoint was not observed"
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._random_states_seen = False
+
+    def absent(self) -> bool:
+        """Whether the run did not resume."""
+        return super().absent() and not self.progress.resumed
+
+    def reason(self) -> str:
+        """Why nothing was compared."""
+        return str(self.progress.started.facts.get("restored_unknown") or "") or super().reason()
+
     def started(self, event: RunStarted) -> None:
         """Compare what was restored with what was saved, or with the plan."""
         rollouts = event.facts.get("position", {}).get("rollouts", 0)
-        if not rollouts:
+        if not rollouts:  # the framework counts updates
+            self._role(event.facts.get("restored_policy"), "", event.start_updates)
             return
         self._role(event.facts.get("restored_policy"), "", max(rollouts - self.schedule.frozen_rollouts, 0))
         self._role(event.facts.get("restored_critic"), " of the critic", rollouts)
@@ -100,11 +121,35 @@ class CheckpointNotRestored(Rule):
                 fix="save and load the optimizer with the weights",
                 variant=f"left out{of}",
             )
-        if tick is not None and self.schedule.lr_clock == "rollout":
-            saved = restored["saved_lr_tick"]
+        saved = restored["saved_lr_tick"]
+        if tick is not None and (saved is not None or self.schedule.lr_clock == "rollout"):
             due = rollouts if saved is None else saved
             expected, observed = (f"the learning rate{of} at tick {at}" for at in (due, tick))
             self._compare(expected, observed, tick == due)
+
+        moments = restored.get("moments", "unknown")
+        if moments != "unknown":
+            expected = f"the moments{of} that the checkpoint holds"
+            self._compare(expected, "other moments, or none", moments == "as saved")
+        reference = restored.get("reference")
+        if not self.holds(None if reference is None else reference != "of the checkpoint"):
+            self.fail(
+                severity="warning",
+                expected="a reference model with the weights that the run began with",
+                observed="one with the weights of the checkpoint",
+                why="the divergence is measured from the checkpoint on, and no longer from where the run began",
+                fix="build the trainer with the model that the interrupted run began with, and resume from the checkpoint",
+                variant="reference",
+            )
+
+    def update(self, event: Update) -> None:
+        """Look at the random generators, which are loaded after training has begun."""
+        found = self.progress.started.facts.get("restored_random_states")
+        if self._random_states_seen or not isinstance(found, dict):
+            return
+        self._random_states_seen = True
+        for name, right in found.items():
+            self._compare(f"the state of {name}'s random generator that the checkpoint holds", "another state", right)
 
     def _loader(self, position: Any) -> None:
         if position is not None:

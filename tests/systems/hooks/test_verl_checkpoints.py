@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlstep_hooks.systems.verl.observe.checkpoints import optimizer_step
+from rlstep_hooks.observe.checkpoints import optimizer_step
 
 ADAM = {"lr": 1e-6, "betas": (0.9, 0.999)}
 SGD = {"lr": 1e-6, "momentum": 0, "dampening": 0}

@@ -29,6 +29,7 @@ from rlstep_hooks.systems.trl.observe.deployment import deployment_of, engine_fa
 from rlstep_hooks.systems.trl.observe.documented_optimizer import note_training_call
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
+from rlstep_hooks.systems.trl.observe.restored import note_checkpoint
 from rlstep_hooks.systems.trl.observe.settings import of_construction
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
@@ -324,9 +325,10 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     @staticmethod
     def _read_whole_model(trainer: Any, args: Any, kwargs: Any) -> None:
         # transformers/trainer.py `train` (4.51 to 5.23): the checkpoint to resume from is its first argument.
-        resumes = bool(args[0] if args else kwargs.get("resume_from_checkpoint"))
+        asked = args[0] if args else kwargs.get("resume_from_checkpoint")
         try:
-            read_whole_model(trainer, resumes=resumes)
+            note_checkpoint(trainer, asked)
+            read_whole_model(trainer, resumes=bool(asked))
         except Exception as error:  # noqa: BLE001 - a model that cannot be read keeps nothing from being trained
             not_evaluated(f"the weights before they are sharded: {describe(error)}")
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
+from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.trl.observe.documented_optimizer import is_of_transformers
 
 _BY_THE_SCRIPT = (
@@ -50,6 +51,13 @@ def configured_rates(trainer: Any, optimizer: Any) -> ConfiguredRates | str:
         trainer: A trainer of transformers.
         optimizer: The torch optimizer inside its own.
     """
+    try:
+        return _configured(trainer, optimizer)
+    except Exception as error:  # noqa: BLE001 - a schedule that cannot be built here keeps nothing from being trained
+        return f"the configured schedule could not be built a second time: {describe(error)}"
+
+
+def _configured(trainer: Any, optimizer: Any) -> ConfiguredRates | str:
     live = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)  # accelerate wraps it for DeepSpeed
     if not getattr(trainer, "_created_lr_scheduler", False):
         return _BY_THE_SCRIPT

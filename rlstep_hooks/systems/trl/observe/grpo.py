@@ -11,6 +11,7 @@ from rlstep_hooks.systems.trl.observe.adapter import Observer, Start, TrainerAda
 from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
 from rlstep_hooks.systems.trl.observe.facts import live_facts
 from rlstep_hooks.systems.trl.observe.limits import own_loss
+from rlstep_hooks.systems.trl.observe.restored import restored_facts
 from rlstep_hooks.systems.trl.observe.resume import resume_position
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
 from rlstep_hooks.systems.trl.plan import is_config, plan_trainer
@@ -57,6 +58,8 @@ class GrpoAdapter(TrainerAdapter):
             "position": msgspec.structs.asdict(position),
             "own_loss": own_loss(trainer, self.adapter.read),
         }
+        if updates:
+            facts |= restored_facts(trainer)
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
 
     def observer(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Call, Hooks
-from rlstep_hooks.record.events import EpochEnd, Evaluated
+from rlstep_hooks.record.events import EpochEnd, Evaluated, FactsRead
 from rlstep_hooks.systems.trl.observe.adapter import Observer
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.configured_rates import configured_rates
@@ -27,6 +27,7 @@ from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.observation import Observation
 from rlstep_hooks.systems.trl.observe.planned_evaluations import PlannedEvaluations
 from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
+from rlstep_hooks.systems.trl.observe.restored import random_states
 from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
 from rlstep_hooks.systems.trl.observe.sampled import SampledWatch
 from rlstep_hooks.systems.trl.observe.settings import of_evaluation
@@ -95,6 +96,10 @@ class TrlObserver(Observer):
         """Place all hooks. Called when training begins; the optimizer exists then, the first batch does not."""
         hooks = self._hooks
         self._microbatches.attach(hooks)
+        if self.trainer.state.global_step:
+            # `_load_rng_state`: called once, when the batches before the checkpoint are skipped (4.51.3 trainer.py:2491 and 2534,
+            # 5.23.0 trainer.py:1849 and 1881). It gives the fact of the generators.
+            hooks.wrap(self.trainer, "_load_rng_state", after=self._random_states_loaded, topics=("checkpoints",))
         # Evaluation: keeps its rollouts and losses apart. GRPOTrainer's own in all releases.
         hooks.wrap(self.trainer, "prediction_step", around=self._evaluates, topics=("order",))
         self._rollouts.attach(hooks)
@@ -106,6 +111,11 @@ class TrlObserver(Observer):
             self.updates.attach(optimizer)
         for topic, why in self._observation.adapter.unobservable():
             self.recorder.cannot(topic, why)
+
+    def _random_states_loaded(self, call: Call) -> None:
+        found = random_states(self.trainer)
+        if found:
+            self.recorder.emit(FactsRead(at=self.recorder.now(), facts={"restored_random_states": found}))
 
     def detach(self) -> None:
         """Take all hooks off. Every attribute is then the object it was before."""

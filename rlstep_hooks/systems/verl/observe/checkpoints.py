@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.checkpoints import State
+from rlstep_hooks.observe.checkpoints import State, optimizer_step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,22 +24,6 @@ def checksum_of_weights(weights: Tensor) -> int:
 def _tick(scheduler: Any) -> int | None:
     tick = getattr(scheduler, "last_epoch", None)
     return tick if isinstance(tick, int) else None
-
-
-def optimizer_step(optimizer: Any) -> int | None:
-    """The steps of the first parameter that has any; 0 where none has a state yet, None where none ever will or states count none."""
-    states = getattr(optimizer, "state", None)
-    if states is None:
-        return None
-    first = next((state for state in states.values() if state), None)
-    if first is None:
-        return None if _keeps_nothing(optimizer) else 0
-    return int(first["step"]) if "step" in first else None
-
-
-def _keeps_nothing(optimizer: Any) -> bool:
-    """Whether it is SGD without momentum, whose state stays empty (torch/optim/sgd.py `_init_group`, 2.13)."""
-    return all(group.get("momentum") == 0 and "dampening" in group for group in optimizer.param_groups)
 
 
 def loader_position(loader: Any) -> int:
