@@ -22,6 +22,12 @@ RELATIVE_ROUNDING = 1e-6
 optimizers keep the rate in float32."""
 
 
+def _near(horizon: int, ticks: int) -> bool:
+    """Whether a schedule is built for nearly the ticks of the run: horizons that round otherwise than the run, or leave its last rollout
+    out, are a few ticks off, which is true, and no fault."""
+    return abs(horizon - ticks) * 20 < ticks
+
+
 class ScheduleHorizon(Rule):
     """The learning-rate schedule is built for another number of ticks than the run takes.
 
@@ -77,8 +83,7 @@ class ScheduleHorizon(Rule):
             observed = f"horizon {horizon}: the last {ticks - horizon} ticks ({share} % of the run) are past its end"
         else:
             observed = f"horizon {horizon}: the run ends {horizon - ticks} ticks before it"
-        # Horizons that round otherwise than the run, or leave its last rollout out, are a few ticks off: true, and no fault.
-        near = abs(horizon - ticks) * 20 < ticks
+        near = _near(horizon, ticks)
         self.fail(
             expected=f"a horizon of {ticks} ticks, one for each {self.schedule.lr_clock}",
             observed=observed,
@@ -187,6 +192,7 @@ class RateNotScheduled(Rule):
           other is not.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
         - Groups are looked at one by one where TRL's configuration says the rate; elsewhere the largest rate of all is.
+        - A scheduler that is built for another length than that of the run is RLS601's: it is compared with its own formula.
         - A scheduler that a script or a class of its own makes is compared with its own formula, where that is one of the above:
           what it should be is not in the configuration. One that follows a metric is not compared.
         - The first update after a resume is left out: it has the rate that the checkpoint holds, which is that of a shorter run
@@ -245,7 +251,7 @@ class RateNotScheduled(Rule):
         of_checkpoint = self.progress.resumed and event.index == self.progress.started.start_updates
         if event.role != "policy" or of_checkpoint:
             return
-        if event.due_rate is not None:
+        if event.due_rate is not None and not self._built_for_another_length():
             self._compare_due(event, event.due_rate)
             return
         before, self._before = self._before, None
@@ -257,6 +263,12 @@ class RateNotScheduled(Rule):
         ):
             schedule = before
         self._compare(event, schedule.rate(event.lr_tick), schedule.base, schedule.kind)
+
+    def _built_for_another_length(self) -> bool:
+        """Whether the scheduler is built for another length than that of the run, which RLS601 reports: its rates then follow that
+        length, and nothing is said twice."""
+        horizon, ticks = self.progress.started.facts.get("lr_horizon"), self.schedule.lr_ticks
+        return isinstance(horizon, int) and ticks is not None and not _near(horizon, ticks)
 
     def _compare_due(self, event: Update, due: float) -> None:
         """Compare the rate of each group with the one that is due, and name the group that is farthest off."""
