@@ -23,8 +23,8 @@ optimizers keep the rate in float32."""
 
 
 def _near(horizon: int, ticks: int) -> bool:
-    """Whether a schedule is built for nearly the ticks of the run: horizons that round otherwise than the run, or leave its last rollout
-    out, are a few ticks off, which is true, and no fault."""
+    """Whether a schedule is built for nearly the ticks of the run: horizons that round otherwise than the run, or leave its last
+    rollout out, are a few ticks off, which is true, and no fault."""
     return abs(horizon - ticks) * 20 < ticks
 
 

@@ -16,17 +16,13 @@ import torch
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.trl.observe.documented_optimizer import is_of_transformers
 
-_BY_THE_SCRIPT = (
-    "the learning rate follows a scheduler that the script made, so the configuration does not say what it should be"
+_NOT_FROM_ARGUMENTS = (
+    "the trainer did not make its scheduler from its arguments, so they do not say what the learning rate should be"
 )
 _BY_THE_CLASS = (
-    "the trainer's class makes its scheduler in a way of its own, so the configuration does not say what it should be"
+    "the trainer's class makes its scheduler in a way of its own, so its arguments do not say what the rate should be"
 )
 _BY_A_METRIC = "the learning rate follows a metric, so the number of updates does not say what it should be"
-_REPLACED = (
-    "the scheduler that the trainer made was replaced before training began, so the configuration does not say what the rate "
-    "should be"
-)
 _OTHER_GROUPS = "the optimizer has other groups of parameters than its scheduler"
 
 
@@ -60,14 +56,14 @@ def configured_rates(trainer: Any, optimizer: Any) -> ConfiguredRates | str:
 def _configured(trainer: Any, optimizer: Any) -> ConfiguredRates | str:
     live = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)  # accelerate wraps it for DeepSpeed
     if not getattr(trainer, "_created_lr_scheduler", False):
-        return _BY_THE_SCRIPT
+        return _NOT_FROM_ARGUMENTS
     if not is_of_transformers(type(trainer), "create_scheduler"):
         return _BY_THE_CLASS
     function = _documented_factor(trainer, optimizer)
     if function is None:
         return _BY_A_METRIC
     if not _is_made_by_transformers(live):
-        return _REPLACED
+        return _NOT_FROM_ARGUMENTS
     bases = tuple(float(base) for base in live.base_lrs)
     return ConfiguredRates(function, bases) if len(bases) == len(optimizer.param_groups) else _OTHER_GROUPS
 
