@@ -49,6 +49,9 @@ class Rewards:
     """(..., B, F), what each reward function gave, NaN where it gave nothing; only `each_function` needs them."""
     weights: Tensor | None = None
     """(..., F), the weight of each reward function."""
+    there: Tensor | None = None
+    """(..., B), False where a sample was given no reward: it is left out of means and deviations, and its advantage is 0; None where
+    each was given one."""
     values: Tensor | None = None
     """(B, T), the critic's."""
     last_values: Tensor | None = None
@@ -143,7 +146,8 @@ class Estimator:
             assert given.tokens is not None, "rewards of tokens or of samples"
             scores = given.tokens.double().sum(1)
         scores = scores.double()
-        groups = _Groups(torch.arange(scores.shape[-1], device=scores.device) if given.groups is None else given.groups)
+        numbers = torch.arange(scores.shape[-1], device=scores.device) if given.groups is None else given.groups
+        groups, there = _Groups(numbers, given.there), given.there
         sizes = scores.abs().amax(-1, keepdim=True) if given.sizes is None else given.sizes
         size = (_rounding(given.tokens, given.scores) * sizes).expand_as(scores)
         values = self._less_baseline(scores, groups, given, mask)
@@ -152,25 +156,29 @@ class Estimator:
         if self.per_nonzero:
             factor = len(scores) / scores.count_nonzero().clamp(min=1)
             values, size = values * factor, size * factor
+        if there is not None and self.baseline == "others":  # without another there is no baseline, and so no advantage
+            there = there & groups.several
         if self.scale != "none":
             if self.scale == "group":
                 centred = scores - groups.sum(scores) / groups.count if centred is None else centred
                 deviation = groups.std(centred, biased=self.biased)
             else:
-                deviation = (values if self.of_differences else scores).std(-1, keepdim=True)
+                deviation = _std(values if self.of_differences else scores, there)
             if self.scale == "rollout" and self.of_differences:
-                values = values - values.mean(-1, keepdim=True)
+                values = values - _mean(values, there)
             divisor = deviation + self.stabiliser
             divisor = torch.where(divisor > 0, divisor, 1.0)
             values = values / divisor
             size = size / divisor * (1 + values.abs())
         if self.limits is not None:
             values = values.clamp(*self.limits)
+        if there is not None:
+            values, size = torch.where(there, values, 0.0), torch.where(there, size, 0.0)
         return Estimate(values, size)
 
     def _less_baseline(self, scores: Tensor, groups: _Groups, given: Rewards, mask: Tensor | None) -> Tensor:
         if self.baseline == "whole":
-            return scores - scores.mean(-1, keepdim=True)
+            return scores - _mean(scores, given.there)
         if self.baseline == "given" and given.given is not None:
             return scores - given.given.double()
         if self.baseline == "second":
@@ -184,8 +192,8 @@ class Estimator:
             return scores
         if self.baseline == "others":
             values = values * groups.count / (groups.count - 1).clamp(min=1)
-        # The baseline of a group of one is 0 (core_algos.py of verl 0.9.1).
-        return torch.where(groups.several, values, scores)
+        # The baseline of a group of one is 0 (core_algos.py of verl 0.9.1). A sample that was left alone in its group is its own mean.
+        return torch.where(groups.several, values, scores if given.there is None else 0.0)
 
     def _each_normalised(self, given: Rewards, functions: Tensor, groups: _Groups) -> Rewards:
         """The weighted sum of each function's rewards, (..., F, B), normalised within their groups over those that it gave."""
@@ -197,7 +205,9 @@ class Estimator:
         weights = torch.ones_like(deviation) if given.weights is None else given.weights.to(functions).unsqueeze(-1)
         sizes = rewards.abs().amax((-2, -1), keepdim=True) * weights.abs() / deviation
         return Rewards(
-            scores=(centred / deviation * weights).nansum(-2), sizes=sizes.nan_to_num().sum(-2).amax(-1, keepdim=True)
+            scores=(centred / deviation * weights).nansum(-2),
+            there=given.there,
+            sizes=sizes.nan_to_num().sum(-2).amax(-1, keepdim=True),
         )
 
     def _over_time(self, tokens: Tensor, given: Rewards, mask: Tensor) -> Estimate:
@@ -252,21 +262,25 @@ class _Groups:
         numbers: (B,), of each sample's group, from 0 and below B.
     """
 
-    def __init__(self, numbers: Tensor) -> None:
+    def __init__(self, numbers: Tensor, there: Tensor | None = None) -> None:
         self.numbers = numbers
+        self.there = there
+        """(..., B), which samples count; None where all do."""
 
     @cached_property
     def count(self) -> Tensor:
-        """(B,), the samples of each sample's group."""
-        return self.sum(torch.ones(len(self.numbers), dtype=torch.float64, device=self.numbers.device))
+        """(..., B), the samples of each sample's group."""
+        ones = torch.ones(len(self.numbers), dtype=torch.float64, device=self.numbers.device)
+        return self.sum(ones if self.there is None else ones.expand(self.there.shape))
 
     @cached_property
     def several(self) -> Tensor:
-        """(B,), whether each sample's group has others."""
+        """(..., B), whether each sample's group has others."""
         return self.count > 1
 
     def sum(self, values: Tensor) -> Tensor:
         """(..., B), the sum of each sample's group."""
+        values = values if self.there is None else torch.where(self.there, values, 0.0)
         return torch.zeros_like(values).index_add_(-1, self.numbers, values)[..., self.numbers]
 
     def std(self, differences: Tensor, *, biased: bool) -> Tensor:
@@ -274,6 +288,21 @@ class _Groups:
         has it."""
         freedom = self.count if biased else (self.count - 1).clamp(min=1)
         return torch.where(self.several, (self.sum(differences**2) / freedom).sqrt(), 1.0)
+
+
+def _mean(values: Tensor, there: Tensor | None) -> Tensor:
+    """(..., 1), the mean of all samples that count."""
+    if there is None:
+        return values.mean(-1, keepdim=True)
+    return torch.where(there, values, 0.0).sum(-1, keepdim=True) / there.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _std(values: Tensor, there: Tensor | None) -> Tensor:
+    """(..., 1), the standard deviation of all samples that count; 0 where there is one."""
+    if there is None:
+        return values.std(-1, keepdim=True)
+    squares = torch.where(there, values - _mean(values, there), 0.0).square().sum(-1, keepdim=True)
+    return (squares / (there.sum(-1, keepdim=True) - 1).clamp(min=1)).sqrt()
 
 
 def _over_second(scores: Tensor, groups: Tensor) -> Tensor:

@@ -279,3 +279,13 @@ def test_nothing_is_said_of_a_run_that_only_began() -> None:
     for event in events[1:4]:
         tally.hear(event)
     assert live_line(tally.standing, "PASS").endswith("PASS so far")
+
+
+def test_a_rule_that_every_run_feeds_is_never_silent() -> None:
+    """Where its system says that each run gives it something to compare, a run without a comparison says that nothing was seen."""
+    begun, *events = scripted_run(PLAN)
+    declared = {"in_every_run": {"RLS516": "advantages"}}
+    told = outcome(judge([msgspec.structs.replace(begun, facts={**begun.facts, **declared}), *events]), "RLS516")
+    assert (told.verdict, told.idle) == ("NOT_EVALUATED", False)
+    assert told.reason == "no rollout showed its rewards beside its advantages"
+    assert outcome(judge([begun, *events]), "RLS516").idle

@@ -287,11 +287,16 @@ class Rule:
 
     def absent(self) -> bool:
         """Whether the run never did what the rule looks at."""
-        return self.optional or not self.missed
+        return (self.optional or not self.missed) and not self._overdue()
+
+    def _overdue(self) -> bool:
+        """Whether the system declares that every run which trains gives the rule something to compare. Where nothing was compared all
+        the same, something was not observed: a report has to say so, and may not take it for a run without what the rule looks at."""
+        return bool(self.progress.rollouts and self.progress.trained and self._declared("in_every_run"))
 
     def reason(self) -> str:
         """Why nothing was compared."""
-        if not self.absent():
+        if not self.absent() and (self.missed or not self._overdue()):
             return self.cannot_see
         # What the run did not come to says nothing of its plan, of its settings, or of what the observer can see.
         nothing_made = self.seen_in == "run" and not self.optional and not self.progress.rollouts

@@ -85,15 +85,24 @@ class Link(msgspec.Struct, frozen=True):
     """What is not, with the reason."""
     exists: bool = True
     """Whether runs of this framework have the link at all."""
+    in_every_run: bool = False
+    """Whether every run that trains shows it: one in which nothing of it was compared has to say so."""
     often: Cadence = ""
     """The cycles of rollouts in which the link is compared."""
     proved: tuple[Deployment, ...] = ()
     """Deployments in which this project's tests train and compare it, besides the system's own. It holds nowhere else."""
 
 
-def yes(compared: str, but: str = "", often: Cadence = "", proved: tuple[Deployment, ...] = ()) -> Link:
+def yes(
+    compared: str,
+    but: str = "",
+    often: Cadence = "",
+    proved: tuple[Deployment, ...] = (),
+    *,
+    in_every_run: bool = False,
+) -> Link:
     """A link that is compared, and what of it is not."""
-    return Link(compared, but, often=often, proved=proved)
+    return Link(compared, but, often=often, proved=proved, in_every_run=in_every_run)
 
 
 def no(reason: str) -> Link:
@@ -115,8 +124,9 @@ def limited(limit: str, often: Cadence = "") -> Link:
 
 
 def facts_of(links: Mapping[LinkName, Link], deployment: Iterable[Deployment] = ()) -> dict[str, dict[str, str]]:
-    """What the judge needs to know: rules whose link is not compared, those whose link is not there, each with the reason, and those
-    whose link is compared but was never proved in the deployment of this run, each with the names of what it was not proved in.
+    """What the judge needs to know: rules whose link is not compared, those whose link is not there, each with the reason, those
+    whose link is compared but was never proved in the deployment of this run, each with the names of what it was not proved in, and
+    those whose link every run shows, each with its name.
 
     A rule of the first two may find something to compare all the same (an order, a plan). That is no check of the link.
     """
@@ -127,6 +137,7 @@ def facts_of(links: Mapping[LinkName, Link], deployment: Iterable[Deployment] = 
         "not_compared": {code: link.not_compared for code, link in unknown if link.exists},
         "not_there": {code: link.not_compared for code, link in unknown if not link.exists},
         "not_proved": {code: ", ".join(of) for name, of in unproved.items() if of for code in RULES[name]},
+        "in_every_run": {code: name for name, link in links.items() if link.in_every_run for code in RULES[name]},
     }
 
 

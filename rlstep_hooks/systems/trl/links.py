@@ -45,6 +45,7 @@ OF_UPDATES: dict[LinkName, Link] = {
         "of GRPOTrainer and RLOOTrainer, each schedule of transformers as configured, at the number of updates made; of others, "
         "constant, linear and cosine as the scheduler was built",
         "not schedules that a script makes, nor those that follow a metric",
+        in_every_run=True,
     ),
 }
 """The links from the loss to the weights, which are the same in every trainer that inherits these from TRL's."""
@@ -78,10 +79,11 @@ LINKS: dict[LinkName, Link] = {
         proved=_SPREAD,
     ),
     "rewards on the way": yes(
-        "what each reward function gave, and which completions it got (0.20 and later)",
-        "not reward models, nor coroutines",
+        "what each reward function gave, coroutines too, and which completions, prompts and columns it got (0.20 and later)",
+        "not reward models, nor the texts of completions of several messages",
         often="compared",
         proved=_SPREAD,
+        in_every_run=True,
     ),
     "advantages": yes(
         "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
@@ -89,8 +91,11 @@ LINKS: dict[LinkName, Link] = {
         "normalise advantages together; nor trainers with advantages of their own",
         often="compared",
         proved=_SPREAD,
+        in_every_run=True,
     ),
-    "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_SPREAD),
+    "advantages on the way": yes(
+        "bit for bit, from the rollout to the loss", often="carried", proved=_SPREAD, in_every_run=True
+    ),
     "mask": yes(
         "through the first end; truncated completions as configured; with tools, environments and rollout_func against what generate "
         "gave in each turn (1.16)",
@@ -98,8 +103,11 @@ LINKS: dict[LinkName, Link] = {
         "turn",
         often="compared",
         proved=_SPREAD,
+        in_every_run=True,
     ),
-    "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried", proved=_SPREAD),
+    "mask on the way": yes(
+        "bit for bit, from the rollout to the loss", often="carried", proved=_SPREAD, in_every_run=True
+    ),
     "loss": yes(
         "the documented types, on the same log-probs",
         "not inside a liger loss, nor types of somebody's own",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from rlstep_hooks.planning.finding import Where
+from rlstep_hooks.testing.tiny_trl import tiny_reward, tiny_rows
 from rlstep_hooks.testing.trl_faults import alter_microbatches, replace_method
 from tests.faults.fault import REUSED, Fault, Settings, alter_rollouts, made, way
 
@@ -90,6 +92,56 @@ def completions_scored_in_another_order(
     return original(rows, prompts, completions, *args)
 
 
+def one_without_reward(completions: Any, **kwargs: Any) -> list[float | None]:
+    """A reward for all completions but the first."""
+    return [None, *tiny_reward(completions)[1:]]
+
+
+async def awaited_reward(completions: Any, **kwargs: Any) -> list[float]:
+    """A reward that is waited for."""
+    return tiny_reward(completions)
+
+
+def reward_in_an_array(completions: Any, **kwargs: Any) -> Any:
+    """Rewards in an array of numpy."""
+    return np.array(tiny_reward(completions))
+
+
+def columns_of_other_rows(
+    trainer: Any, original: Callable[..., Any], rows: Any, prompts: Any, completions: Any, *args: Any
+) -> Any:
+    """The reward functions get the columns of other rows."""
+    if trainer.state.global_step >= 4:
+        rows = rows[4:] + rows[:4]
+    return original(rows, prompts, completions, *args)
+
+
+def prompts_of_other_rows(
+    trainer: Any, original: Callable[..., Any], rows: Any, prompts: Any, completions: Any, *args: Any
+) -> Any:
+    """The reward functions get the prompts of other rows."""
+    if trainer.state.global_step >= 4:
+        prompts = prompts[4:] + prompts[:4]
+    return original(rows, prompts, completions, *args)
+
+
+def texts_of_two_rows_swapped(
+    trainer: Any, original: Callable[..., Any], rows: Any, prompts: Any, completions: Any, *args: Any
+) -> Any:
+    """The reward functions get the texts of two rows, both odd, in each other's place."""
+    if trainer.state.global_step >= 4:
+        completions = [completions[place] for place in (0, 3, 2, 1, *range(4, len(completions)))]
+    return original(rows, prompts, completions, *args)
+
+
+def completions_cut_after_generation(trainer: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Five tokens of each completion are kept."""
+    completions, *more = original(*args, **kwargs)
+    if trainer.state.global_step >= 4:
+        completions = [tokens[:5] for tokens in completions]
+    return (completions, *more)
+
+
 # fmt: off
 FAULTS = (
     # A: advantages
@@ -121,5 +173,26 @@ FAULTS = (
           code="RLS515", where=Where(rollout=2, update=4), report="rewards stored as whole numbers", since="0.24"),
     Fault(way(replace_method, "_calculate_rewards", by=completions_scored_in_another_order), code="RLS515",
           where=Where(rollout=2, update=4), report="trl PR#3725", since="0.24"),
+    Fault(made("advantages_negated_beside_an_unscorable_row", "Advantages are those of costs, and one row has no reward.",
+               lambda trainer: alter_rollouts(trainer, lambda rollout: rollout | {"advantages": -rollout["advantages"]}, after=4)),
+          code="RLS516", where=Where(rollout=2, update=4), report="a reward function that gives None",
+          settings={**REUSED, "reward": one_without_reward}, since="1.16"),
+    Fault(made("awaited_rewards_in_another_order", "Rewards that were waited for are put in another order than the samples.",
+               lambda trainer: alter_rewards(trainer, lambda rewards: rewards.roll(1, 0), after=4)),
+          code="RLS515", where=Where(rollout=2, update=4), report="rewards of a server, gathered as they come",
+          settings={**REUSED, "reward": awaited_reward}, since="1.16"),
+    Fault(made("rewards_of_an_array_rounded", "Rewards that came in an array lose what a cast to integers takes.",
+               lambda trainer: alter_rewards(trainer, lambda rewards: (rewards / 2).floor() * 2, after=4)),
+          code="RLS515", where=Where(rollout=2, update=4), report="rewards stored as whole numbers",
+          settings={**REUSED, "reward": reward_in_an_array}, since="0.24"),
+    Fault(way(replace_method, "_calculate_rewards", by=columns_of_other_rows), code="RLS515",
+          where=Where(rollout=2, update=4), report="trl PR#3725", since="0.24",
+          settings={**REUSED, "dataset": tiny_rows(12).add_column("answer", [place % 7 for place in range(12)])}),
+    Fault(way(replace_method, "_calculate_rewards", by=prompts_of_other_rows), code="RLS515",
+          where=Where(rollout=2, update=4), report="trl PR#3725", since="0.24"),
+    Fault(way(replace_method, "_calculate_rewards", by=texts_of_two_rows_swapped), code="RLS515",
+          where=Where(rollout=2, update=4), report="trl PR#3725", since="0.24"),
+    Fault(way(replace_method, "_generate_single_turn", by=completions_cut_after_generation), code="RLS306",
+          where=Where(rollout=2, update=4), report="a limit of tokens applied twice", since="1.16"),
 )
 # fmt: on

@@ -128,10 +128,39 @@ def test_wrong_advantages_are_named_after_what_gives_them(name: str) -> None:
     assert scored.fits(wrong) == name
 
 
-def test_a_sample_without_any_reward_is_not_compared() -> None:
+def test_a_sample_without_any_reward_is_not_compared_where_nobody_knows_what_the_release_does() -> None:
     rewards = rewards_of(2, 0)
     rewards[3] = torch.nan
     assert torch.isnan(scored_as(rewards).off(torch.zeros(8)))
+
+
+def left_out(rewards: torch.Tensor, scale: str) -> torch.Tensor:
+    """TRL 1.16's documented advantages where some rows have no reward, written out row by row in double precision."""
+    total = [None if row.isnan().all() else float((row.double() * WEIGHTS).nansum()) for row in rewards]
+    found = []
+    for place, own in enumerate(total):
+        start = place // GROUP * GROUP
+        group = [one for one in total[start : start + GROUP] if one is not None]
+        among = [one for one in total if one is not None] if scale == "rollout" else group
+        if own is None or len(group) < 2:
+            found.append(0.0)
+            continue
+        divisor = 1.0 if scale == "none" else statistics.stdev(among) + 1e-4
+        found.append((own - statistics.mean(group)) / divisor)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("scale", ["group", "rollout", "none"])
+@pytest.mark.parametrize("rows", [[3], [0, 4, 5], [0, 1, 2], [4, 5, 6, 7]])
+def test_samples_without_any_reward_are_left_out_as_documented(scale: Any, rows: list[int]) -> None:
+    rewards = rewards_of(2, 0)
+    rewards[rows] = torch.nan
+    scored = msgspec.structs.replace(scored_as(rewards, scale=scale), leaves_out=True)
+    right = left_out(rewards, scale)
+    assert float(scored.off(right.float())) <= 1
+    assert float(scored.off(-right.float())) > 1
+    assert scored.fits(-right.float()) == "of the opposite sign"
+    assert float(scored.off((right + (torch.arange(8) == rows[0]) * 0.1).float())) > 1
 
 
 def trained(folder: Path, **settings: Any) -> Report:

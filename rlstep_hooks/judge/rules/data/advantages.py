@@ -287,8 +287,9 @@ class RewardsMoved(Rule):
         The reward of each sample when it came from generation, against the reward from which its advantage is computed.
         Samples are told apart by their tokens. Exact. In OpenRLHF also those that a reward model gave, and the labels of the prompts,
         by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
-        against the rewards that advantages are computed from, and the completions that it was asked about against those of the
-        rollout: their tokens, some of their texts, and that they are texts where the prompts are. In Stable-Baselines3 what the
+        against the rewards that advantages are computed from, and what it was asked about against the rollout: the tokens of the
+        completions, their texts (of a large rollout some, others each time), that they are texts where the prompts are, and the
+        prompts and columns of the rows that the loader gave. All functions are asked about the same. In Stable-Baselines3 what the
         environment's step gave, against the buffer, with the value of the last observation where a time limit cut an episode.
         In verl the rewards that the estimator got against those that its samples have once they are trained.
 
@@ -309,6 +310,7 @@ class RewardsMoved(Rule):
 
     Known limits:
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
+        - Reward models are not looked at, nor the texts of completions of several messages; such rollouts count as not compared.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer
@@ -319,9 +321,10 @@ class RewardsMoved(Rule):
     title = "Rewards moved or altered"
     topics = ("samples",)
     nothing_seen = "nobody saw samples with their rewards both after generation and before their advantages"
+    cannot_see = "what some reward function got or gave is not seen: a reward model, or completions of several messages"
     optional = True
     produces = (of_rollout("RLS505", "RLS508", "RLS516"),)
-    needs = ("rollout_values.rewards_moved",)
+    needs = ("rollout_values.rewards_moved", "rollout_values.rewards_uncompared")
 
     def rollout(self, event: Rollout) -> None:
         """Look at the comparison."""
@@ -335,7 +338,10 @@ class RewardsMoved(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison that a trainer made."""
-        if event.purpose == "training" and self.any_wrong(values.rewards_moved):
+        if event.purpose != "training":
+            return
+        self.missed += bool(values.rewards_uncompared)
+        if self.any_wrong(values.rewards_moved):
             self._report()
 
     def rewarded(self, event: Rewarded) -> None:

@@ -75,7 +75,7 @@ class AdvantagesNotDocumented(ValueRule):
 
     Known limits:
         - `rlstep doctor NAME` names the estimators that are known of a framework.
-        - A rollout in which some completion has no reward at all is left out, since releases differ there.
+        - A rollout in which some completion has no reward at all is compared from TRL 1.16 on; releases before it differ there.
 
     Sources:
         - https://arxiv.org/abs/1506.02438: GAE
@@ -87,15 +87,20 @@ class AdvantagesNotDocumented(ValueRule):
     title = "Advantages are not those of the rewards"
     topics = ("samples", "advantages")
     nothing_seen = "no rollout showed its rewards beside its advantages"
+    cannot_see = "some completion has no reward at all, and it is not known what this release does then"
     optional = True
     several = 1
     produces = (of_rollout("RLS508"),)
-    needs = ("rollout_values.advantages_off",)
+    needs = ("rollout_values.advantages_off", "rollout_values.groups")
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison of a training rollout."""
-        if values.advantages_off is not None and event.purpose == "training":
+        if event.purpose != "training":
+            return
+        if values.advantages_off is not None:
             self._compare(values.advantages_off, values.advantages_fit)
+        elif values.groups is not None:
+            self.missed += 1
 
     def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout that a controller made."""

@@ -103,8 +103,9 @@ class TokensAltered(Rule):
     What it checks:
         A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss. In TRL also one of its
         prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
-        asked for and gave. In several turns (`tools`, `environment_factory`, `rollout_func` of TRL 1.16) the tokens of each turn are
-        those that `generate` gave, in order, and the prompt of each turn is what stands before it in the row. So are the rows of
+        asked for and gave, each completion through its first end. In several turns (`tools`, `environment_factory`, `rollout_func`
+        of TRL 1.16) the tokens of each turn are those that `generate` gave, in order, and the prompt of each turn is what stands
+        before it in the row. So are the rows of
         verl's agent loops and of OpenRLHF's executors, against what the engines were asked and gave. In OpenRLHF prompts are
         those of the data set, and samples have the tokens that the engine gave, up to the trainer's buffer.
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from rlstep_hooks.observe.advantages import Estimate, Estimator, Rewards
 from rlstep_hooks.observe.alternative_advantages import fitting
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.systems.trl.observe.given_rewards import GivenRewards, RewardFunctions
 from rlstep_hooks.systems.trl.observe.limits import own_advantages, own_generation
+from rlstep_hooks.systems.trl.observe.reward_functions import RewardFunctions
+from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.advantages import Scale
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.given_rewards import GivenRewards
 
 STABILISER = 1e-4
 """Added to each standard deviation (grpo_trainer.py 1.16.0:2787, rloo_trainer.py 1.16.0:1696)."""
@@ -51,6 +53,9 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     """(..., N), taken off the rewards after that: RLOO's KL term."""
     first: int = 0
     """Row of this process's first sample."""
+    leaves_out: bool = False
+    """Whether a completion that no function gave a reward is left out of means and deviations and has an advantage of 0, as in 1.16.0
+    (grpo_trainer.py:2759, 2810, rloo_trainer.py:1650). Of another release it is not known."""
     earlier: Scored | None = None
     """The rollout before, if it has as many samples; it knows none before itself."""
 
@@ -63,6 +68,10 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
         """Equal for rollouts that are compared together."""
         return self.rewards.shape, self.first, self.estimator, self.group, self.limits, self.penalty is None
 
+    def there(self) -> Tensor:
+        """(..., N), whether some function gave a reward."""
+        return ~self.rewards.isnan().all(-1)
+
     def given(self) -> Rewards:
         """What the advantages are computed from."""
         weighted = self.rewards.double() * self.weights.to(self.rewards.device).double().unsqueeze(-2)
@@ -73,7 +82,14 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
             penalty = self.penalty.to(total)
             total, sizes = total - penalty, sizes + penalty.abs().amax(-1, keepdim=True)
         groups = torch.arange(total.shape[-1], device=total.device) // self.group
-        return Rewards(scores=total, groups=groups, sizes=sizes, functions=self.rewards, weights=self.weights)
+        return Rewards(
+            scores=total,
+            groups=groups,
+            sizes=sizes,
+            functions=self.rewards,
+            weights=self.weights,
+            there=self.there() if self.leaves_out else None,
+        )
 
     def documented(self) -> Estimate:
         """The documented advantages, (..., N)."""
@@ -81,10 +97,10 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
 
     def off(self, advantages: Tensor) -> Tensor:
         """The largest distance of these advantages, (..., B), from the documented ones, in units of what rounding explains; NaN where
-        a sample has no reward at all, since releases differ in what they do then."""
+        a sample has no reward at all and it is not known what the release does then."""
         distances = self.documented().distances(self._among_all(advantages))
         off = distances[..., self.first : self.first + advantages.shape[-1]].amax(-1)
-        return torch.where(self.rewards.isnan().all(-1).any(-1), torch.nan, off).float()
+        return (off if self.leaves_out else torch.where(self.there().all(-1), off, torch.nan)).float()
 
     def _among_all(self, own: Tensor) -> Tensor:
         """(..., N), numbers of this process's samples, (..., B), at their places, and 0 at those of others."""
@@ -126,15 +142,27 @@ def spread(scored: Scored) -> dict[str, Tensor]:
     """The mean and the standard deviation of samples' rewards, and how many groups have only equal ones: each (...)."""
     weights = scored.weights.to(scored.rewards.device).float().unsqueeze(-2)
     total = (scored.rewards.float() * weights).nansum(-1)
-    groups = total.unflatten(-1, (-1, scored.group))
-    equal = (groups == groups[..., :1]).all(-1).sum(-1, dtype=torch.float32)
-    return {"reward_mean": total.mean(-1), "reward_deviation": total.std(-1), "equal_groups": equal}
+    there = scored.there() if scored.leaves_out else torch.ones_like(total, dtype=torch.bool)
+    groups, of_group = (of.unflatten(-1, (-1, scored.group)) for of in (total, there))
+    largest, least = (torch.where(of_group, groups, fill) for fill in (-torch.inf, torch.inf))
+    equal = (largest.amax(-1) <= least.amin(-1)).sum(-1, dtype=torch.float32)
+    count = there.sum(-1)
+    mean = torch.where(there, total, 0.0).sum(-1) / count
+    squares = torch.where(there, total - mean.unsqueeze(-1), 0.0).square().sum(-1)
+    return {"reward_mean": mean, "reward_deviation": (squares / (count - 1)).sqrt(), "equal_groups": equal}
 
 
-def read_scored(trainer: Any, algorithm: str, rewards: Tensor, penalty: Tensor | None = None) -> Scored:
+def read_scored(
+    trainer: Any, algorithm: str, rewards: Tensor, penalty: Tensor | None = None, *, leaves_out: bool = False
+) -> Scored:
     """The rewards of a rollout with the settings of a live GRPOTrainer or RLOOTrainer."""
     # Somebody may write to rewards and weights before they are used.
-    of_all = {"rewards": rewards.clone(), "weights": trainer.reward_weights.detach().clone(), "penalty": penalty}
+    of_all = {
+        "rewards": rewards.clone(),
+        "weights": trainer.reward_weights.detach().clone(),
+        "penalty": penalty,
+        "leaves_out": leaves_out,
+    }
     if algorithm == "RLOO":
         limits = trainer.reward_clip_range
         return Scored(
@@ -162,23 +190,36 @@ def read_scored(trainer: Any, algorithm: str, rewards: Tensor, penalty: Tensor |
     )
 
 
+class Misplaced(msgspec.Struct, frozen=True):
+    """What was found of the rewards on their way from the functions to the advantages."""
+
+    samples: Tensor | None
+    """How many samples have not the rewards that were given for them; None where that was not seen."""
+    uncompared: int
+    """Of how many functions it was not compared what they got, or what they gave."""
+
+
 class RewardWatch:
     """Keeps the rewards that a trainer computes for a rollout, for the comparison of its advantages.
 
     Args:
         trainer: A GRPOTrainer or RLOOTrainer.
         algorithm: The algorithm of the trainer, as the plan names it.
+        version: The release of TRL.
     """
 
-    def __init__(self, trainer: Any, algorithm: str, recorder: Recorder) -> None:
+    def __init__(self, trainer: Any, algorithm: str, recorder: Recorder, version: str) -> None:
         self._trainer = trainer
         self._algorithm = algorithm
         self._recorder = recorder
+        self._leaves_out = TrlRelease(version, "").since("1.16")
         self._rewards: Tensor | None = None
-        self._functions = RewardFunctions(trainer)
+        self._functions = RewardFunctions(trainer, recorder)
         self._decoded = not own_generation(trainer)
         """Whether completions are made of tokens as TRL does it; looked at before hooks are placed."""
         self._rollouts = 0
+        self._looked = 0
+        """Rollouts whose texts were looked at."""
         self.scoring = False
         """Whether the reward functions of a rollout are being called."""
         self.given: GivenRewards | None = None
@@ -222,23 +263,29 @@ class RewardWatch:
         self.given = given
         self._rewards = call.result if isinstance(call.result, Tensor) and call.result.dim() == 2 else None
 
-    def misplaced(self, completion_ids: Tensor) -> Tensor | None:
+    def misplaced(self, completion_ids: Tensor, rows: Any) -> Misplaced | None:
         """How many samples of a rollout have not the rewards that were given for them; None where that was not seen.
 
         Args:
             completion_ids: (B, T), of this process.
+            rows: What the loader gave for these samples.
         """
         given, self.given, rewards = self.given, None, self._rewards
         if given is None or rewards is None or rewards.shape[0] % completion_ids.shape[0]:
             return None
+        uncompared, turn = given.uncompared(), self._looked
+        self._looked += 1
         others = given.of_other_kind() if self._decoded else 0
         if others:
-            return torch.tensor(others, device=completion_ids.device)
+            return Misplaced(torch.tensor(others, device=completion_ids.device), uncompared)
         first = completion_ids.shape[0] * self._trainer.accelerator.process_index
         found = [given.moved(rewards, first), given.others(completion_ids)]
-        texts = given.misplaced(self._trainer.processing_class, decoded=self._decoded)
+        known = given.misplaced(self._trainer.processing_class, decoded=self._decoded, turn=turn)
+        known += given.asked_otherwise()
+        if isinstance(rows, list) and len(rows) == completion_ids.shape[0]:
+            known += given.of_other_rows(rows, prompts=self._decoded and not any("image" in name for name in rows[0]))
         numbers = [number for number in found if number is not None]
-        return torch.stack(numbers).sum() + texts if numbers else None
+        return Misplaced(torch.stack(numbers).sum() + known if numbers else None, uncompared)
 
     def take(self, rollout: int, samples: int, penalty: Tensor | None) -> Scored | None:
         """The rewards of a training rollout, where it is compared; None where it is not or they are not known.
@@ -254,7 +301,10 @@ class RewardWatch:
             return None
         if penalty is None and self._algorithm == "RLOO" and self._trainer.beta != 0.0:
             return None
-        earlier, scored = self._earlier, read_scored(self._trainer, self._algorithm, rewards, penalty)
+        earlier, scored = (
+            self._earlier,
+            read_scored(self._trainer, self._algorithm, rewards, penalty, leaves_out=self._leaves_out),
+        )
         if rewards.shape[0] % scored.group or rewards.shape[0] % samples:
             return None
         first = samples * self._trainer.accelerator.process_index

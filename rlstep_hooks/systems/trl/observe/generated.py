@@ -1,17 +1,20 @@
 """What the policy's `generate` was asked for and gave, beside the tokens that its rollout comes with.
 
-GRPOTrainer and RLOOTrainer call it once for each rollout, with the prompts padded on the left, and cut each completion after its first
-end (grpo_trainer.py 0.16.1 `_generate_and_score_completions`, 1.16.0 `_generate_single_turn`). With an engine or in several turns the
-tokens come from elsewhere.
+GRPOTrainer and RLOOTrainer call it once for each rollout, with the prompts padded on the left, and keep each completion through its
+first end (grpo_trainer.py 0.16.1 `_generate_and_score_completions`, 1.16.0:1881 `_generate_single_turn`). With an engine or in several
+turns the tokens come from elsewhere.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.systems.trl.observe.limits import trims_completions
+from rlstep_hooks.systems.trl.observe.masks import ends_of
 from rlstep_hooks.systems.trl.observe.randomness import Drawn, RandomWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
 
@@ -30,6 +33,8 @@ class GeneratedWatch:
         self._log_probs_guard = Guard(recorder, ("drawn_log_probs",))
         self._random = RandomWatch()
         self._sampled_log_probs = SampledLogProbs(trainer)
+        self._whole = not trims_completions(trainer)
+        """Whether completions are kept through their first end, as TRL does it."""
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor]] = []
         """The prompts of each call, and its prompts with completions."""
@@ -101,8 +106,23 @@ class GeneratedWatch:
         if not samples == given.shape[0] == ids.shape[0] == prompts.shape[0] or asked.device != ids.device:
             return None
         wide, long = min(before, prompts.shape[1]), min(given.shape[1] - before, ids.shape[1])
-        completions = given[:, before : before + long]
-        differ = ((completions != ids[:, :long]) & counted[:, :long].bool()).any(1) | counted[:, long:].bool().any(1)
+        completions = given[:, before:]
+        same = completions[:, :long] == ids[:, :long]
+        differ = (~same & counted[:, :long].bool()).any(1) | counted[:, long:].bool().any(1)
+        if self._whole:
+            kept = self._through_end(completions)
+            differ |= (~same & kept[:, :long]).any(1) | kept[:, long:].any(1)
         own, real = prompts[:, prompts.shape[1] - wide :], mask[:, mask.shape[1] - wide :].bool()
         differ |= ((asked[:, before - wide :] != own) & real).any(1) | mask[:, : mask.shape[1] - wide].bool().any(1)
         return differ.sum()
+
+    def _through_end(self, completions: Tensor) -> Tensor:
+        """(B, T): the tokens of each completion through its first end; without an end, through the last that is no padding."""
+        ends, pad = ends_of(self._trainer)
+        is_end = torch.zeros_like(completions, dtype=torch.bool)
+        for end in ends:
+            is_end |= completions == end
+        before_end = is_end.cumsum(1) - is_end.int() == 0
+        if pad is None or pad in ends:
+            return before_end
+        return before_end & ((completions != pad).flip(1).cumsum(1).flip(1) > 0)

@@ -129,6 +129,12 @@ def own_generation(trainer: Any, read: tuple[str, ...] = READ) -> bool:
     )
 
 
+def trims_completions(trainer: Any) -> bool:
+    """Whether a trainer's own class may cut what `generate` gave, so that less of a completion may be kept than TRL keeps."""
+    names = ("_generate", "_generate_single_turn", "_generate_and_score_completions")
+    return any(_overriding(type(trainer), name, READ) is not None for name in names)
+
+
 def own_evaluation(trainer: Any) -> bool:
     """Whether somebody's own code may decide when the trainer evaluates: an override, or a callback at the end of an update."""
     by_trainer = any(

@@ -58,13 +58,19 @@ def read_mask_rule(trainer: Any) -> MaskRule | None:
     generation = getattr(trainer.args, "generation_kwargs", None) or {}
     if several_turns or any(name in generation for name in _OTHER_ENDS):
         return None
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    ends = getattr(trainer, "eos_token_ids", None) or [getattr(trainer, "eos_token_id", tokenizer.eos_token_id)]
+    ends, pad = ends_of(trainer)
     if any(end is None for end in ends):
         return None
     return MaskRule(
-        ends=tuple(ends),
-        pad=tokenizer.pad_token_id,
+        ends=ends,
+        pad=pad,
         masks_truncated=bool(getattr(trainer, "mask_truncated_completions", False)),
         longest=getattr(trainer, "max_completion_length", None),
     )
+
+
+def ends_of(trainer: Any) -> tuple[tuple[int, ...], int | None]:
+    """The tokens that end a completion, and the one that pads it."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    ends = getattr(trainer, "eos_token_ids", None) or [getattr(trainer, "eos_token_id", tokenizer.eos_token_id)]
+    return tuple(ends), tokenizer.pad_token_id

@@ -17,7 +17,7 @@ from rlstep_hooks.observe.importance import Comparison
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.token_distances import near_largest, outside
 from rlstep_hooks.record.events import RolloutValues
-from rlstep_hooks.systems.trl.observe.advantages import Scored, spread, together
+from rlstep_hooks.systems.trl.observe.advantages import Misplaced, Scored, spread, together
 from rlstep_hooks.systems.trl.observe.masks import MaskRule
 from rlstep_hooks.systems.trl.observe.measure import (
     as_column,
@@ -57,8 +57,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """The look at the reference; None where there was none."""
     penalty_gap: Tensor | None = None
     """Mean |policy - reference| of the log-probs that a penalty in the rewards takes; None where they need not be equal."""
-    misplaced: Tensor | None = None
-    """Samples that have not the rewards that were given for them; None where that was not seen."""
+    misplaced: Misplaced | None = None
+    """Samples that have not the rewards that were given for them; None where no function was looked at."""
     reference_moved: Tensor | None = None
     """Log-probs of the reference that are not those that a forward gave; None where that was not seen."""
     moved: Tensor | None = None
@@ -83,7 +83,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             None if counted is None else (counted[0], counted[1].shape, counted[2].shape),
             self.reference is None,
             self.penalty_gap is None,
-            self.misplaced is None,
+            self.misplaced is None or self.misplaced.samples is None,
             self.moved is None,
             self.reference_moved is None,
             None if sampling_weights is None else sampling_weights[0].shape,
@@ -113,7 +113,7 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     penalties = [rollout.penalty_gap for rollout in group if rollout.penalty_gap is not None]
     if penalties:
         numbers["reference_gap"] = torch.stack(penalties)
-    misplaced = [rollout.misplaced for rollout in group if rollout.misplaced is not None]
+    misplaced = [of.samples for rollout in group if (of := rollout.misplaced) is not None and of.samples is not None]
     if misplaced:
         numbers["rewards_moved"] = torch.stack(misplaced)
     references_moved = [rollout.reference_moved for rollout in group if rollout.reference_moved is not None]
@@ -182,6 +182,8 @@ def _known_of(held: HeldRollout) -> dict[str, Any]:
     known: dict[str, Any] = {}
     if held.reference is not None:
         known |= {"reference_shared": held.reference.shared, "reference_written": held.reference.written}
+    if held.misplaced is not None:
+        known["rewards_uncompared"] = held.misplaced.uncompared
     if held.weighed is not None:
         known["weights_like"] = held.weighed.like
     if held.scored is not None:
@@ -235,7 +237,7 @@ class NumberCollector:
         rule: MaskRule | None = None,
         reference: ReferenceLook | None = None,
         penalty_gap: Tensor | None = None,
-        misplaced: Tensor | None = None,
+        misplaced: Misplaced | None = None,
         reference_moved: Tensor | None = None,
         moved: Tensor | None = None,
         sampling_weights: tuple[Tensor, Tensor] | None = None,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.observe.importance import Comparison
     from rlstep_hooks.record.events import AnyEvent
+    from rlstep_hooks.systems.trl.observe.advantages import Misplaced
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
     from rlstep_hooks.systems.trl.observe.randomness import Drawn
@@ -78,7 +79,7 @@ class RolloutHooks:
         self._settings = of_training(trainer)
         adapter = observation.adapter
         own = adapter.read != READ or bool(own_advantages(trainer, adapter.read))
-        self._rewards = rewards = RewardWatch(trainer, schedule.algorithm, recorder)
+        self._rewards = rewards = RewardWatch(trainer, schedule.algorithm, recorder, schedule.version)
         # Callbacks may generate for the logs, and reward functions may ask the policy for its judgement. The function must not hold us:
         # the trainer would then wait for the garbage collector together with this object.
         self._sampling = SamplingWatch(
@@ -319,7 +320,7 @@ class RolloutHooks:
                 parts[0][SAMPLED] = sampled
             seen.adapter.mark(output, parts)
             penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
-            misplaced = self._misplaced(parts) if compared else None
+            misplaced = self._misplaced(parts, rows) if compared else None
             if compared and not replayed and seen.adapter.counts_tokens():
                 self._count(index, parts)
             scored = self._rewards.take(trained, sum(sizes), penalty) if purpose == "training" else None
@@ -368,9 +369,9 @@ class RolloutHooks:
             return weighed(self._observation.trainer.args, parts[0], token_mask(parts[0]))
         return None
 
-    def _misplaced(self, parts: list[dict[str, Any]]) -> Tensor | None:
+    def _misplaced(self, parts: list[dict[str, Any]], rows: Any) -> Misplaced | None:
         with self._rewards_guard:
-            return self._rewards.misplaced(parts[0]["completion_ids"]) if len(parts) == 1 else None
+            return self._rewards.misplaced(parts[0]["completion_ids"], rows) if len(parts) == 1 else None
         return None
 
     def _reference_moved(self, parts: list[dict[str, Any]], calls: list[LogProbCall]) -> Tensor | None:

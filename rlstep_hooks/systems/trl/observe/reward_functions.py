@@ -1,0 +1,104 @@
+"""Looks at what a trainer's reward functions get and give, while they are called."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.systems.trl.observe.given_rewards import Asked, GivenRewards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.session.recorder import Recorder
+
+_SAMPLES = ("completion_ids", "completions", "prompts")
+"""What a function gets of each sample, beside the columns of its row."""
+
+
+class RewardFunctions:
+    """Looks at a trainer's reward functions while they are called; between the calls the trainer has its own.
+
+    Models are not looked at.
+    """
+
+    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+        self._trainer = trainer
+        self._guard = Guard(recorder, ("rewards",))
+
+    @contextlib.contextmanager
+    def seen(self) -> Iterator[GivenRewards]:
+        """A call of `_calculate_rewards`, which takes the functions from `reward_funcs` (0.20 to 1.16.0)."""
+        own = self._trainer.reward_funcs
+        given = GivenRewards(len(own), {}, {})
+        self._trainer.reward_funcs = [self._seen(function, place, given) for place, function in enumerate(own)]
+        try:
+            yield given
+        finally:
+            self._trainer.reward_funcs = own
+
+    def _seen(self, function: Any, place: int, given: GivenRewards) -> Any:
+        """A function that does what this one does, and shows it; the function itself where it cannot be looked at."""
+        if not callable(function) or isinstance(function, torch.nn.Module):
+            return function
+
+        def asks(kwargs: dict[str, Any]) -> None:
+            with self._guard:
+                given.asked[place] = _asked(kwargs)
+
+        def gives(result: Any) -> None:
+            with self._guard:
+                values = _kept(result)
+                if values is not None:
+                    given.columns[place] = values
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            asks(kwargs)
+            result = function(*args, **kwargs)
+            gives(result)
+            return result
+
+        async def call_later(*args: Any, **kwargs: Any) -> Any:
+            asks(kwargs)
+            result = await function(*args, **kwargs)
+            gives(result)
+            return result
+
+        # TRL tells a coroutine by this up to 0.29, and looks into partial functions and `__call__` too in 1.16 (trainer/utils.py
+        # `is_async_callable`). What only some releases await is left alone, since it must look to them as it did.
+        seen: Any = call_later if inspect.iscoroutinefunction(function) else call
+        if seen is call and _may_be_awaited(function):
+            return function
+        seen.__name__ = getattr(function, "__name__", type(function).__name__)
+        return seen
+
+
+def _may_be_awaited(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = function if inspect.isroutine(function) else type(function).__call__
+    return inspect.iscoroutinefunction(called)
+
+
+def _asked(kwargs: dict[str, Any]) -> Asked:
+    samples = [kwargs.get(name) for name in _SAMPLES]
+    tokens, texts, prompts = (list(of) if isinstance(of, list) else None for of in samples)
+    columns = {name: list(of) for name, of in kwargs.items() if name not in _SAMPLES and isinstance(of, list)}
+    return Asked(tokens, texts, prompts, columns, tuple(map(id, samples)))
+
+
+def _kept(result: Any) -> list[Any] | Tensor | None:
+    """A copy of what a function gave; None where looking at it would use it up."""
+    if isinstance(result, Tensor):
+        return result.detach().clone()
+    if hasattr(result, "tolist"):  # arrays and columns of tables
+        values = result.tolist()
+        return values if isinstance(values, list) else None
+    sized = hasattr(result, "__len__") and hasattr(result, "__iter__")
+    return list(result) if sized else None
