@@ -317,6 +317,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     tokens_moved: int | None = None
     """Samples whose prompt or completion has other tokens than the policy's `generate` was asked for and gave; None where that was not
     seen."""
+    prompts_wrong: int | None = None
+    """Prompts with other tokens than the tokenizer gives for their rows; None where none was encoded again."""
     tokens_like: str = ""
     """What is wrong with the tokens of the first such sample, where turns were joined."""
     tokens_at: str = ""

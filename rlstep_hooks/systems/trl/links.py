@@ -170,7 +170,8 @@ RULES: dict[str, Link] = {
     "RLS514": yes("the state of the policy's random generator when a rollout begins", "not samples", "compared"),
     "RLS519": yes("completions, at the first update on a rollout (0.20 and later)", often="compared"),
     "RLS306": yes(
-        f"the tokens of each sample, bit for bit; of prompts, of what generate was asked for and of what it gave: {WORDS['compared']}",
+        "the tokens of each sample, bit for bit; of prompts, of what generate was asked for and of what it gave: "
+        f"{WORDS['compared']}; then also two prompts against their rows (1.16, in one turn, without images)",
         "with an engine, only from the rollout on",
         "carried",
     ),

@@ -142,6 +142,18 @@ def completions_cut_after_generation(trainer: Any, original: Callable[..., Any],
     return (completions, *more)
 
 
+def prompts_lose_their_last_token(trainer: Any, original: Callable[..., Any], prompts: Any) -> Any:
+    """Each prompt is encoded without its last token."""
+    tokens, *more = original(prompts)
+    return ([of[:-1] for of in tokens] if trainer.state.global_step >= 4 else tokens, *more)
+
+
+def prompts_encoded_for_other_rows(trainer: Any, original: Callable[..., Any], prompts: Any) -> Any:
+    """The policy answers the prompts of other rows than it is scored for."""
+    tokens, *more = original(prompts)
+    return (tokens[4:] + tokens[:4] if trainer.state.global_step >= 4 else tokens, *more)
+
+
 # fmt: off
 FAULTS = (
     # A: advantages
@@ -194,5 +206,9 @@ FAULTS = (
           where=Where(rollout=2, update=4), report="trl PR#3725", since="0.24"),
     Fault(way(replace_method, "_generate_single_turn", by=completions_cut_after_generation), code="RLS306",
           where=Where(rollout=2, update=4), report="a limit of tokens applied twice", since="1.16"),
+    Fault(way(replace_method, "_tokenize_prompts", by=prompts_lose_their_last_token), code="RLS306",
+          where=Where(rollout=2, update=4), report="a template that is cut", since="1.16"),
+    Fault(way(replace_method, "_tokenize_prompts", by=prompts_encoded_for_other_rows), code="RLS306",
+          where=Where(rollout=2, update=4), report="trl PR#3725", since="1.16"),
 )
 # fmt: on

@@ -103,7 +103,8 @@ class TokensAltered(Rule):
     What it checks:
         A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss. In TRL also one of its
         prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
-        asked for and gave, each completion through its first end. In several turns (`tools`, `environment_factory`, `rollout_func`
+        asked for and gave, each completion through its first end, and some prompts, others each time, have the tokens that the
+        tokenizer gives for their rows (1.16). In several turns (`tools`, `environment_factory`, `rollout_func`
         of TRL 1.16) the tokens of each turn are those that `generate` gave, in order, and the prompt of each turn is what stands
         before it in the row. So are the rows of
         verl's agent loops and of OpenRLHF's executors, against what the engines were asked and gave. In OpenRLHF prompts are
@@ -150,7 +151,7 @@ class TokensAltered(Rule):
         of_rollout("RLS403", "RLS413", "RLS515", "RLS518"),
         here("RLS305", "RLS311", "RLS804", *OTHER_FORWARD, *LOSS),
     )
-    needs = ("rollout_values.tokens_moved",)
+    needs = ("rollout_values.tokens_moved", "rollout_values.prompts_wrong")
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
@@ -180,7 +181,16 @@ class TokensAltered(Rule):
             )
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
-        """Look at the comparison with what was generated."""
+        """Look at the comparison with what was generated, and with the rows that prompts were made of."""
+        if event.purpose == "training" and self.any_wrong(values.prompts_wrong):
+            self.fail(
+                expected="prompts with the tokens that the tokenizer gives for their rows",
+                observed=f"other tokens in {values.prompts_wrong} of those that were encoded again",
+                why="the policy was asked another question than the one whose answer is scored",
+                fix="look for code that wraps the encoding of prompts, cuts them or puts them in another order than their rows",
+                variant="encoded",
+            )
+            return
         if event.purpose != "training" or not self.any_wrong(values.tokens_moved):
             return
         if values.rows_joined is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.systems.trl.observe.limits import trims_completions
+from rlstep_hooks.systems.trl.observe.limits import writes_tokens
 from rlstep_hooks.systems.trl.observe.masks import ends_of
 from rlstep_hooks.systems.trl.observe.randomness import Drawn, RandomWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
@@ -33,7 +33,7 @@ class GeneratedWatch:
         self._log_probs_guard = Guard(recorder, ("drawn_log_probs",))
         self._random = RandomWatch()
         self._sampled_log_probs = SampledLogProbs(trainer)
-        self._whole = not trims_completions(trainer)
+        self._whole = not writes_tokens(trainer)
         """Whether completions are kept through their first end, as TRL does it."""
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor]] = []

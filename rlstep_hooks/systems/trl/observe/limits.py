@@ -129,9 +129,9 @@ def own_generation(trainer: Any, read: tuple[str, ...] = READ) -> bool:
     )
 
 
-def trims_completions(trainer: Any) -> bool:
-    """Whether a trainer's own class may cut what `generate` gave, so that less of a completion may be kept than TRL keeps."""
-    names = ("_generate", "_generate_single_turn", "_generate_and_score_completions")
+def writes_tokens(trainer: Any) -> bool:
+    """Whether a trainer's own class may encode prompts in its own way, or keep less of what `generate` gave than TRL keeps."""
+    names = ("_tokenize_prompts", "_generate", "_generate_single_turn", "_generate_and_score_completions")
     return any(_overriding(type(trainer), name, READ) is not None for name in names)
 
 

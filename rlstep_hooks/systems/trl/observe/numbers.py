@@ -63,6 +63,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Log-probs of the reference that are not those that a forward gave; None where that was not seen."""
     moved: Tensor | None = None
     """Samples that have other tokens than the policy's `generate` was asked for and gave; None where that was not seen."""
+    prompts_wrong: Tensor | None = None
+    """Prompts with other tokens than the tokenizer gives for their rows; None where none was encoded again."""
     sampling_weights: tuple[Tensor, Tensor] | None = None
     """Probed weights at the first forward of the generation, and after the update before it; None where they were not read."""
     explained: Explained | None = None
@@ -85,6 +87,7 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
             self.penalty_gap is None,
             self.misplaced is None or self.misplaced.samples is None,
             self.moved is None,
+            self.prompts_wrong is None,
             self.reference_moved is None,
             None if sampling_weights is None else sampling_weights[0].shape,
             None if self.explained is None else self.explained.names,
@@ -122,6 +125,9 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     moved = [rollout.moved for rollout in group if rollout.moved is not None]
     if moved:
         numbers["tokens_moved"] = torch.stack(moved)
+    prompts_wrong = [rollout.prompts_wrong for rollout in group if rollout.prompts_wrong is not None]
+    if prompts_wrong:
+        numbers["prompts_wrong"] = torch.stack(prompts_wrong)
     sampling_weights = [rollout.sampling_weights for rollout in group if rollout.sampling_weights is not None]
     if sampling_weights:
         used, left = (bits(torch.stack([of[place] for of in sampling_weights])) for place in (0, 1))
@@ -240,6 +246,7 @@ class NumberCollector:
         misplaced: Misplaced | None = None,
         reference_moved: Tensor | None = None,
         moved: Tensor | None = None,
+        prompts_wrong: Tensor | None = None,
         sampling_weights: tuple[Tensor, Tensor] | None = None,
         kept: KeptLogits | None = None,
         counts_own: bool = False,
@@ -257,6 +264,7 @@ class NumberCollector:
             misplaced: Samples that have not the rewards that were given for them.
             reference_moved: Log-probs of the reference that are not those that a forward gave.
             moved: Samples that have other tokens than `generate` was asked for and gave.
+            prompts_wrong: Prompts with other tokens than the tokenizer gives for their rows.
             sampling_weights: Probed weights that generated it, and those that the update before had left.
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
             counts_own: Whether the tokens that count are told, for the divisor of the losses of all processes.
@@ -288,6 +296,7 @@ class NumberCollector:
                 misplaced,
                 reference_moved,
                 moved,
+                prompts_wrong,
                 sampling_weights,
                 causes,
                 counts_own,

@@ -22,6 +22,7 @@ from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advan
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import token_mask
 from rlstep_hooks.systems.trl.observe.order_of_rows import RowOrder
+from rlstep_hooks.systems.trl.observe.prompt_tokens import PromptTokens
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
@@ -96,6 +97,7 @@ class RolloutHooks:
         self._rows = RowWatch(trainer)
         self._row_order = RowOrder(trainer, schedule, read=adapter.read == READ)
         self._rows_guard = Guard(recorder, ("rows",))
+        self._prompts = PromptTokens(trainer, schedule.version, schedule.samples_per_prompt)
         self._rewards_guard = Guard(recorder, ("rewards",))
         self._weighed_guard = Guard(recorder, ("correction",))
 
@@ -136,7 +138,7 @@ class RolloutHooks:
         began = self._recorder.now()
         try:
             seen.generation = generation
-            self._generation_begins(generation)
+            self._generation_begins(generation, call.argument("inputs", 0))
             yield
         finally:
             seen.generation = None
@@ -145,12 +147,14 @@ class RolloutHooks:
         self._quick = self._recorder.now() - began < QUICK
         self._emit_rollout(call.argument("inputs", 0), call.result, generation)
 
-    def _generation_begins(self, generation: Generation) -> None:
+    def _generation_begins(self, generation: Generation, rows: Any) -> None:
         seen = self._observation
         trained = self._trained_rollouts if self._purpose() == "training" else None
         compared = trained is not None and is_compared(trained)
         self._generated.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
         self._turns.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
+        with self._rollout_guard:
+            self._prompts.begin(rows, looks=compared)
         if self._corrects_for_engine() and compared:
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         if not self._quick:
@@ -333,6 +337,7 @@ class RolloutHooks:
                 misplaced=misplaced,
                 reference_moved=self._reference_moved(parts, generation.calls) if compared and not replayed else None,
                 moved=self._moved(parts) if compared and not replayed else None,
+                prompts_wrong=self._prompts_wrong(parts) if compared and not replayed else None,
                 rule=rule,
                 reference=reference,
                 penalty_gap=gap,
@@ -399,6 +404,11 @@ class RolloutHooks:
     def _moved(self, parts: list[dict[str, Any]]) -> Tensor | None:
         with self._rollout_guard:
             return self._generated.moved(parts[0]) if len(parts) == 1 else None
+        return None
+
+    def _prompts_wrong(self, parts: list[dict[str, Any]]) -> Tensor | None:
+        with self._rollout_guard:
+            return self._prompts.others(parts[0]) if len(parts) == 1 else None
         return None
 
     def _penalty(self, calls: list[LogProbCall], part: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
