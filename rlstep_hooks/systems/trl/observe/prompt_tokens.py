@@ -35,7 +35,7 @@ class PromptTokens:
     def begin(self, rows: Any, *, looks: bool) -> None:
         """A rollout of these rows begins: encode some of their prompts now, since a reward function may write into them."""
         self._encoded = {}
-        if looks and self._known and isinstance(rows, list) and rows and not any("image" in name for name in rows[0]):
+        if looks and self._known and isinstance(rows, list) and rows and _of_text(rows[0]):
             chosen = chosen_places(len(rows), self._group, self._turn)
             self._turn += 1
             self._encoded = {place: self._tokens(rows[place]["prompt"]) for place in chosen}
@@ -66,6 +66,10 @@ class PromptTokens:
             return None
         places = list(encoded)
         return differing(ids[places], mask[places], list(encoded.values()))
+
+
+def _of_text(row: dict[str, Any]) -> bool:
+    return "prompt" in row and not any("image" in name for name in row)
 
 
 def chosen_places(rows: int, group: int, turn: int) -> tuple[int, ...]:

@@ -153,7 +153,7 @@ class RolloutHooks:
         compared = trained is not None and is_compared(trained)
         self._generated.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
         self._turns.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
-        with self._rollout_guard:
+        with self._rows_guard:
             self._prompts.begin(rows, looks=compared)
         if self._corrects_for_engine() and compared:
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
@@ -407,7 +407,7 @@ class RolloutHooks:
         return None
 
     def _prompts_wrong(self, parts: list[dict[str, Any]]) -> Tensor | None:
-        with self._rollout_guard:
+        with self._rows_guard:
             return self._prompts.others(parts[0]) if len(parts) == 1 else None
         return None
 
