@@ -182,28 +182,28 @@ class TokensAltered(Rule):
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the comparison with what was generated, and with the rows that prompts were made of."""
-        if event.purpose == "training" and self.any_wrong(values.prompts_wrong):
-            self.fail(
-                expected="prompts with the tokens that the tokenizer gives for their rows",
-                observed=f"other tokens in {values.prompts_wrong} of those that were encoded again",
-                why="the policy was asked another question than the one whose answer is scored",
-                fix="look for code that wraps the encoding of prompts, cuts them or puts them in another order than their rows",
-                variant="encoded",
-            )
+        if event.purpose != "training":
             return
-        if event.purpose != "training" or not self.any_wrong(values.tokens_moved):
-            return
-        if values.rows_joined is not None:
+        moved, encoded_otherwise = self.any_wrong(values.tokens_moved), self.any_wrong(values.prompts_wrong)
+        if moved and values.rows_joined is not None:
             self._other_than_sampled(
                 f"{values.tokens_moved} of {event.samples}", values.tokens_like, values.tokens_at, values.wrong_row
             )
-        else:
+        elif moved:
             self.fail(
                 expected="a rollout of the prompts that the policy was asked, with the tokens that it gave",
                 observed=f"other tokens in {values.tokens_moved} of {event.samples} samples",
                 why="they were replaced, cut or moved to another sample between the generation and the scoring",
                 fix="look for code that wraps the generation, and for buffers that several samples share",
                 variant="on the way into the rollout",
+            )
+        elif encoded_otherwise:
+            self.fail(
+                expected="prompts with the tokens that the tokenizer gives for their rows",
+                observed=f"other tokens in {values.prompts_wrong} of those that were encoded again",
+                why="the policy was asked another question than the one whose answer is scored",
+                fix="look for code that wraps the encoding of prompts, cuts them or puts them in another order than their rows",
+                variant="encoded",
             )
 
     def turns_joined(self, event: TurnsJoined) -> None:
