@@ -279,8 +279,8 @@ class ConfigRewritten(Rule):
         configuration derived from other settings still agree with them. What the trainer and its optimizer compute with is what
         the configuration says: clip range, KL weight, type and level of the loss, temperature, scale and weights of the rewards,
         learning rate, weight decay, betas; another value when training begins is an error. So it is where the model evaluates in
-        training mode, where the first rows come in another order than that of the seed or of the data set, and where an evaluation
-        that `eval_steps` asks for does not come. Compared exactly.
+        training mode, where the first rows of a pass come in another order than that of the seed or of the data set, and where an
+        evaluation that `eval_steps` asks for does not come. Compared exactly.
 
     Why it matters:
         Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A
@@ -300,6 +300,8 @@ class ConfigRewritten(Rule):
 
     Known limits:
         - An optimizer that you build yourself is compared with its own beginning only.
+        - The order of rows is not compared in a run that goes on from an earlier one, nor with a loader of your own; the report says
+          so.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 
     Sources:
@@ -318,6 +320,11 @@ class ConfigRewritten(Rule):
         super().__init__(progress)
         self._changed: dict[str, tuple[int, int]] = {}
         """Whole numbers that changed, by setting: before and after."""
+
+    def note(self) -> str:
+        """What of the order of rows was not compared."""
+        why = self.progress.started.facts.get("row_order_unknown")
+        return f"not the order of the rows: {why}" if why else ""
 
     def started(self, event: RunStarted) -> None:
         """Count the check, if the observer compares settings: a change arrives as an event of its own."""

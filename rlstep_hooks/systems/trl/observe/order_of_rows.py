@@ -1,10 +1,10 @@
-"""Whether the first pass of the loader gives its rows in the order that is configured: drawn by the seed, or that of the data set."""
+"""Whether each pass of the loader gives its rows in the order that is configured: drawn by the seed, or that of the data set."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.record.events import ROW_ORDER, ConfigChanged
+from rlstep_hooks.record.events import ROW_ORDER, ConfigChanged, FactsRead
 from rlstep_hooks.systems.trl.observe.limits import own_loader
 
 if TYPE_CHECKING:
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 _PROMPTS = 64
-"""Prompts that are looked at: each is read from the data set once more."""
+"""Prompts of a pass that are looked at: each is read from the data set once more."""
 _ROWS = 200_000
 """Rows of the largest set whose order is looked at."""
 _AS_IT_STANDS = "that of the data set"
-_PASSES = 4
-"""Passes whose order is taken for right too: somebody may have looked at the loader's first batches before training."""
+_TOLERATED = 4
+"""Orders that may be the next one: somebody may have looked at the loader's first batches before training, or between two passes."""
 
 
 class RowOrder:
-    """Compares the prompts of the first rollouts with the rows of the data set.
+    """Compares the prompts of the first rollouts of each pass with the rows of the data set.
 
     TRL's sampler takes one permutation a pass, by a generator of its own with the seed of the arguments, or the rows as they stand
-    (`RepeatSampler`, trainer/grpo_trainer.py 0.18.2:155, trainer/utils.py 1.0.0:767 and 1.16.0:928).
+    (`RepeatSampler`, trainer/grpo_trainer.py 0.18.2:155, trainer/utils.py 1.0.0:767 and 1.16.0:930). Of several processes each takes
+    the next part of a rollout's rows (accelerate 1.15.0 data_loader.py `BatchSamplerShard`), and is compared with its own.
 
     Args:
         trainer: A GRPOTrainer or RLOOTrainer when training begins.
@@ -38,23 +39,23 @@ class RowOrder:
         self._trainer = trainer
         self._prompts = int(schedule.prompts_per_rollout)
         self._given: list[list[Any]] = []
-        """Prompts of the rollouts so far."""
-        rows: Any = getattr(trainer, "train_dataset", None)
+        """Prompts of the rollouts of this pass so far."""
+        self._places: list[int] = []
+        """Where, among the prompts of a rollout, each of them stands."""
         self._seed = int(trainer.args.seed) if getattr(trainer.args, "shuffle_dataset", True) else None
-        self._looks = (
-            read
-            and self._prompts == schedule.prompts_per_rollout
-            and hasattr(
-                trainer.args, "steps_per_generation"
-            )  # before, a rollout is no whole chunk of the loader (0.16, 0.17)
-            and hasattr(rows, "__len__")
-            and len(rows) <= _ROWS
-            and "prompt" in (getattr(rows, "column_names", None) or ())
-            and trainer.accelerator.num_processes == 1
-            and not trainer.state.global_step
-            and not getattr(trainer, "_step", 0)
-            and not own_loader(trainer)
-        )
+        self.why_not = _why_not(trainer, schedule, read=read)
+        """Why the order is not compared; empty where it is."""
+        self._orders = _Orders(0 if self.why_not else len(trainer.train_dataset), self._seed)
+        self._next = [*range(_TOLERATED)]
+        """Numbers of the orders that this pass may have, in rising order."""
+
+    def pass_ended(self) -> None:
+        """A pass of the loader ended: the next one has a later order."""
+        if self.why_not:
+            return
+        self._given.clear()
+        self._next = [*range(self._next[0] + 1, self._next[0] + 1 + _TOLERATED)]
+        self._orders.forget(self._next[0])
 
     def look(self, rows: Any, samples_per_prompt: int, recorder: EventRecorder) -> None:
         """Compare the rows of the next training rollout, and record once if they are others.
@@ -63,64 +64,132 @@ class RowOrder:
         that lies before an earlier one's.
 
         Args:
-            rows: What was submitted for generation, each prompt as often as it has samples.
+            rows: What was submitted for generation in this process, each prompt as often as it has samples.
             samples_per_prompt: The size of a group.
             recorder: Takes the event.
         """
-        if not self._looks:
+        if self.why_not:
             return
-        place, size = self._prompts * len(self._given), len(self._trainer.train_dataset)
-        given = [row["prompt"] for row in rows[::samples_per_prompt]] if _are_rows(rows) else []
-        if len(given) != self._prompts or place + self._prompts > min(size, max(_PROMPTS, self._prompts)):
-            self._looks = False
+        place, processes = self._prompts * len(self._given), self._trainer.accelerator.num_processes
+        if not _are_rows(rows) or len(rows) * processes != self._prompts * samples_per_prompt:
+            self._stop("a rollout was generated for other rows than those of the loader's next part", recorder)
             return
-        self._given.append(given[:_PROMPTS])
-        if self._are(self._given[-1], self._orders()[0][place:]):
+        if place + self._prompts > min(self._orders.size, max(_PROMPTS, self._prompts)):
+            return
+        before = self._trainer.accelerator.process_index * len(rows)
+        firsts = [at for at in range(len(rows)) if not at or not (before + at) % samples_per_prompt][:_PROMPTS]
+        self._places = [(before + at) // samples_per_prompt for at in firsts]
+        self._given.append([rows[at]["prompt"] for at in firsts])
+        if self._are(self._given[-1], self._orders.of(self._next[0]), place):
             return
         held = [str(prompt) for prompt in self._trainer.train_dataset["prompt"]]
-        if not {str(prompt) for prompt in given} <= set(held):  # the set says them in another way at each reading
-            self._looks = False
-        elif not any(self._follows(order, held) for order in self._orders()):
-            self._looks = False
+        if not {str(prompt) for prompt in self._given[-1]} <= set(held):
+            self._stop("the data set says its prompts in another way at each reading", recorder)
+            return
+        fitting = [number for number in self._next if self._follows(self._orders.of(number), held)]
+        if fitting:
+            self._next = fitting
+        else:
             self._tell(held, recorder)
+            self.why_not = "another order was found"
+
+    def _stop(self, why: str, recorder: EventRecorder) -> None:
+        self.why_not = why
+        recorder.emit(FactsRead(at=recorder.now(), facts={"row_order_unknown": why}))
 
     def _tell(self, held: list[str], recorder: EventRecorder) -> None:
         shuffled = self._seed is not None
+        as_it_stands = shuffled and self._follows([*range(len(held))], held)
+        earlier = shuffled and self._next[0] and self._follows(self._orders.again(self._next[0] - 1), held)
         recorder.emit(
             ConfigChanged(
                 at=recorder.now(),
                 name=ROW_ORDER,
                 before=f"a permutation by seed {self._seed}" if shuffled else _AS_IT_STANDS,
-                after=_AS_IT_STANDS if shuffled and self._follows(range(len(held)), held) else "another one",
+                after=_AS_IT_STANDS if as_it_stands else "that of the pass before" if earlier else "another one",
                 since="configuration",
             )
         )
 
-    def _orders(self) -> list[Sequence[int]]:
-        """Orders that are right: of the first passes by a seed, or that of the data set."""
-        size = len(self._trainer.train_dataset)
-        if self._seed is None:
-            return [range(size)]
-        import torch
-
-        generator = torch.Generator()
-        generator.manual_seed(self._seed)
-        return [torch.randperm(size, generator=generator).tolist() for _ in range(_PASSES)]
-
-    def _are(self, given: list[Any], places: Sequence[int]) -> bool:
+    def _are(self, given: list[Any], order: Sequence[int], place: int) -> bool:
         rows = self._trainer.train_dataset
-        return all(rows[int(place)]["prompt"] == prompt for prompt, place in zip(given, places, strict=False))
+        return all(rows[order[place + at]]["prompt"] == prompt for prompt, at in zip(given, self._places, strict=True))
 
     def _follows(self, order: Sequence[int], held: list[str]) -> bool:
-        """Whether each rollout so far has a chunk of an order, none before an earlier one's."""
+        """Whether each rollout of this pass so far has a chunk of an order, none before an earlier one's."""
         chunk = 0
         for given in self._given:
             prompts = [str(prompt) for prompt in given]
-            while [held[place] for place in order[chunk : chunk + len(prompts)]] != prompts:
+            while [held[order[chunk + at]] for at in self._places if chunk + at < len(order)] != prompts:
                 chunk += self._prompts
                 if chunk >= len(order):
                     return False
         return True
+
+
+class _Orders:
+    """The orders of the passes over a set: permutations that are drawn one after the other, or the rows as they stand.
+
+    Args:
+        size: The rows of the set.
+        seed: Of the permutations; None where the rows are not shuffled.
+    """
+
+    def __init__(self, size: int, seed: int | None) -> None:
+        import torch
+
+        self.size = size
+        self._seed = seed
+        self._drawn = 0
+        self._held: dict[int, Sequence[int]] = {}
+        self._generator = torch.Generator()
+        if seed is not None:
+            self._generator.manual_seed(seed)
+
+    def of(self, number: int) -> Sequence[int]:
+        """The order of a pass that is not forgotten."""
+        import torch
+
+        if self._seed is None:
+            return range(self.size)
+        while self._drawn <= number:
+            self._held[self._drawn] = torch.randperm(self.size, generator=self._generator).tolist()
+            self._drawn += 1
+        return self._held[number]
+
+    def again(self, number: int) -> Sequence[int]:
+        """The order of a pass that may be forgotten."""
+        return _Orders(self.size, self._seed).of(number)
+
+    def forget(self, number: int) -> None:
+        """The orders before this one are not needed any more."""
+        if self._seed is not None:
+            self.of(number)
+        self._held = {of: order for of, order in self._held.items() if of >= number}
+
+
+def _why_not(trainer: Any, schedule: Schedule, *, read: bool) -> str:
+    """Why the order of a run's rows cannot be compared; empty where it can."""
+    rows: Any = getattr(trainer, "train_dataset", None)
+    accelerator = trainer.accelerator
+    if not read:
+        return "code that is not TRL's makes the rollouts"
+    if own_loader(trainer):
+        return "the trainer has a loader or a sampler of somebody's own"
+    if int(schedule.prompts_per_rollout) != schedule.prompts_per_rollout:
+        return "a rollout is no whole number of prompts"
+    if not hasattr(trainer.args, "steps_per_generation"):  # 0.16, 0.17
+        return "before TRL 0.18 a rollout is no whole chunk of the loader"
+    if not hasattr(rows, "__len__") or "prompt" not in (getattr(rows, "column_names", None) or ()):
+        return "the data set has no length, or no column of prompts"
+    if len(rows) > _ROWS:
+        return f"the data set has more than {_ROWS} rows"
+    if trainer.state.global_step or getattr(trainer, "_step", 0):
+        return "the run goes on from an earlier one"
+    split = getattr(accelerator, "split_batches", False) or getattr(accelerator, "dispatch_batches", False)
+    if accelerator.num_processes > 1 and (split or getattr(accelerator, "parallelism_config", None) is not None):
+        return "the processes share the rows of a batch in another way than one after the other"
+    return ""
 
 
 def _are_rows(rows: Any) -> bool:

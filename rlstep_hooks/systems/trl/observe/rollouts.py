@@ -130,6 +130,9 @@ class RolloutHooks:
         self._rewards.attach(hooks)
         self._observation.reference.attach()
         of_copies(trainer).tell(self._recorder)
+        if self._row_order.why_not:
+            unknown = {"row_order_unknown": self._row_order.why_not}
+            self._recorder.emit(FactsRead(at=self._recorder.now(), facts=unknown))
 
     def _generates(self, call: Call) -> Iterator[None]:
         seen = self._observation
@@ -209,6 +212,10 @@ class RolloutHooks:
         yield
         if self._engine is not None:
             self._engine.end(self._observation.updates.version)
+
+    def pass_ended(self) -> None:
+        """A pass of the loader ended."""
+        self._row_order.pass_ended()
 
     def finish(self) -> None:
         """Training is over: what is still on the device may be waited for."""

@@ -159,6 +159,7 @@ class TrlObserver(Observer):
         with self._order_guard:
             self._epochs += 1
             self._microbatches.in_epoch = 0
+            self._rollouts.pass_ended()
             self.recorder.emit(
                 EpochEnd(at=self.recorder.now(), epoch=self._epochs, stopping=stopping, run_over=run_over)
             )
