@@ -48,12 +48,15 @@ class RowOrder:
         self._orders = _Orders(0 if self.why_not else len(trainer.train_dataset), self._seed)
         self._next = [*range(_TOLERATED)]
         """Numbers of the orders that this pass may have, in rising order."""
+        self._before: int | None = None
+        """Number of the order that the pass before had."""
 
     def pass_ended(self) -> None:
         """A pass of the loader ended: the next one has a later order."""
         if self.why_not:
             return
         self._given.clear()
+        self._before = self._next[0]
         self._next = [*range(self._next[0] + 1, self._next[0] + 1 + _TOLERATED)]
         self._orders.forget(self._next[0])
 
@@ -100,7 +103,7 @@ class RowOrder:
     def _tell(self, held: list[str], recorder: EventRecorder) -> None:
         shuffled = self._seed is not None
         as_it_stands = shuffled and self._follows([*range(len(held))], held)
-        earlier = shuffled and self._next[0] and self._follows(self._orders.again(self._next[0] - 1), held)
+        earlier = shuffled and self._before is not None and self._follows(self._orders.again(self._before), held)
         recorder.emit(
             ConfigChanged(
                 at=recorder.now(),
