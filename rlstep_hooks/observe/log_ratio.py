@@ -29,6 +29,7 @@ def log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor
         "max_abs_log_ratio": distance.amax(),
         "sum_abs_log_ratio": distance.sum(),
         "max_abs_log_prob": improbable.amax(),
+        "unsure": -torch.expm1(-improbable).sum(),
         "sum_abs_log_prob": improbable.sum(),
     }
 

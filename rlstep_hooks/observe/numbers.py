@@ -45,6 +45,7 @@ SEEN = {
     "max_abs_log_ratio": "tokens",
     "log_ratio_99": "tokens",
     "max_abs_log_prob": "tokens",
+    "unsure": "tokens",
     "max_sampling_gap": "sampling_known",
     "sampling_gap_99": "sampling_known",
     "prompts_intact": "prompts_compared",

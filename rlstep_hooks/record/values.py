@@ -139,6 +139,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """The share of the tokens whose ratio is outside of [0.9, 1.1]; None where it was not computed."""
     max_abs_log_prob: float | None = None
     """The largest -log-prob of a token, in nats; None if it was not computed. Near 0 the policy is certain of every token."""
+    unsure: float | None = None
+    """The probabilities that the policy gives to other tokens than those that were drawn, added up over the tokens: what a change of its
+    logits can show in their log-probs. Near 0 the policy is certain of every token."""
     max_lone_advantage: float | None = None
     """`max_abs_advantage` over samples whose completion no other sample of the rollout has; None where it is the same number, or was
     not looked for. Gradients of equal completions with opposite advantages cancel exactly."""

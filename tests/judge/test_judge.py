@@ -355,6 +355,14 @@ def test_the_ratio_of_a_policy_that_is_certain_of_every_token_may_stay_one() -> 
     assert codes(judge(with_microbatches(run, max_abs_log_prob=1e-6))) == []
 
 
+def test_the_ratio_of_a_policy_that_is_certain_of_all_but_one_token_may_stay_one() -> None:
+    """RLOO of TRL at a learning rate of 10: of 32 tokens one had a log-prob of -0.004, which is one rounding of its logits."""
+    run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), ratio=0.0)
+
+    assert codes(judge(with_microbatches(run, max_abs_log_prob=0.004, unsure=0.5))) == ["RLS302", "RLS310"]
+    assert codes(judge(with_microbatches(run, max_abs_log_prob=0.004, unsure=0.004))) == []
+
+
 def test_a_ratio_of_one_on_a_few_tokens_may_be_rounding() -> None:
     """The last mini-batch of a rollout of 99 timesteps has 3; one of 1 kept its log-prob although all weights had changed."""
     run = vital(scripted_run(make_plan(iterations=2, max_steps=8)), ratio=0.0)

@@ -45,7 +45,7 @@ def test_the_tokens_are_those_whose_log_probs_get_a_gradient(name: str, correcte
     settings = LossSettings(**{"epsilon_low": 0.2, "epsilon_high": 0.2} | sizes | SETTINGS[name])
     generator = torch.Generator().manual_seed(3)
     shape = (4, 3, 12)
-    old = -2 * torch.rand(shape, generator=generator)
+    old = -2 - 2 * torch.rand(shape, generator=generator)
     new = (old + 0.3 * torch.randn(shape, generator=generator)).requires_grad_()
     mask = (torch.rand(shape, generator=generator) < 0.8).int()
     advantages = torch.randn((4, 3, 1), generator=generator)
@@ -79,6 +79,43 @@ def test_the_tokens_are_those_whose_log_probs_get_a_gradient(name: str, correcte
         one = batch_of(slice(place, place + 1), new.detach())
         for of_all, of_one in zip(together, [*formula.value(one), *formula.gradient(one)[:2]], strict=True):
             torch.testing.assert_close(of_all[place], of_one[0])
+
+
+@pytest.mark.parametrize("name", ["clip", "sapo", "cispo", "vespo", "rloo", "ratios of sequences"])
+def test_a_token_without_a_weight_or_without_a_doubt_is_not_said_to_be_trained(name: str) -> None:
+    """Ratios that vanish beside tokens of which the policy is certain, as at a learning rate of 1 to 10: each token of the loss has an
+    advantage, and no logit gets a gradient."""
+    sizes = {"max_completion_length": 3, "processes": 1, "steps_per_generation": 1, "includes_accumulation": True}
+    settings = LossSettings(**{"epsilon_low": 0.2, "epsilon_high": 0.2} | sizes | SETTINGS[name])
+    new = torch.tensor([[[-405.0, 0.0, -1e-6]], [[0.0, 0.0, 0.0]]])
+    log_ratio = torch.tensor([[[-405.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]])
+    mask, advantages = torch.ones(2, 1, 3, dtype=torch.int), torch.ones(2, 1, 1)
+    of = log_ratio.sum(-1) if name == "rloo" else log_ratio
+    trained, _ = trained_tokens(settings, loss_batch(new, of, mask, advantages, [TokenWeights()] * 2, []))
+    assert not trained.any()
+
+    unsure = loss_batch(new - 0.5, torch.zeros_like(of), mask, advantages, [TokenWeights()] * 2, [])
+    assert trained_tokens(settings, unsure)[0].all()
+
+
+FIERCE: dict[str, dict[str, Any]] = {
+    "grpo at a rate of 2": {"learning_rate": 2.0},
+    "grpo at a rate of 10": {"learning_rate": 10.0},
+    "sapo at a rate of 1": {"learning_rate": 1.0, "loss_type": "sapo"},
+    "rloo at a rate of 10": {"learning_rate": 10.0, "algorithm": "RLOO"},
+}
+
+
+@pytest.mark.skipif(Version("1.16") > RELEASE, reason="the masks of earlier releases were not read")
+@pytest.mark.parametrize("name", FIERCE)
+def test_a_policy_that_a_large_rate_breaks_is_not_said_to_lose_its_gradients(
+    name: str, build: Callable[..., Any]
+) -> None:
+    """The loss asks for a gradient of exactly 0 there, or no log-prob can move: see `log_share`."""
+    torch.manual_seed(0)
+    trainer, audit = build(rows=24, gradient_accumulation_steps=2, beta=0.0, num_iterations=2, **FIERCE[name])
+    trainer.train()
+    assert problems(audit.report) == []
 
 
 SINCE_1_16 = pytest.mark.skipif(Version("1.16") > RELEASE, reason="the masks of earlier releases were not read")

@@ -24,6 +24,10 @@ KEPT = RECENT_UPDATES
 NEAR_ONE = 1e-4
 """Largest |log ratio| that no clip range touches, where the clipped part is not known. GSPO clips at 3e-4."""
 
+FAINT = 9.0
+"""|log ratio| from which on the ratio of some token is less than 1e-4, or more than 1e4: where the tokens that keep a gradient are not
+known, nobody can say that one is left."""
+
 
 class _Window(msgspec.Struct):
     """What is known of one update."""
@@ -63,7 +67,8 @@ class GradientMissing(Rule):
 
     Known limits:
         - An update whose tokens are all left out by clips and masks is not compared (where the clip is not known: one whose ratio
-          is not 1), nor one of a collapsed policy, which is certain of every token: its log-probs have no gradient.
+          is not 1), nor one of a collapsed policy, which is certain of every token: its log-probs have no gradient. Nor one in
+          which each token is either certain, or has a ratio that has all but vanished: its gradient is the product of both.
         - An update whose completions with an advantage each come more than once in their rollout is not compared: gradients of
           equal completions can cancel.
         - Where no update has a gradient it is RLS406.
@@ -133,13 +138,14 @@ class GradientMissing(Rule):
 
 
 def _flows(values: MicroBatchValues) -> bool:
-    """Whether no clip ends the gradient of any token, and the policy is not certain of all of them."""
+    """Whether no clip ends the gradient of any token, no ratio has vanished, and the policy is not certain of all of them."""
     if is_certain(values):
         return False
     if values.learns:
         return values.learns == "yes"
     if values.clipped is not None:
-        return values.clipped == 0
+        # A token whose ratio has vanished, beside others that are certain, leaves no gradient although nothing is clipped.
+        return values.clipped == 0 and (values.max_abs_log_ratio or 0.0) < FAINT
     return values.max_abs_log_ratio is not None and values.max_abs_log_ratio <= NEAR_ONE
 
 

@@ -56,7 +56,8 @@ def _visible_change(progress: Progress) -> float:
 
 MANY_TOKENS = 64
 """Tokens of a micro-batch from which on the smallest change counts. With fewer tokens the change must be larger in proportion:
-the log-prob of each may round to what it was. A step clipped to 1e-6 left both tokens of a micro-batch where they were."""
+the log-prob of each may round to what it was. A step clipped to 1e-6 left both tokens of a micro-batch where they were. A token
+counts by the probability of all others: of one that is all but certain, the log-prob hardly moves."""
 FAR_MORE = 100
 """Times that change, which moves some token in reduced precision too, whatever the model."""
 FEWEST_TOKENS = 8
@@ -212,8 +213,8 @@ class RatioStuckAtOne(ValueRule):
     Known limits:
         - Fewer than 8 tokens can keep their log-probs by rounding. Such micro-batches are left out; RLS310 looks at whole
           rollouts.
-        - Micro-batches of a collapsed policy, which is certain of every token, are left out: their ratio can stay 1 while weights
-          move.
+        - Micro-batches of a collapsed policy are left out: one that is certain of every token, or of all but so few that the
+          probabilities of the others add up to less than 0.1. Their ratio can stay 1 while weights move.
         - It needs a probe that saw weights change by 1e-7 in float32, or 1e-4 in reduced precision. At a tiny learning rate it
           has nothing to say; RLS310 looks at whole rollouts.
 
@@ -253,8 +254,10 @@ class RatioStuckAtOne(ValueRule):
             return
         visible = _visible_change(self.progress)
         change = self._change(event.sampled_version, event.policy_version)
-        few = max(1.0, MANY_TOKENS / values.tokens)
-        if values.tokens < FEWEST_TOKENS or is_certain(values) or change < few * visible:
+        if values.tokens < FEWEST_TOKENS or is_certain(values):
+            return
+        few = max(1.0, MANY_TOKENS / (values.tokens if values.unsure is None else values.unsure))
+        if change < few * visible:
             return
         if self.holds(values.max_abs_log_ratio != 0.0):
             self._moved += 1
@@ -319,7 +322,7 @@ class RatioNeverMoves(Rule):
         log-probs are computed again, or where the current ones are passed in their place.
 
     Known limits:
-        - Micro-batches of a collapsed policy, which is certain of every token, are left out, and rollouts in which each
+        - Micro-batches of a collapsed policy, which is certain of all tokens but very few, are left out, and rollouts in which each
           completion with an advantage is known to come more than once, because gradients of equal completions can cancel.
         - It needs a plan with lags above 0: with one update on each rollout it has nothing to check.
         - In reduced precision a rate below 0.0001 proves nothing, nor one below 0.01 where the log-probs themselves are kept in it (a

@@ -263,6 +263,7 @@ class Step:
             max_abs_log_ratio=float(apart.max()) if apart.size else None,
             mean_abs_log_ratio=float(apart.mean()) if apart.size else None,
             max_abs_log_prob=float(-logs.min()) if logs.size else None,
+            unsure=float(-np.expm1(logs).sum()) if logs.size else None,
             mean_abs_log_prob=float(-logs.mean()) if logs.size else None,
             learns=_learns(each),
             old_intact=_all(one.old_are(self._drawn) for one in sent),

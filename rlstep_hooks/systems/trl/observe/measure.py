@@ -268,7 +268,8 @@ class MicroBatchMeter:
             log_ratio = (new - old) * mask if per_token else (new * mask).sum(2) - old
             size = log_ratio.float().abs().flatten(1)
             columns |= {"max_abs_log_ratio": size.amax(1), "sum_abs_log_ratio": size.sum(1)}
-            columns["max_abs_log_prob"] = (new.detach().float().abs() * mask).flatten(1).amax(1)
+            improbable = (new.detach().float().abs() * mask).flatten(1)
+            columns |= {"max_abs_log_prob": improbable.amax(1), "unsure": -torch.expm1(-improbable).sum(1)}
             if per_token:
                 columns["log_ratio_99"] = near_largest(size, columns["tokens"])
                 columns["sum_log_ratio_outside"] = outside(log_ratio.flatten(1)).sum(1, dtype=torch.float32)

@@ -23,11 +23,14 @@ _VANISHES = 80.0
 """Distance of a log ratio from 0 from which on float32 loses the ratio, or has it as infinity."""
 _SATURATED = 16.0
 """Argument of a sigmoid from which on its derivative is 0 in float32."""
+_FAINT = math.log(1e-4)
+"""Logarithm of the share of an advantage below which a gradient at a token's logits may round to nothing on its way to the weights."""
 
 
 def trained_tokens(settings: LossSettings, batch: LossBatch) -> tuple[Tensor, Tensor]:
     """The tokens at which the policy's term of the documented losses has a gradient, and no rounding decides that; and those with an
-    advantage of which rounding decides whether a clip or a mask takes their gradient. Each (N, B, T).
+    advantage of which rounding decides whether a clip or a mask takes their gradient, or whether any of it arrives at the weights. Each
+    (N, B, T).
 
     The term of the KL divergence, an entropy bonus and an auxiliary loss have gradients of their own. The quantile 0 of the entropies
     is the largest of them, so that the one token that it leaves is always undecided; and so is every token at lag 0 with an epsilon
@@ -47,11 +50,34 @@ def trained_tokens(settings: LossSettings, batch: LossBatch) -> tuple[Tensor, Te
         trained = trained & (correction != 0)
     for kept in kept_tokens(settings, batch):
         trained = trained & kept
-    if (
-        settings.level == "sequence" and settings.loss_type != "cispo"
-    ):  # the ratio of a sequence has the log-probs of all its tokens
+    if _has_ratio_of_sequences(settings):
         trained = trained.any(-1, keepdim=True) & batch.mask
-    return trained, counted & unsure
+    faint = ~(log_share(settings, batch) > _FAINT)
+    return trained & ~faint, (counted & unsure) | (trained & faint)
+
+
+def _has_ratio_of_sequences(settings: LossSettings) -> bool:
+    """Whether each term of the loss has a gradient at the log-probs of all tokens of its sequence."""
+    return settings.level == "sequence" and settings.loss_type != "cispo"
+
+
+def log_share(settings: LossSettings, batch: LossBatch) -> Tensor:
+    """(N, B, T): the logarithm of the share of a token's advantage that the loss hands to the token's logit.
+
+    It is the weight that the loss gives to the token, times the probability of all other tokens, by which a log-prob follows its logit:
+    0 where the ratio has vanished, and where the policy is certain.
+    """
+    if settings.loss_type == "vespo":
+        weight = torch.log(gamma_weight(settings, batch))
+    else:
+        weight = log_weights(settings, batch)
+        if settings.loss_type == "sapo":  # the derivative of a sigmoid falls as exp(-|argument|)
+            weight = weight - sapo_argument(weight, batch.tensors["advantages"], settings).abs()
+        if "correction" in batch.tensors:
+            weight = weight + torch.log(batch.tensors["correction"])
+    if _has_ratio_of_sequences(settings):
+        weight = weight.masked_fill(~batch.mask, -math.inf).amax(-1, keepdim=True)
+    return weight + torch.log(-torch.expm1(batch.tensors["log_probs"].float()))
 
 
 def log_ratios(batch: LossBatch) -> Tensor:
