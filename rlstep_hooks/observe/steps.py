@@ -14,11 +14,12 @@ from rlstep_hooks.observe.bits import SumsOfMoment
 from rlstep_hooks.observe.graded import GradedByHooks, GradedTensors
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.kept_tensors import KeptTensors
 from rlstep_hooks.observe.left_over import LeftOver
 from rlstep_hooks.observe.numbers import Columns
-from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
+from rlstep_hooks.observe.replay_turns import ReplayTurns
 from rlstep_hooks.observe.weight_probe import COLUMNS, WeightProbe
-from rlstep_hooks.observe.weight_sums import WeightSums
+from rlstep_hooks.observe.weight_sums import TensorSums, moments_of, weights_of
 from rlstep_hooks.record import cadence
 from rlstep_hooks.record.events import UpdateValues
 
@@ -70,7 +71,7 @@ class StepFollower:
         self.part_of_update: Callable[[int], int | None] = lambda update: None
         """The part of each tensor of a large model that is read around an update (`part_read`)."""
         self._recorder = recorder
-        self._replay: OptimizerReplay | None = None
+        self._replay: ReplayTurns | None = None
         self._gradients: GradientWatch | None = None
         self._reduction: ReductionWatch | None = None
         self._replicas: ReplicaWatch | None = None
@@ -81,7 +82,11 @@ class StepFollower:
         self._snapshot: GradientSnapshot | None = None
         self._graded: GradedTensors | None = None
         self._reached: GradedByHooks | None = None
-        self._sums: WeightSums | None = None
+        self._sums: TensorSums | None = None
+        self._large = False
+        """Whether sums are taken of one part of each tensor at a time."""
+        self._moments: TensorSums | None = None
+        self._kept: KeptTensors | None = None
         self._bits = SumsOfMoment()
         self._left_over: LeftOver | None = None
         self._known: dict[str, Any] = {}
@@ -117,11 +122,11 @@ class StepFollower:
             self._recorder.cannot("weights", nothing)
 
     def watch_steps(self, optimizer: Any) -> None:
-        """Replay some steps of this optimizer on the probed weights, or say why that cannot be."""
+        """Replay some steps of this optimizer on weights of all tensors by turns, or say why that cannot be."""
         with self._replay_guard:
             if self.probe is None:
                 return
-            replay = OptimizerReplay(self.probe.probed, optimizer)
+            replay = ReplayTurns(self.probe.turns(), optimizer)
             if replay.uncovered:
                 self._recorder.cannot("optimizer", replay.uncovered)
             else:
@@ -151,6 +156,10 @@ class StepFollower:
         large = self._replicas is not None and self._replicas.numbers > cadence.READ_WHOLE
         return self.part_of_update(update) if large else None
 
+    def _part_summed(self, update: int) -> int | None:
+        """The part of each weight and moment whose sums are compared after an update; None where all is."""
+        return self.part_of_update(update) if self._large else self.part_read(update)
+
     def watch_graded(self, named: Iterable[tuple[str, Any]]) -> None:
         """Look which of these tensors get gradients."""
         self._graded = GradedTensors(named)
@@ -164,11 +173,30 @@ class StepFollower:
         updates."""
         tensors = list(named)
         self._snapshot = GradientSnapshot(tensors)
-        self._sums = WeightSums(tensor for _, tensor in tensors)
+        self._sums = TensorSums(weights_of(tensor for _, tensor in tensors))
 
     def watch_model(self, parameters: Iterable[Any]) -> None:
-        """Compare these tensors, or their local parts, between updates, where the optimizer steps on others."""
-        self._sums = WeightSums(parameters)
+        """Compare these tensors, or their local parts, between updates, where nothing else does: they are all on this process, or the
+        optimizer steps on others."""
+        tensors = list(parameters)
+        self._large = sum(tensor.numel() for tensor in tensors) > cadence.READ_WHOLE
+        self._sums = TensorSums(weights_of(tensors))
+
+    def watch_moments(self, optimizer: Any) -> None:
+        """Compare what this optimizer keeps between updates, where its formula is known: others may write to it at other times."""
+        if self._replay is not None:
+            self._moments = TensorSums(moments_of(optimizer))
+
+    def watch_kept(self, model: Any) -> None:
+        """Compare what training leaves as it is: the frozen weights of a model, and its rotary frequencies."""
+        with self._weights_guard:
+            self._kept = KeptTensors(model)
+
+    def see_kept(self, update: int, cycle: int) -> None:
+        """Look at what training leaves as it is. Arguments as in `KeptTensors.look`."""
+        with self._weights_guard, torch.no_grad():
+            if self._kept is not None:
+                self._kept.look(update, cycle)
 
     def watch_left_over(self) -> None:
         """Look for gradients that are never cleared, where nobody says when they are."""
@@ -296,6 +324,8 @@ class StepFollower:
         with self._weights_guard:
             if self._sums is not None and not self.in_parts:
                 self._sums.before_step(update, self._bits)
+            if self._moments is not None:
+                self._moments.before_step(update)
             left_over = None if self._left_over is None else self._left_over.before_step()
             if self.probe is not None and left_over is not None:
                 self.probe.found_left_over(left_over)
@@ -328,7 +358,9 @@ class StepFollower:
         self._bits.begin()
         with self._weights_guard:
             if self._sums is not None and whole:
-                self._sums.after_step(self._bits, part=self.part_read(update))
+                self._sums.after_step(self._bits, part=self._part_summed(update))
+            if self._moments is not None and whole:
+                self._moments.after_step(part=self._part_summed(update))
             if self.probe is not None:
                 self.probe.after_step(update, rate)
             if self._known:
@@ -383,14 +415,15 @@ class StepFollower:
                 limits = tuple({"gradient_limit": norms[update][1]} for update in followed)
                 clipped = Columns(UpdateValues, followed, ("gradient_norm",), limits)
                 yield clipped, torch.cat([norms[update][0] for update in followed])
-        replayed = None if self._replay is None else self._replay.work_up()
-        if replayed is not None:
-            yield replayed
+        if self._replay is not None:
+            yield from self._replay.work_up()
         if self._snapshot is not None:
             yield from self._snapshot.work_up()
-        if self._sums is not None:
-            for update, moved in self._sums.work_up():
-                yield Columns(UpdateValues, (update,), ("tensors_moved",)), moved
+        for field, sums in (("tensors_moved", self._sums), ("moments_moved", self._moments)):
+            for update, moved in [] if sums is None else sums.work_up():
+                yield Columns(UpdateValues, (update,), (field,)), moved
+        if self._kept is not None:
+            yield from self._kept.work_up()
         with self._gradient_guard:
             if self._gradients is not None:
                 yield from self._gradients.work_up()

@@ -44,6 +44,7 @@ class WeightProbe:
         ]
         step = max(len(same) // PROBED_TENSORS, 1)
         self._probed = [(p, *_spacing(p.numel())) for p in same[::step][:PROBED_TENSORS]]
+        self._same = same
         self._lent = any(getattr(p, "lent", False) for p, _, _ in self._probed)
         """Whether some memory is there for a while only: a view that is kept would hold it."""
         self._views: list[Tensor] = []
@@ -60,6 +61,13 @@ class WeightProbe:
     def probed(self) -> list[tuple[Any, int, int]]:
         """The probed tensors, each with the number of its probed weights and their distance."""
         return list(self._probed)
+
+    def turns(self) -> list[list[tuple[Any, int, int]]]:
+        """All tensors that could be probed, in as many groups as it takes, as `probed` has them; the first group is that."""
+        step = max(len(self._same) // PROBED_TENSORS, 1)
+        groups = [self._same[first::step][:PROBED_TENSORS] for first in range(step)]
+        left = self._same[step * PROBED_TENSORS :]
+        return [[(p, *_spacing(p.numel())) for p in group] for group in (*groups, left) if group]
 
     def weights(self) -> Tensor:
         """A copy of the probed weights in one vector; empty if nothing is probed."""

@@ -1,4 +1,4 @@
-"""Whether any weight of a model changed between two updates: a sum of the bits of each tensor.
+"""Whether any weight of a model, or any moment of its optimizer, changed between two updates: a sum of the bits of each tensor.
 
 A probe reads a few weights of a few tensors at every update. These sums read all of them, in some cycles alone, and stay on the device.
 Sums of integers do not depend on the order in which they are added.
@@ -14,18 +14,34 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import SumsOfMoment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
-class WeightSums:
-    """Compares all weights of a role.
+def weights_of(parameters: Iterable[Any]) -> Callable[[], list[Any]]:
+    """Give what reads the trained tensors of some parameters, or of their local parts."""
+    trained = [p for p in parameters if p.requires_grad and p.numel() and p.is_floating_point()]
+    return lambda: trained
+
+
+def moments_of(optimizer: Any) -> Callable[[], list[Any]]:
+    """Give what reads all that a torch optimizer keeps of its tensors but the number of their steps."""
+
+    def read() -> list[Any]:
+        kept = ((name, value) for state in optimizer.state.values() for name, value in state.items())
+        return [value for name, value in kept if name != "step" and isinstance(value, Tensor) and value.numel()]
+
+    return read
+
+
+class TensorSums:
+    """Compares tensors that only an update changes.
 
     Args:
-        parameters: The trained tensors, or their local parts.
+        read: Gives the tensors.
     """
 
-    def __init__(self, parameters: Iterable[Any]) -> None:
-        self._parameters = [p for p in parameters if p.requires_grad and p.numel() and p.is_floating_point()]
+    def __init__(self, read: Callable[[], list[Any]]) -> None:
+        self._read = read
         self._left: Tensor | None = None
         """The sums right after an update; None where they were not taken."""
         self._part: int | None = None
@@ -33,7 +49,7 @@ class WeightSums:
         self._held: list[tuple[int, Tensor]] = []
 
     def after_step(self, sums_of: SumsOfMoment | None = None, *, part: int | None = None) -> None:
-        """An update was made; the weights that it leaves are those that the next one should begin with.
+        """An update was made; the numbers that it leaves are those that the next one should begin with.
 
         Args:
             sums_of: Has the sums of what others have read at this moment.
@@ -46,12 +62,12 @@ class WeightSums:
         """The optimizer is about to step; arguments as in `after_step`."""
         left, self._left = self._left, None
         now = None if left is None else self._sums(sums_of)
-        if left is not None and now is not None and now.device == left.device:
+        if left is not None and now is not None and (now.device, now.shape) == (left.device, left.shape):
             self._held.append((update, (now != left).sum().float().reshape(1)))
 
     def _sums(self, sums_of: SumsOfMoment | None) -> Tensor | None:
         sums_of = sums_of or SumsOfMoment()
-        sums = [sums_of.of(p.detach(), self._part) for p in self._parameters]
+        sums = [sums_of.of(tensor.detach(), self._part) for tensor in self._read()]
         return torch.stack(sums) if len({of.device for of in sums}) == 1 else None
 
     def work_up(self) -> list[tuple[int, Tensor]]:

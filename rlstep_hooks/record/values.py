@@ -140,8 +140,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     max_abs_log_prob: float | None = None
     """The largest -log-prob of a token, in nats; None if it was not computed. Near 0 the policy is certain of every token."""
     unsure: float | None = None
-    """The probabilities that the policy gives to other tokens than those that were drawn, added up over the tokens: what a change of its
-    logits can show in their log-probs. Near 0 the policy is certain of every token."""
+    """The probabilities that the policy gives to other tokens than those that were drawn, added up over the tokens: what a change of
+    its logits can show in their log-probs. Near 0 the policy is certain of every token."""
     max_lone_advantage: float | None = None
     """`max_abs_advantage` over samples whose completion no other sample of the rollout has; None where it is the same number, or was
     not looked for. Gradients of equal completions with opposite advantages cancel exactly."""
@@ -263,6 +263,12 @@ class UpdateValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Probed weights that changed between the end of the previous update and the start of this one."""
     tensors_moved: int | None = None
     """Tensors that changed in that time, of all that are trained; None if not all were compared."""
+    moments_moved: int | None = None
+    """Tensors of the optimizer's moments that changed in that time, of all; None if they were not compared."""
+    kept_moved: int | None = None
+    """Frozen weights and rotary frequencies that are not what they were when training began, by tensors; None if not compared."""
+    kept_tensor: str = ""
+    """The name of the first of them."""
     left_over: int | None = None
     """Probed weights whose gradient was not 0 before the first backward of this update; None if that moment was not observed."""
     optimizer_off: float | None = None

@@ -20,7 +20,7 @@ from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.optimizer_replay import OptimizerReplay
 from rlstep_hooks.observe.replicas import Replicated, ReplicaWatch
 from rlstep_hooks.observe.weight_probe import WeightProbe
-from rlstep_hooks.observe.weight_sums import WeightSums
+from rlstep_hooks.observe.weight_sums import TensorSums, weights_of
 from rlstep_hooks.record.events import Measured, MicroBatchValues, UpdateValues
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
@@ -316,7 +316,7 @@ def test_a_generation_that_lays_sequences_end_to_end_gives_no_log_probs() -> Non
 def test_watches_of_one_moment_read_a_tensor_once_and_the_next_moment_reads_it_again() -> None:
     weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     groups = [Replicated("weights", [("weight", weight)])]
-    replicas, sums, moment = ReplicaWatch(groups), WeightSums([weight]), SumsOfMoment()
+    replicas, sums, moment = ReplicaWatch(groups), TensorSums(weights_of([weight])), SumsOfMoment()
     summed = mock.Mock(side_effect=sum_of_bits)
     with mock.patch("rlstep_hooks.observe.bits.sum_of_bits", summed):
         sums.after_step(moment)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
-from rlstep_hooks.observe.weight_sums import WeightSums
+from rlstep_hooks.observe.weight_sums import TensorSums, weights_of
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.settings import clip_grad, of_optimizer
 
@@ -99,7 +99,7 @@ def test_settings_that_change_are_told_once() -> None:
 
 def test_a_write_to_any_tensor_between_updates_is_counted() -> None:
     parameters = [p for _, p in model()]
-    sums = WeightSums(parameters)
+    sums = TensorSums(weights_of(parameters))
     sums.before_step(0)
     sums.after_step()
     sums.before_step(1)

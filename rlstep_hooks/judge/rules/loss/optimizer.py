@@ -83,6 +83,8 @@ class MomentsLost(ValueRule):
     What it checks:
         The moments (or the momentum) of the probed weights before a step, bit for bit against those after the step before it, where
         that one was replayed, and the number of steps by which Adam corrects them. And those after a replayed step against the formula.
+        The probed weights are of all tensors by turns, of a few at each step. In TRL with one process also all moments, in the cycles
+        of rollouts in which the whole model is read.
         Where all probed moments are 0, also that no more steps are counted than updates were made.
 
     Why it matters:
@@ -118,7 +120,9 @@ class MomentsLost(ValueRule):
     nothing_seen = "the optimizer keeps no moments, or no replayed step was followed by another"
     optional = True
     produces = (here("RLS806"),)
-    needs = tuple(f"update_values.{name}" for name in ("steps_idle", "moments_off", "steps_lost", "moments_lost"))
+    needs = tuple(
+        f"update_values.{name}" for name in ("steps_idle", "moments_off", "steps_lost", "moments_lost", "moments_moved")
+    )
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the moments before and after a step."""
@@ -146,7 +150,7 @@ class MomentsLost(ValueRule):
                 variant="formula",
             )
             return
-        if values.moments_lost is None:
+        if values.moments_lost is None and values.moments_moved is None:
             return
         self.checks += 1
         if values.steps_lost and not values.moments_lost:
@@ -158,13 +162,17 @@ class MomentsLost(ValueRule):
                 variant="steps",
             )
             return
-        if not values.moments_lost:
+        if not values.moments_lost and not values.moments_moved:
             return
+        # The weights themselves are read around fewer updates than the moments.
+        probed = f"{values.probed} probed weights" if values.probed else "the probed weights"
         self.fail(
             expected="the moments that the last step left",
-            observed=f"{values.moments_lost} others among those of "
-            # The weights themselves are read around fewer updates than the moments.
-            + (f"{values.probed} probed weights" if values.probed else "the probed weights"),
+            observed=(
+                f"{values.moments_lost} others among those of {probed}"
+                if values.moments_lost
+                else f"others in {number(values.moments_moved, 'tensors')}"
+            ),
             why="the optimizer does not go on from where it was, so its steps have another size and direction",
             fix="look for an optimizer that is made anew, and for state that is loaded, reset or offloaded between updates",
         )

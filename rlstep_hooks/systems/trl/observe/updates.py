@@ -98,11 +98,12 @@ class UpdateObserver:
         self._trained: list[Any] = []
         """Tensors, or this process's parts of them, that are trained when training begins."""
         self._tensors: list[Any] = []
-        """Tensors that are probed, where sharding moves no weights about (FSDP1 does)."""
+        """Tensors of which torch counts the writes, where sharding moves no weights about (FSDP1 does): all that are trained, and of
+        shards, of which asking takes long, those that are probed."""
         self._writes: list[int] | None = None
-        """Writes to the probed tensors, as torch had counted them after the latest step."""
+        """Writes to these tensors, as torch had counted them after the latest step."""
         self._written: int | None = None
-        """Probed tensors that were written to between that step and this one."""
+        """How many of them were written to between that step and this one."""
         self.steps = StepFollower(recorder)
         self.steps.part_of_update = partial(part_read, per_cycle=per_cycle)
         self.settings: OptimizerSettings | None = None
@@ -140,9 +141,15 @@ class UpdateObserver:
         # FSDP2's parameters are DTensors, FSDP1's are views of this process's part of a flat one, or the flat ones themselves.
         self.steps.watch_weights(local_shards(_moved_by(inner, self._trainer.model.parameters())))
         self.steps.watch_steps(inner)
-        if self.steps.probe is not None and not self._flat:
-            self._tensors = [tensor for tensor, _, _ in self.steps.probe.probed]
         self._watch_gradients()
+        if self.steps.probe is not None and not self._flat:
+            shards = [tensor for tensor, _, _ in self.steps.probe.probed]
+            self._tensors = shards if self._sharded else self._trained
+        if self._alone:
+            self.steps.watch_model(self._trained)
+            self.steps.watch_moments(inner)
+        if not self._flat and not self._merges:
+            self.steps.watch_kept(self._trainer.model)
         if self._trainer.accelerator.num_processes > 1:
             self._watch_reduction()
             with self._replicas_guard:
@@ -301,6 +308,16 @@ class UpdateObserver:
         """Whether FSDP1 holds the parameters in flat ones. TRL's PPOTrainer has no model by this name; with FSDP it is not audited."""
         return isinstance(getattr(self._trainer, "model_wrapped", None), FullyShardedDataParallel)
 
+    @property
+    def _alone(self) -> bool:
+        """Whether this process holds all of the model, and no other does."""
+        return not self._sharded and int(self._trainer.accelerator.num_processes) == 1
+
+    @property
+    def _merges(self) -> bool:
+        """Whether syncs add an adapter to its frozen weights and take it off, which rounds them (vllm_generation.py 1.16.0:448)."""
+        return bool(getattr(self._trainer.args, "use_vllm", False)) and hasattr(self._trainer.model, "merge_adapter")
+
     def sampling_weights(self) -> tuple[Tensor, Tensor] | None:
         """Probed weights of the policy as they are now, and as the latest update left them; None where that was not read."""
         if self._inner is not None:
@@ -351,6 +368,8 @@ class UpdateObserver:
         if self.settings is not None and is_compared(cycle):
             self.settings.tell(self._recorder, stepped=self.version > 0)
         probed = bool(self._written) or is_probed(cycle)
+        if whole and self._windows % self._per_cycle == 0:
+            self.steps.see_kept(self._windows, cycle)
         self.steps.before_step(self._windows, replayed=is_compared(cycle), probed=probed, whole=whole)
         with self._before_guard:
             if limit:
@@ -381,9 +400,9 @@ class UpdateObserver:
             index = self._windows
             self._emit_update(applied=True, by_loop=self._loop_steps)
             if self._rate is not None:
-                # All weights of a shard: of those that a rank holds whole, its replicas tell the same.
-                cycle = index // self._per_cycle
-                self.steps.after_step(index, self._least_rate, whole=self._sharded and is_compared_whole(cycle))
+                # Of weights that several ranks hold whole, their replicas tell the same.
+                summed = (self._sharded or self._alone) and is_compared_whole(index // self._per_cycle)
+                self.steps.after_step(index, self._least_rate, whole=summed)
                 self._writes = self._writes_so_far()
 
     def _clipped(self, optimizer: Any) -> Iterable[Any]:
@@ -395,7 +414,7 @@ class UpdateObserver:
         return parameters
 
     def _writes_so_far(self) -> list[int] | None:
-        """How often torch saw an in-place write to each probed tensor of the model; None where sharding moves weights about."""
+        """How often torch saw an in-place write to each of these tensors of the model; None where sharding moves weights about."""
         return [tensor._version for tensor in self._tensors] or None
 
     def _count_written(self) -> int | None:
