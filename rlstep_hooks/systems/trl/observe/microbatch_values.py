@@ -25,6 +25,8 @@ OTHER_WITHIN = {"float32": 1e-4, "reduced": 1e-2}
 
 _ROUNDING = torch.finfo(torch.float32).eps
 
+_TO_NAME = "another"
+"""What a loss is that is not the documented one, until it is known what all such losses of a vector are."""
 
 _OF_LOSSES = frozenset(("loss", "documented", "terms", "gradient_factor", "factor_gap", "head_understood"))
 
@@ -40,12 +42,29 @@ class LossColumns(Columns, frozen=True):
         """What is compared with the documented losses."""
         return _OF_LOSSES
 
+    def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
+        """The columns by field, and of losses that are not the documented ones what they are to rounding."""
+        found = Columns.values(self, numbers)
+        if "loss" not in self.names:
+            return found
+        first = self.names.index("loss") * len(self.indices)
+        losses = numbers[first : first + len(self.indices)]
+        other = {
+            place: loss
+            for place, (index, loss) in enumerate(zip(self.indices, losses, strict=True))
+            if found[index].get("loss_like") == _TO_NAME
+        }
+        like = self._like(other) if other else ""
+        for place in other:
+            found[self.indices[place]]["loss_like"] = like
+        return found
+
     def fields(self, place: int, of: dict[str, float]) -> dict[str, Any]:
         """The fields of one micro-batch from its numbers."""
         fields = Columns.fields(self, place, of)
         if of.get("max_lone_advantage") == of["max_abs_advantage"]:
             del fields["max_lone_advantage"]
-        return fields | {"gradient_gap": None, "head_gap": self._head_gap(of)} | self._loss(place, of)
+        return fields | {"gradient_gap": None, "head_gap": self._head_gap(of)} | self._loss(of)
 
     def _gap(self, of: dict[str, float]) -> float | None:
         """The distance of a loss whose terms cancel, in roundings of their sizes; None where other roundings are larger."""
@@ -57,7 +76,7 @@ class LossColumns(Columns, frozen=True):
         """Whether a multiple of the documented loss is that loss."""
         return self.losses is None or abs(ratio - 1) <= WITHIN[self.losses[0].settings.precision]
 
-    def _loss(self, place: int, of: dict[str, float]) -> dict[str, Any]:
+    def _loss(self, of: dict[str, float]) -> dict[str, Any]:
         """What is known of a loss, from its value, and from its gradient where the value says nothing: fields of MicroBatchValues."""
         if "loss" not in of:
             return {}
@@ -65,7 +84,7 @@ class LossColumns(Columns, frozen=True):
             return {"loss_gap": LOST, "loss_like": NO_NUMBER}
         ratio = _loss_ratio(of["documented"], of["terms"], of["loss"])
         if ratio is not None and not self._fits(ratio):
-            return {"loss_ratio": ratio, "loss_like": self._like(place, of["loss"])}
+            return {"loss_ratio": ratio, "loss_like": _TO_NAME}
         gap = self._gap(of) if ratio is None else None
         if gap is not None and gap > FITS:
             return {"loss_gap": gap}
@@ -84,15 +103,19 @@ class LossColumns(Columns, frozen=True):
             finite(of["head_gap"]) if of["head_understood"] <= UNDERSTOOD[self.losses[0].settings.precision] else None
         )
 
-    def _like(self, place: int, loss: float) -> str:
-        """Which known mistake gives a loss that is not the documented one; empty if none. It waits for the device."""
+    def _like(self, losses: dict[int, float]) -> str:
+        """Which known mistake gives all of these losses, by their places; empty if none: one that gives some of them does so by
+        coincidence. It waits for the device."""
         if self.losses is None:
             return ""
         formula, batch = self.losses
         within = OTHER_WITHIN[formula.settings.precision]
         with torch.no_grad():
-            others = ((words, float(values[place])) for words, values in formula.mistaken(batch))
-            return next((words for words, other in others if other and abs(loss / other - 1) <= within), "")
+            for words, values in formula.mistaken(batch):
+                others = [(loss, float(values[place])) for place, loss in losses.items()]
+                if all(other and abs(loss / other - 1) <= within for loss, other in others):
+                    return words
+        return ""
 
 
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:

@@ -28,6 +28,11 @@ _DIVISORS = {
 def mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, LossSettings, LossBatch]]:
     """Give known mistakes, each with its words, and the settings and the batch that give its loss."""
     given = batch.tensors
+    if (
+        "given_tokens" in given
+    ):  # first, as this number was seen; where it is the right one, it gives the documented loss
+        words = "divided by another number of tokens than the masks of its rollout count"
+        yield words, settings, replace(batch, tokens=given["given_tokens"])
     log_ratio, period = given.get("log_ratio"), settings.steps_per_generation
     if log_ratio is not None:
         yield "that of old log-probs equal to the current ones (ratio 1)", settings, batch.with_tensors(log_ratio=None)
@@ -67,9 +72,6 @@ def mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, Lo
     if window > 1 and settings.includes_accumulation:
         yield "not divided by the accumulation", changed(settings, factor=float(window)), batch
         yield "divided by the accumulation twice", changed(settings, factor=1.0 / window), batch
-    if "given_tokens" in given:
-        words = "divided by another number of tokens than the masks of its rollout count"
-        yield words, settings, replace(batch, tokens=given["given_tokens"])
     if settings.processes > 1:
         yield "divided by the number of processes", changed(settings, factor=1.0 / settings.processes), batch
         yield "multiplied by the number of processes", changed(settings, factor=float(settings.processes)), batch
