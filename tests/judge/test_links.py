@@ -62,6 +62,19 @@ def with_losses(compared: Callable[[int], bool], value: float = 1.0) -> list[Any
     ]
 
 
+def test_gradients_that_were_followed_say_what_lies_before_them() -> None:
+    def seen(event: AnyEvent) -> AnyEvent:
+        if not isinstance(event, Measured):
+            return event
+        followed = [msgspec.structs.replace(of, gradient_off=0.1, gradient_factor=1.0) for of in event.updates]
+        return msgspec.structs.replace(event, updates=tuple(followed))
+
+    report = judged([seen(event) for event in scripted_run(PLAN)])
+    found = link(report, "gradient and optimizer")
+    assert found.note == "without the backward pass inside of the layers"
+    assert f"{found.name} {found.note}" in shown(report)
+
+
 def test_a_link_that_is_compared_in_some_rollouts_is_right_in_part() -> None:
     whole = link(judged(with_losses(lambda rollout: True)), "loss")
     assert (whole.state, whole.share) == ("right", "")

@@ -183,7 +183,8 @@ class GradientAltered(ValueRule):
           compared is what comes between the last backward pass and the step. RLS811 joins what all ranks gave before.
         - Hooks of modules are not seen in a model that torch compiles, which leaves them out.
         - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached,
-          changes gradients before they arrive. RLS805 looks at those that arrive at the model's output, where that is compared.
+          changes gradients before they arrive, and a report says so beside the link. RLS805 looks at those that arrive at the model's
+          output, where that is compared.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change
@@ -256,6 +257,10 @@ class GradientAltered(ValueRule):
                 fix="look for register_full_backward_hook and its kin, and for what the hook returns",
                 variant="module",
             )
+
+    def note(self) -> str:
+        """What lies before the gradients that are compared."""
+        return "without the backward pass inside of the layers"
 
     def _excess(self, values: UpdateValues, factor: float) -> float:
         """How far the common factor is from one that the clip may give, in tolerances."""
