@@ -42,6 +42,7 @@ _NEVER_WRITTEN = (
         "drawn",
         "drawn_log_probs",
         "clean_forward",
+        "clean_reference",
         "delivery",
         "prefix_cache",
         "engine_distance",

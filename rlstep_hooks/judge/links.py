@@ -36,7 +36,7 @@ LINKS = (
     Link("samples", ("RLS306", "RLS5")),
     Link("ratio and old log-probs", ("RLS3",)),
     Link("forward of a row alone", ("RLS314",), matters=False),
-    Link("reference log-probs", ("RLS308", "RLS311", "RLS411", "RLS414"), matters=False),
+    Link("reference log-probs", ("RLS308", "RLS311", "RLS315", "RLS411", "RLS414"), matters=False),
     Link("prompt groups and advantages", ("RLS501", "RLS505", "RLS508", "RLS515", "RLS516", "RLS517", "RLS518")),
     Link("loss", ("RLS8",)),
     Link(

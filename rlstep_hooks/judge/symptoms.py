@@ -101,7 +101,9 @@ _ROWS = Cause("rows are left out, or come again too early", ("RLS506", "RLS509",
 _LOST = Cause("samples are lost, doubled, or belong to no rollout", ("RLS502", "RLS507", "RLS514"))
 _EVALUATION = Cause("evaluation samples are trained, or scored on other completions", ("RLS503", "RLS504"))
 _SILENT = Cause("a process has no record, or processes do or hold different things", ("RLS419", "RLS901", "RLS902"))
-_REFERENCE = Cause("the reference changes, or its log-probs come from elsewhere", ("RLS308", "RLS411", "RLS414"))
+_REFERENCE = Cause(
+    "the reference changes, or its log-probs come from elsewhere", ("RLS308", "RLS315", "RLS411", "RLS414")
+)
 _DRIFT = Cause("samples are trained at a larger lag than planned", ("RLS307", "RLS304"))
 _NOT_ONE = Cause(
     "the trainer disagrees with itself: dropout, precision, another padding", ("RLS301", "RLS309", "RLS313", "RLS314")

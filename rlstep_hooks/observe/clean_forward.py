@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import warnings
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -20,7 +21,7 @@ from rlstep_hooks.observe.token_distances import outside
 from rlstep_hooks.observe.token_log_probs import token_log_probs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 EXPLAINED = 0.05
 """The share of a distance that a cause may leave, where its own rounding is not known."""
@@ -198,7 +199,22 @@ class CleanForward:
         """(C,) float32, the clean log-probs of a row's completion."""
         return self._scored(self._forward.outputs(row.tokens), row.tokens, row.length)
 
-    def compare(self, row: Row, clean: Tensor, observed: Tensor, tolerance: float, neighbours: list[Row]) -> CleanGap:
+    def score_with_entropies(self, row: Row) -> tuple[Tensor, Tensor]:
+        """(C,) float32 each, the clean log-probs of a row's completion, and the entropies of what its tokens are drawn from."""
+        outputs, tokens, length = self._forward.outputs(row.tokens), row.tokens, row.length
+        # All log-probs of a position are there at once, twice in float32.
+        entropies = [self._entropies(part) for part in outputs[-length - 1 : -1].split(AT_ONCE // 4)]
+        return self._scored(outputs, tokens, length), torch.cat(entropies)
+
+    def compare(
+        self,
+        row: Row,
+        clean: Tensor,
+        observed: Tensor,
+        tolerance: float,
+        neighbours: list[Row],
+        more: Callable[[], Iterable[tuple[str, Tensor]]] = tuple,
+    ) -> CleanGap:
         """Compare what training computed with the clean log-probs; waits for the device.
 
         Args:
@@ -207,6 +223,7 @@ class CleanForward:
             observed: (C,), what training computed.
             tolerance: Mean distance that rounding explains.
             neighbours: Other rows of the batch, nearest first.
+            more: Gives log-probs (C,) of the row under further mistakes, with what each is.
         """
         observed = observed.detach().float()
         signed = observed - clean
@@ -214,14 +231,17 @@ class CleanForward:
         off = outside(signed).float().mean()
         numbers = torch.stack([distance.mean(), distance.amax(), distance.quantile(0.99), off])
         mean, largest, near_largest, share = numbers.tolist()
-        like = "" if mean <= tolerance else self._like(row, observed, mean, tolerance, neighbours)
+        like = (
+            ""
+            if mean <= tolerance
+            else self._like(observed, mean, tolerance, chain(more(), self._alternatives(row, neighbours)))
+        )
         return CleanGap(mean, largest, near_largest, share, like)
 
-    def _like(self, row: Row, observed: Tensor, mean: float, tolerance: float, neighbours: list[Row]) -> str:
+    @staticmethod
+    def _like(observed: Tensor, mean: float, tolerance: float, alternatives: Iterable[tuple[str, Tensor]]) -> str:
         """The words of the alternative that is nearest, if it is near enough."""
-        left, words = min(
-            (float((of - observed).abs().nanmean()), words) for words, of in self._alternatives(row, neighbours)
-        )
+        left, words = min((float((of - observed).abs().nanmean()), words) for words, of in alternatives)
         return words if left <= max(min(tolerance, mean / 4), EXPLAINED * mean) else ""
 
     def _alternatives(self, row: Row, neighbours: list[Row]) -> Iterator[tuple[str, Tensor]]:
@@ -299,6 +319,11 @@ class CleanForward:
 
     def _scored(self, outputs: Tensor, tokens: Tensor, length: int, temperature: float | None = None) -> Tensor:
         return self._log_probs(outputs[-length - 1 : -1], tokens[-length:], temperature or self._temperature)
+
+    def _entropies(self, outputs: Tensor) -> Tensor:
+        """(N,) float32, from what the logits of N positions follow from."""
+        logits = self._forward.logits(outputs).float() / self._temperature
+        return torch.special.entr(logits.softmax(-1)).sum(-1)
 
     def _log_probs(self, outputs: Tensor, tokens: Tensor, temperature: float) -> Tensor:
         """(N,) float32, the log-probs of tokens, from what the logits before each follow from."""

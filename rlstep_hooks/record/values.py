@@ -38,6 +38,7 @@ TOPICS = (
     "drawn",
     "drawn_log_probs",
     "clean_forward",
+    "clean_reference",
     "delivery",
     "prefix_cache",
     "engine_distance",
@@ -222,6 +223,21 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Which log-probs were compared: "the loss" or "the old log-probs"."""
     clean_like: str = ""
     """What else gives the log-probs of that row; empty where nothing does that was tried."""
+    entropy_gap: float | None = None
+    """Mean |entropy - that of a forward of the row alone| over the tokens of the farthest of these rows, over the mean entropy where
+    that is above 1; None where entropies were not compared."""
+    entropy_like: str = ""
+    """What else gives the entropies of that row; empty where nothing does that was tried."""
+    reference_clean_gap: float | None = None
+    """Mean |log-prob of the reference - that of the reference's forward of the row alone| of the farthest of these rows; None if none
+    was scored with it."""
+    reference_clean_max: float | None = None
+    """The largest |log-prob of the reference - that of the reference's forward of the row alone| of that row."""
+    reference_clean_like: str = ""
+    """What else gives the reference's log-probs of that row; empty where nothing does that was tried."""
+    reference_is_policy: bool | None = None
+    """Whether the reference's log-probs of one of these rows are the policy's, bit for bit, although forwards of the row alone give
+    most of its tokens different ones; None where they give equal ones."""
     divergence: float | None = None
     """The framework's estimate of the KL divergence from the old policy, by which it ends the updates on a rollout."""
     gradients_replaced: int | None = None
@@ -428,6 +444,16 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Which log-probs were compared: "the old log-probs"."""
     clean_like: str = ""
     """What else gives the log-probs of that row; empty where nothing does that was tried."""
+    reference_clean_gap: float | None = None
+    """Mean |log-prob of the reference - that of the reference's forward of the row alone| of the farthest of the rows that were scored
+    with it; None if none was, or where a micro-batch says it."""
+    reference_clean_max: float | None = None
+    """The largest |log-prob of the reference - that of the reference's forward of the row alone| of that row."""
+    reference_clean_like: str = ""
+    """What else gives the reference's log-probs of that row; empty where nothing does that was tried."""
+    reference_is_policy: bool | None = None
+    """Whether the reference's log-probs of one of these rows are the policy's, bit for bit, although forwards of the row alone give
+    most of its tokens different ones; None where they give equal ones."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
     sampler_gap_fresh: float | None = None

@@ -198,6 +198,7 @@ _TOPIC_WORDS = {
     "sampler_weights": "version of the sampler's weights",
     "drawn": "text against the policy's distribution",
     "clean_forward": "log-probs of rows against a forward of each alone",
+    "clean_reference": "log-probs of the reference against its forward of a row alone",
     "drawn_log_probs": "log-probs of the loss against those of the sampling",
     "delivery": "weights in the engine",
     "prefix_cache": "keys in the engine's prefix cache",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROVOKED_ELSEWHERE = {
     "RLS314": "faults of the forward have a file of their own (tests/systems/trl/test_scored_alone.py)",
+    "RLS315": "faults of the forward have a file of their own (tests/systems/trl/test_reference_alone.py)",
     "RLS102": "an information about the plan",
     "RLS506": "an information about the plan",
     "RLS211": "TRL's GRPO and RLOO have no critic; in verl's faults (tests/systems/verl)",

@@ -387,6 +387,16 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
             clean_like="attention mask: the padding before the prompt is attended to",
         )
     ),
+    "RLS315": lambda: judged(
+        measured(
+            run(beta=0.04),
+            "microbatches",
+            8,
+            reference_clean_gap=0.03,
+            reference_clean_max=0.2,
+            reference_clean_like="attention mask: the padding before the prompt is attended to",
+        )
+    ),
     "RLS401": lambda: judged(measured(run(), "updates", 5, changed=0)),
     "RLS402": lambda: judged(changed(run(), Rollout, 2, sampler_version=3)),
     "RLS403": lambda: judged(

@@ -92,6 +92,7 @@ RULES: tuple[type[Rule], ...] = (
     weighed.WeightsNotDocumented,
     sampling.LossAsSampled,
     alone.ScoredOtherwise,
+    alone.ReferenceScoredOtherwise,
     training.WeightsUnchanged,
     sampler.SamplerVersion,
     distance.SamplerGap,

@@ -185,6 +185,12 @@ RULES: dict[str, Link] = {
         "in one process without dropout, images or torch.compile",
         "whole",
     ),
+    "RLS315": yes(
+        "two rows of one micro-batch, in RLOO of the rollout, scored again one at a time by the reference, also by the policy with its "
+        "adapters switched off",
+        "as for RLS314",
+        "whole",
+    ),
     "RLS413": yes("by the entropies that the loss computes (0.20 and later)", often="compared"),
     "RLS305": yes("from the rollout to the loss", often="carried"),
     "RLS523": yes(

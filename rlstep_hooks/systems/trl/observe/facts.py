@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.seeds import seed_facts
 from rlstep_hooks.observe.versions import versions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def live_facts(trainer: Any) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def trainer_facts(trainer: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "trainer": type(trainer).__name__,
         "compute_dtype": compute_dtype(trainer),
-        "dropout_modules": active_dropout(trainer.model),
+        "dropout_modules": active_dropout(trainer.model.modules()),
         "embedding_noise": embedding_noise(trainer),
         "lr_scheduler": str(getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)),
     }
@@ -78,12 +81,12 @@ def compute_dtype(trainer: Any) -> str:
     return dtype
 
 
-def active_dropout(model: Any) -> int:
-    """Modules that drop something in training mode: dropout layers, and attention with a dropout probability."""
+def active_dropout(modules: Iterable[Any]) -> int:
+    """How many of these modules drop something in training mode: dropout layers, and attention with a dropout probability."""
     import torch
 
     count = 0
-    for module in model.modules():
+    for module in modules:
         layer = isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0
         attention = getattr(module, "attention_dropout", 0.0)
         count += layer or (isinstance(attention, float) and attention > 0)
@@ -101,7 +104,7 @@ def embedding_noise(trainer: Any) -> float | None:
 
 def forward_noise(trainer: Any) -> str:
     """What makes two forwards of the same weights differ in training mode; empty where nothing does."""
-    if active_dropout(trainer.model):
+    if active_dropout(trainer.model.modules()):
         return "dropout"
     return "NEFTune" if embedding_noise(trainer) else ""
 

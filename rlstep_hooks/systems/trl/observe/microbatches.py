@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.guard import Guard
@@ -14,7 +15,7 @@ from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, OldSourc
 from rlstep_hooks.systems.trl.observe.backward import Backward, BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
-from rlstep_hooks.systems.trl.observe.scored_alone import ScoredAlone
+from rlstep_hooks.systems.trl.observe.scored_alone import Computed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,6 @@ class MicroBatchHooks:
         self._hooks = ModuleHookWatch(Guard(self._recorder, ("gradient",)))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
         self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)))
-        self._alone = ScoredAlone(observation.trainer, self._recorder)
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._dtype = "float32"
@@ -138,7 +138,7 @@ class MicroBatchHooks:
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls) if compared else None
-        clean = self._scored_alone(inputs, new, old if fresh and self._scores_old(old) else None)
+        clean = self._scored_alone(inputs, call, old if fresh and self._scores_old(old) else None, fresh=fresh)
         seen.meter.hold(
             self._microbatches,
             inputs,
@@ -159,15 +159,40 @@ class MicroBatchHooks:
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
 
-    def _scored_alone(self, inputs: dict[str, Any], new: Tensor, old: Tensor | None) -> dict[str, Any]:
+    def _scored_alone(
+        self, inputs: dict[str, Any], call: LogProbCall, old: Tensor | None, *, fresh: bool
+    ) -> dict[str, Any]:
         """Rows of one micro-batch of a cycle, scored again alone."""
         cycle, place = divmod(self._microbatches, self._observation.schedule.microbatches_per_cycle)
         found: dict[str, Any] = {}
         # As many samples later in each compared cycle: what is wrong in some rows is met in some of them.
         if is_compared_whole(cycle) and place == cycle % self._observation.schedule.microbatches_per_cycle:
-            with self._alone.guard:
-                found = self._alone.look(cycle, inputs, new.detach(), old)
+            with self._observation.alone.guard:
+                new, others = call.log_probs.detach(), call.others
+                entropies = others[0] if others and isinstance(others[0], torch.Tensor) else None
+                found = self._observation.alone.look(
+                    cycle,
+                    inputs,
+                    Computed(
+                        policy=new,
+                        policy_is="the loss",
+                        old=old,
+                        reference=self._reference_now(inputs, fresh=fresh),
+                        entropies=entropies.detach()
+                        if entropies is not None and entropies.shape == new.shape
+                        else None,
+                    ),
+                )
         return found
+
+    def _reference_now(self, inputs: dict[str, Any], *, fresh: bool) -> Tensor | None:
+        """The reference's log-probs that the loss takes; None where the reference has followed the policy since it gave them."""
+        trainer, activity = self._observation.trainer, self._observation.activity
+        synced = getattr(trainer.args, "sync_ref_model", False) and not fresh
+        if not getattr(trainer, "beta", 0.0) or synced or activity is None:
+            return None
+        reference = self._reference_of(activity.calls)
+        return inputs.get("ref_per_token_logps") if reference is None else reference.detach()
 
     def _scores_old(self, old: Tensor | None) -> bool:
         """Whether old log-probs are one for each token, and the trainer's own."""

@@ -73,6 +73,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """Whether the tokens that count are told, for the divisor of the losses of all processes."""
     weighed: Comparison | None = None
     """The comparison of importance weights between trainer and engine, where they are compared."""
+    clean: dict[str, Any] = {}
+    """Fields of its rows that were scored alone; empty where none was."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for rollouts that are worked up together."""
@@ -185,7 +187,7 @@ class RolloutColumns(Columns, frozen=True):
 
 def _known_of(held: HeldRollout) -> dict[str, Any]:
     """What the host knows of a rollout, as fields of `RolloutValues`."""
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = dict(held.clean)
     if held.reference is not None:
         known |= {"reference_shared": held.reference.shared, "reference_written": held.reference.written}
     if held.misplaced is not None:
@@ -251,6 +253,7 @@ class NumberCollector:
         kept: KeptLogits | None = None,
         counts_own: bool = False,
         weighed: Comparison | None = None,
+        clean: dict[str, Any] | None = None,
     ) -> None:
         """Measure what generation returned.
 
@@ -269,6 +272,7 @@ class NumberCollector:
             kept: Logits of the trainer's own pass, where a distance from the engine is explained.
             counts_own: Whether the tokens that count are told, for the divisor of the losses of all processes.
             weighed: The importance weights between trainer and engine, where they are compared.
+            clean: Fields of its rows that were scored alone.
         """
         masks = [token_mask(part) for part in parts]
         advantages, mask = _joined([part["advantages"] for part in parts], masks), _joined(masks, masks)
@@ -301,6 +305,7 @@ class NumberCollector:
                 causes,
                 counts_own,
                 weighed,
+                clean or {},
             )
         )
 

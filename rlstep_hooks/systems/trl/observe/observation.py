@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
     from rlstep_hooks.systems.trl.observe.sampled import SampledWatch
+    from rlstep_hooks.systems.trl.observe.scored_alone import ScoredAlone
     from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
 
@@ -34,6 +35,7 @@ class Observation:
     reference: ReferenceWatch
     identities: SampleIdentities
     drawing: SampledWatch
+    alone: ScoredAlone
     meter: MicroBatchMeter
     numbers: NumberCollector
     counted: dict[int, Tensor] = dataclasses.field(default_factory=dict)

@@ -27,6 +27,7 @@ from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
+from rlstep_hooks.systems.trl.observe.scored_alone import Computed
 from rlstep_hooks.systems.trl.observe.settings import of_copies, of_training
 from rlstep_hooks.systems.trl.observe.turns import TurnsWatch
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
@@ -343,6 +344,9 @@ class RolloutHooks:
                 scored=scored,
                 misplaced=misplaced,
                 reference_moved=self._reference_moved(parts, generation.calls) if compared and not replayed else None,
+                clean=self._penalty_scored_alone(cycle, parts[0], generation.calls)
+                if purpose == "training" and not replayed
+                else {},
                 moved=self._moved(parts) if compared and not replayed else None,
                 prompts_wrong=self._prompts_wrong(parts) if compared and not replayed else None,
                 rule=rule,
@@ -429,6 +433,19 @@ class RolloutHooks:
         distance = (passes[0] - passes[1]) * mask
         parted = self._observation.updates.version or hasattr(trainer.model, "peft_config")
         return trainer.beta * distance.sum(-1), None if parted else distance.abs().sum() / mask.sum().clamp(min=1)
+
+    def _penalty_scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
+        """Rows of which the reference of RLOO's penalty is scored again alone."""
+        found: dict[str, Any] = {}
+        passes = [call.log_probs for call in calls if not call.grad]
+        wanted = self._observation.schedule.algorithm == "RLOO" and self._observation.trainer.beta != 0.0
+        if wanted and is_compared_whole(cycle) and len(passes) == 2:
+            alone = self._observation.alone
+            with alone.guard:
+                policy, reference = passes
+                computed = Computed(policy=policy, policy_is="the old log-probs", reference=reference)
+                found = alone.look(cycle, part, computed)
+        return found
 
     def _has_reference_call(self, calls: list[LogProbCall]) -> bool:
         """Whether RLOO computed reference log-probs, which it does not hand on: with a model of their own, or, where adapters

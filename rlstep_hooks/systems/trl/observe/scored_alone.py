@@ -1,11 +1,16 @@
-"""Rows of one micro-batch of a compared cycle, scored again alone (`rlstep_hooks.observe.clean_forward`), beside what the loss got."""
+"""Rows of one batch of a compared cycle, scored again alone (`rlstep_hooks.observe.clean_forward`), beside what training computed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
+from rlstep_hooks.observe.clean_entropies import entropy_fields
 from rlstep_hooks.observe.clean_forward import (
     CleanForward,
     CleanGap,
@@ -19,18 +24,47 @@ from rlstep_hooks.observe.clean_forward import (
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
+from rlstep_hooks.systems.trl.observe.reference_alone import ReferenceAlone, is_the_policys
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
     from rlstep_hooks.session.recorder import Recorder
 
 _IMAGES = ("pixel_values", "image_grid_thw", "token_type_ids", "mm_token_type_ids")
-TOPIC = "clean_forward"
+POLICY_TOPIC, REFERENCE_TOPIC = TOPICS = "clean_forward", "clean_reference"
+
+
+class Computed(msgspec.Struct, frozen=True, kw_only=True):
+    """What training computed for the rows of one batch: each (B, T), detached."""
+
+    policy: Tensor
+    """Log-probs of the policy as it is now."""
+    policy_is: str
+    """Which they are: "the loss" or "the old log-probs"."""
+    old: Tensor | None = None
+    """Old log-probs that the weights of the loss should give too; None where they should not."""
+    reference: Tensor | None = None
+    """Log-probs that the reference as it is now should give; None where there are none."""
+    entropies: Tensor | None = None
+    """Of the distributions of `policy`; None where the trainer computes none."""
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    """One row of a batch that is scored."""
+
+    place: int
+    row: Row
+    neighbours: list[Row]
+    """Other rows of the batch, nearest first."""
+
+    def of(self, values: Tensor) -> Tensor:
+        """(C,), the part of (B, T) values that is the row's."""
+        return values[self.place, : self.row.length]
 
 
 class ScoredAlone:
-    """Scores rows of one trainer's micro-batches.
+    """Scores rows of one trainer's batches.
 
     Args:
         trainer: A GRPOTrainer or RLOOTrainer whose training begins.
@@ -40,57 +74,128 @@ class ScoredAlone:
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
         self._recorder = recorder
-        self.guard = Guard(recorder, (TOPIC,))
-        self._why = ""
+        self.guard = Guard(recorder, TOPICS)
         self._in_turn = False
-        with self.guard:
-            self._why = _why_not(trainer)
-        if self._why:
-            recorder.cannot(TOPIC, self._why)
         self._temperature = float(getattr(trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
+        self._of_policy = False
+        """Whether rows are scored with the policy."""
+        self._reference: ReferenceAlone | None = None
+        """Scores rows with the reference; None where there is none, or it cannot."""
+        with self.guard:
+            shared_out = _shared_out(trainer)
+            why = shared_out or _why_not(trainer)
+            self._of_policy = not why
+            if why:
+                recorder.cannot(POLICY_TOPIC, why)
+            if getattr(trainer, "beta", 0.0):
+                reference = ReferenceAlone(trainer, self._temperature)
+                why = shared_out or reference.why_not
+                self._reference = None if why else reference
+                if why:
+                    recorder.cannot(REFERENCE_TOPIC, why)
 
-    def look(self, cycle: int, inputs: dict[str, Any], new: Tensor, old: Tensor | None) -> dict[str, Any]:
-        """The fields of `MicroBatchValues`; of the loss's log-probs or the old ones, whichever are farther from the clean ones.
+    def look(self, cycle: int, inputs: dict[str, Any], computed: Computed) -> dict[str, Any]:
+        """Compare what training computed for two rows with forwards of each alone; waits for the device.
 
         Args:
             cycle: Of rollouts.
-            inputs: What the loss got.
-            new: (B, T), log-probs of the loss, before any update on them.
-            old: (B, T), old log-probs that the weights of the loss should give; None where they should not.
+            inputs: The batch, as the loss got it or the rollout gave it.
+            computed: What training computed for it.
+
+        Returns:
+            Fields that `MicroBatchValues` and `RolloutValues` have; of whichever numbers are the farthest from the clean ones.
         """
-        if self._why or any(inputs.get(name) is not None for name in _IMAGES):
-            if not self._why:
-                self._recorder.cannot(TOPIC, "rows with images are not scored alone")
+        if not self._of_policy and self._reference is None:
+            return {}
+        if any(inputs.get(name) is not None for name in _IMAGES):
+            self._cannot("rows with images are not scored alone")
             return {}
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        if hooked_by_others(model):
-            self._recorder.cannot(
-                TOPIC, "somebody's own hooks of the model's modules would see forwards that training does not make"
-            )
+        if hooked_by_others(model) or (self._reference is not None and self._reference.is_hooked()):
+            self._cannot("somebody's own hooks of the model's modules would see forwards that training does not make")
             return {}
+        chosen = self._choose(cycle, inputs)
+        tolerance = MEAN_TOLERANCE[precision_class(compute_dtype(self._trainer))]
+        policy = CleanForward(LayersAndHead(model, self._trainer.accelerator.autocast), self._temperature)
+        of_policy = [policy.score_with_entropies(each.row) for each in chosen] if self._of_policy else []
+        fields: dict[str, Any] = {}
+        if of_policy:
+            fields |= _of_policy(chosen, of_policy, computed, policy, tolerance)
+        if chosen and computed.reference is not None and self._reference is not None:
+            clean = [log_probs for log_probs, _ in of_policy] or [None] * len(chosen)
+            fields |= _of_reference(chosen, clean, computed, computed.reference, self._reference, tolerance)
+        return fields
+
+    def _cannot(self, why: str) -> None:
+        for topic in TOPICS:
+            self._recorder.cannot(topic, why)
+
+    def _choose(self, cycle: int, inputs: dict[str, Any]) -> list[_Chosen]:
+        """The row with the most padding, and one that changes from cycle to cycle; later one of the two in turn."""
         lengths = inputs["completion_mask"].bool().sum(1).tolist()
         prompts = inputs["prompt_mask"].bool().sum(1).tolist()
         places = [place for place, length in enumerate(lengths) if length]
         if not places:
-            return {}
-        # The row with the most padding, and one that changes from cycle to cycle; later one of the two in turn.
+            return []
         most_padding, changing = min(places, key=prompts.__getitem__), places[cycle % len(places)]
         self._in_turn = not self._in_turn
-        later = (most_padding,) if self._in_turn else (changing,)
-        chosen = {most_padding, changing} if cycle < ALL_OF_FIRST else later
+        later = {most_padding} if self._in_turn else {changing}
         rows = {place: _row(inputs, place) for place in places}
-        clean = CleanForward(LayersAndHead(model, self._trainer.accelerator.autocast), self._temperature)
-        tolerance = MEAN_TOLERANCE[precision_class(compute_dtype(self._trainer))]
-        found: list[tuple[str, CleanGap]] = []
-        for place in chosen:
-            row = rows[place]
-            scored = clean.score(row)
-            others = [rows[near] for near in sorted(places, key=lambda of: abs(of - place)) if near != place]
-            for of, observed in (("the loss", new), ("the old log-probs", old)):
-                if observed is not None:
-                    seen = observed[place, : row.length]
-                    found.append((of, clean.compare(row, scored, seen, tolerance, others)))
-        return fields_of(found)
+        return [
+            _Chosen(place, rows[place], [rows[near] for near in _nearest(place, places)])
+            for place in ({most_padding, changing} if cycle < ALL_OF_FIRST else later)
+        ]
+
+
+def _nearest(place: int, places: list[int]) -> list[int]:
+    return [near for near in sorted(places, key=lambda of: abs(of - place)) if near != place]
+
+
+def _of_policy(
+    chosen: list[_Chosen],
+    clean: list[tuple[Tensor, Tensor]],
+    computed: Computed,
+    policy: CleanForward,
+    tolerance: float,
+) -> dict[str, Any]:
+    """Compare log-probs and entropies of the policy with the clean ones of each row."""
+    found: list[tuple[str, CleanGap]] = []
+    entropies: list[dict[str, Any]] = []
+    for each, (log_probs, of_tokens) in zip(chosen, clean, strict=True):
+        for of, observed in ((computed.policy_is, computed.policy), ("the old log-probs", computed.old)):
+            if observed is not None:
+                gap = policy.compare(each.row, log_probs, each.of(observed), tolerance, each.neighbours)
+                found.append((of, gap))
+        if computed.entropies is not None:
+            entropies.append(entropy_fields(of_tokens, each.of(computed.entropies), tolerance))
+    return fields_of(found) | max(entropies, key=lambda of: of["entropy_gap"], default={})
+
+
+def _of_reference(
+    chosen: list[_Chosen],
+    of_policy: Sequence[Tensor | None],
+    computed: Computed,
+    observed: Tensor,
+    reference: ReferenceAlone,
+    tolerance: float,
+) -> dict[str, Any]:
+    """Compare the reference's log-probs with the clean ones of each row, and with the policy's."""
+    gaps: list[CleanGap] = []
+    equal: list[bool] = []
+    for each, policys in zip(chosen, of_policy, strict=True):
+        clean, gap = reference.compare(each.row, each.of(observed), tolerance, each.neighbours)
+        gaps.append(gap)
+        same = None
+        if policys is not None:
+            same = is_the_policys(each.of(observed), each.of(computed.policy), clean, policys)
+        equal += [] if same is None else [same]
+    farthest = max(gaps, key=lambda gap: gap.mean)
+    return {
+        "reference_clean_gap": farthest.mean,
+        "reference_clean_max": farthest.largest,
+        "reference_clean_like": farthest.like,
+        "reference_is_policy": any(equal) if equal else None,
+    }
 
 
 def _row(inputs: dict[str, Any], place: int) -> Row:
@@ -98,15 +203,21 @@ def _row(inputs: dict[str, Any], place: int) -> Row:
     return row_of(*(inputs[name][place] for name in names))
 
 
+def _shared_out(trainer: Any) -> str:
+    """Why no process may make a forward of its own; empty where each may."""
+    one_process = trainer.accelerator.num_processes == 1
+    engine = getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False)
+    # With DDP the module inside is the whole model, and its forward knows nothing of reducer and buffers (torch 2.13.0,
+    # nn/parallel/distributed.py `DistributedDataParallel.forward`).
+    whole = not engine and (one_process or isinstance(trainer.model_wrapped, DistributedDataParallel))
+    # Tensor parallelism gives processes parts of matrices, each a DTensor of a mesh.
+    if whole and not any(hasattr(parameter, "device_mesh") for parameter in trainer.model.parameters()):
+        return ""
+    return "the model may be shared out among processes, and a forward of one of them alone would wait for the others"
+
+
 def _why_not(trainer: Any) -> str:
-    if (
-        trainer.accelerator.num_processes > 1
-        or getattr(trainer, "is_fsdp_enabled", False)
-        or getattr(trainer, "is_deepspeed_enabled", False)
-    ):
-        return (
-            "the model may be shared out among processes, and a forward of one of them alone would wait for the others"
-        )
+    """Why no row can be scored with the policy; empty where rows can."""
     if noise := forward_noise(trainer):
         return f"{noise} makes each forward in training mode another one"
     return why_not_alone(trainer.accelerator.unwrap_model(trainer.model))

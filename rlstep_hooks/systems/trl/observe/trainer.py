@@ -30,6 +30,7 @@ from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
 from rlstep_hooks.systems.trl.observe.restored import random_states
 from rlstep_hooks.systems.trl.observe.rollouts import RolloutHooks
 from rlstep_hooks.systems.trl.observe.sampled import SampledWatch
+from rlstep_hooks.systems.trl.observe.scored_alone import ScoredAlone
 from rlstep_hooks.systems.trl.observe.settings import of_evaluation
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
 
@@ -66,6 +67,7 @@ class TrlObserver(Observer):
             reference=reference,
             identities=SampleIdentities(int(schedule.microbatches_per_cycle)),
             drawing=drawing,
+            alone=ScoredAlone(trainer, recorder),
             meter=meter,
             numbers=NumberCollector(recorder, meter, self.updates, reference, interval=interval),
         )
