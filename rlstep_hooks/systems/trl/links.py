@@ -181,8 +181,8 @@ RULES: dict[str, Link] = {
         "whole",
     ),
     "RLS314": yes(
-        "two rows of one micro-batch, scored again one at a time",
-        "in one process without dropout, images or torch.compile",
+        "two rows of one micro-batch, scored again one at a time, and the entropies that came with their log-probs",
+        "in one process and with DDP, without dropout, images or torch.compile",
         "whole",
     ),
     "RLS315": yes(
