@@ -1,4 +1,4 @@
-"""The gradient of a few log-probs on its way to the output of a model's layers.
+"""The gradient of a few log-probs, and of the entropies beside them, on its way to the output of a model's layers.
 
 Between the two stand the last layer, the temperature and the log-softmax, often as one fused kernel with a backward of its own. What
 arrives at the layers' output is the gradient at each log-prob times the derivative of that log-prob, which a plain log-softmax of the
@@ -39,18 +39,22 @@ class HeadGradient(msgspec.Struct):
     log_probs: Tensor
     """(K,), by a plain log-softmax."""
     vocabulary: int
+    entropies: tuple[Tensor, Tensor] | None = None
+    """(K, H), the derivative of the entropy of each place, and (K,), the size of what that is added up from; None where no loss
+    teaches entropies."""
     understood: Tensor | None = None
     """(): the largest distance of the log-probs from those of the forward, over the largest from those of a uniform distribution,
     because every scale of nearly uniform ones gives nearly the same. None as long as those of the forward are not known."""
     arrived: Tensor | None = None
     """(K, H), gradients at the output of the layers; None until the backward pass is over."""
 
-    def numbers(self, at_log_probs: Tensor, at_loss: Tensor) -> dict[str, Tensor]:
+    def numbers(self, at_log_probs: Tensor, at_loss: Tensor, at_entropies: Tensor | None = None) -> dict[str, Tensor]:
         """The largest distance of a gradient from the expected one, over the size of the largest, and `understood`.
 
         Args:
             at_log_probs: (B, T), gradients of the loss at the log-probs.
             at_loss: (), the gradient that arrived at the loss, by which those at the layers are multiplied.
+            at_entropies: (B, T), gradients of the loss at the entropies; None where it teaches none.
 
         Returns:
             `head_gap` and `head_understood`, each () float32; empty if no gradient arrived.
@@ -58,8 +62,14 @@ class HeadGradient(msgspec.Struct):
         if self.arrived is None or self.understood is None:
             return {}
         weights = at_log_probs[self.row, self.column].float()
-        distances = (self.arrived / at_loss - weights.unsqueeze(1) * self.derivative).norm(dim=1)
-        largest = (weights.abs() * self.size).amax()
+        expected, sizes = weights.unsqueeze(1) * self.derivative, weights.abs() * self.size
+        if at_entropies is not None:
+            if self.entropies is None:
+                return {}
+            of_entropies, (derivative, size) = at_entropies[self.row, self.column].float(), self.entropies
+            expected, sizes = expected + of_entropies.unsqueeze(1) * derivative, sizes + of_entropies.abs() * size
+        distances = (self.arrived / at_loss - expected).norm(dim=1)
+        largest = sizes.amax()
         return {
             "head_gap": torch.where(largest > 0, distances.amax() / largest, 0.0),
             "head_understood": self.understood.float(),
@@ -72,10 +82,12 @@ class HeadWatch:
     Args:
         temperature: The number that logits are divided by.
         guard: Keeps errors of this class away from the forward and the backward pass.
+        entropies: Whether the loss may teach the entropies of the distributions too.
     """
 
-    def __init__(self, temperature: float, guard: Guard) -> None:
+    def __init__(self, temperature: float, guard: Guard, *, entropies: bool = False) -> None:
         self._temperature = temperature
+        self._entropies = entropies
         self._guard = guard
         self._calls = 0
         self._handle: Any = None
@@ -140,10 +152,18 @@ class HeadWatch:
             few = hidden.detach()[row, place].to(head.weight.dtype).requires_grad_()
             bias = None if head.bias is None else head.bias.detach()
             logits = torch.nn.functional.linear(few, head.weight.detach(), bias).float() / self._temperature
-            log_probs = torch.log_softmax(logits, -1).gather(1, chosen).squeeze(1)
-            (derivative,) = torch.autograd.grad(log_probs.sum(), few)
-        size = head.weight.detach()[chosen.squeeze(1)].float().norm(dim=1) / self._temperature
-        followed = HeadGradient(row, column, derivative.float(), size, log_probs.detach(), logits.shape[-1])
+            every = torch.log_softmax(logits, -1)
+            log_probs = every.gather(1, chosen).squeeze(1)
+            (derivative,) = torch.autograd.grad(log_probs.sum(), few, retain_graph=self._entropies)
+            size = head.weight.detach()[chosen.squeeze(1)].float().norm(dim=1) / self._temperature
+            of_entropies = None
+            if self._entropies:
+                entropies = -(every.exp() * every).sum(1)
+                (of_each,) = torch.autograd.grad(entropies.sum(), few)
+                of_entropies = of_each.float(), size * entropies.detach()
+        followed = HeadGradient(
+            row, column, derivative.float(), size, log_probs.detach(), logits.shape[-1], of_entropies
+        )
 
         def arrives(gradient: Tensor) -> None:
             with self._guard:

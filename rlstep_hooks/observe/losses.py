@@ -128,7 +128,7 @@ class Formula(Generic[Settings]):
 
     def gradient(self, batch: LossBatch) -> tuple[Tensor, Tensor, Tensor]:
         """The gradient of the loss at the leaf, (B, T); one rounding of it, (1, 1); and the edges. The gradient of an entropy flows
-        another way and is left out."""
+        another way and is left out; `head_gradient` follows it to the model's layers."""
         with own_graph():
             leaf = batch.tensors[self.leaf].detach().clone().requires_grad_()
             terms = list(self.terms(self.settings, batch.with_tensors(**{self.leaf: leaf})))

@@ -51,26 +51,50 @@ class Refusing:
         raise AssertionError(f"{what}: {why}")
 
 
+def unchanged(values: Tensor) -> Tensor:
+    return values
+
+
 def followed(
-    change: Callable[[Tensor], Tensor] = lambda log_probs: log_probs, device: str = "cpu"
+    change: Callable[[Tensor], Tensor] = unchanged,
+    device: str = "cpu",
+    bonus: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """The numbers of one micro-batch, whose log-probs come by way of `change`."""
+    """The numbers of one micro-batch, whose log-probs come by way of `change`, and entropies, if the loss has any, of `bonus`."""
     torch.manual_seed(0)
     model = Model(device)
     tokens = torch.randint(0, VOCABULARY, (SAMPLES, PROMPT + LENGTH), device=device)
     attention = torch.ones_like(tokens)
-    watch = HeadWatch(TEMPERATURE, Guard(Refusing(), ("gradient",)))
+    watch = HeadWatch(TEMPERATURE, Guard(Refusing(), ("gradient",)), entropies=bonus is not None)
     watch.begin(model, tokens, attention, LENGTH)
     hidden = model.base_model(tokens).last_hidden_state[:, PROMPT - 1 : -1]
     logits = model.head(hidden) / TEMPERATURE
-    log_probs = torch.log_softmax(logits, -1).gather(2, tokens[:, PROMPT:].unsqueeze(2)).squeeze(2)
+    every = torch.log_softmax(logits, -1)
+    log_probs = every.gather(2, tokens[:, PROMPT:].unsqueeze(2)).squeeze(2)
     watch.end()
     log_probs = change(log_probs)
     seen = watch.take(log_probs)
     assert seen is not None
     weights = torch.randn(SAMPLES, LENGTH, device=device)
-    (log_probs * weights).sum().backward()  # type: ignore[no-untyped-call]
-    return seen.numbers(weights, torch.ones((), device=device))
+    of_entropies = None if bonus is None else torch.randn(SAMPLES, LENGTH, device=device)
+    loss = (log_probs * weights).sum()
+    if of_entropies is not None and bonus is not None:
+        loss = loss + (bonus(-(every.exp() * every).sum(-1)) * of_entropies).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return seen.numbers(weights, torch.ones((), device=device), of_entropies)
+
+
+def test_entropies_are_followed_exactly() -> None:
+    assert float(followed(bonus=unchanged)["head_gap"]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "bonus", [torch.Tensor.detach, lambda entropies: 2 * entropies.detach() - entropies], ids=["detached", "turned"]
+)
+def test_entropies_that_teach_something_else_are_seen(bonus: Callable[[Tensor], Tensor]) -> None:
+    numbers = followed(bonus=bonus)
+    assert float(numbers["head_understood"]) < 1e-5
+    assert float(numbers["head_gap"]) > 0.05
 
 
 def test_a_plain_log_softmax_is_followed_exactly() -> None:

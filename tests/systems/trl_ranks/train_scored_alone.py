@@ -1,4 +1,4 @@
-"""Run by torchrun: `train_scored_alone.py FOLDER`. Trains with DDP, and each rank says in FOLDER/rank<N>.json what it saw of each case."""
+"""Run by torchrun: `train_scored_alone.py FOLDER`. Trains with DDP, and each rank leaves what it saw in FOLDER/rank<N>.json."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class BackwardScale(ValueRule):
         loss was multiplied by afterwards. It has to be 1, or 1 over the micro-batches of the window where the framework divides after
         the loss method. And the gradient that arrives at each log-prob, or value of the critic, against that of the documented loss,
         because a loss can have its value and teach something else: advantages of a group add up to 0, with any token left out. In
-        TRL also the gradient at the output of the model's layers, which is that at the log-probs times their derivative: for 16 tokens
-        of one micro-batch of a cycle.
+        TRL also the gradient at the output of the model's layers, which is that at the log-probs times their derivative, and with an
+        entropy bonus that at the entropies times theirs: for 16 tokens of one micro-batch of a cycle.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
@@ -51,7 +51,8 @@ class BackwardScale(ValueRule):
         - A token whose ratio is at an end of the clip to rounding, or whose entropy is at the threshold of those that are
           trained, is not compared: either gradient is right.
         - The gradient at the layers is compared where a plain last layer and log-softmax give the same log-probs, so not with
-          adapters on that layer, capped logits, an entropy bonus, or a last layer that is gathered for its own forward alone (ZeRO-3).
+          adapters on that layer, capped logits, an entropy bonus beside a choice of tokens by their entropy, or a last layer that is
+          gathered for its own forward alone (ZeRO-3).
 
     Sources:
         - https://github.com/modelscope/ms-swift/issues/10117: a loss divided once more by the accumulation
@@ -123,9 +124,10 @@ class BackwardScale(ValueRule):
         self.fail_by(
             gap / tolerance,
             beyond=CERTAIN_BELOW / tolerance,
-            expected="the gradient of the log-probs at the output of the model's layers",
+            expected="the gradient of the log-probs, and of an entropy bonus, at the output of the model's layers",
             observed=f"another for some token, {gap:.2g} of its size away",
-            why="the log-probs are right, and what they teach the model is not their gradient",
-            fix="look for detach() in the method that computes log-probs, for hooks on logits, and for a fused kernel's backward",
+            why="the log-probs are right, and what they, or entropies beside them, teach the model is not their gradient",
+            fix="look for detach() in the method that computes log-probs and entropies, for hooks on logits, and for a fused "
+            "kernel's backward",
             variant="below the log-probs",
         )

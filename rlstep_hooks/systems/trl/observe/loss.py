@@ -61,6 +61,13 @@ def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
         yield Term(of_each, "token-sum", settings.weight, mask=torch.ones_like(of_each))
 
 
+def entropy_gradient(settings: LossSettings, mask: Tensor) -> Tensor:
+    """(..., B, T), the gradient of the documented loss at the entropies, where the bonus is a mean over all tokens of the mask."""
+    counted = mask.float()
+    total = counted.sum((-2, -1), keepdim=True).clamp(min=1.0)
+    return -settings.entropy_weight * settings.weight * counted / total
+
+
 def _weight(settings: LossSettings, batch: LossBatch) -> float:
     """The factor of the policy's term: a mean over the tokens of the accumulation window is not divided by the accumulation."""
     return settings.weight if batch.tokens is None else settings.factor

@@ -20,7 +20,7 @@ from rlstep_hooks.observe.token_distances import near_largest, outside
 from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
-from rlstep_hooks.systems.trl.observe.loss import compare_gradients, compare_losses, documented
+from rlstep_hooks.systems.trl.observe.loss import compare_gradients, compare_losses, documented, entropy_gradient
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms, TokenWeights, loss_batch
 from rlstep_hooks.systems.trl.observe.microbatch_values import LossColumns
 from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens
@@ -352,10 +352,14 @@ class MicroBatchMeter:
 def _below_log_probs(held: _Held) -> dict[str, Tensor]:
     """The numbers of gradients that were followed to the model's layers; empty where none were, or others flow there too."""
     gradient, at_loss = held.backward.gradient(), held.backward.at_loss
-    bonus = held.loss is not None and held.loss.settings.entropy_weight != 0.0
-    if held.head is None or gradient is None or at_loss is None or bonus:
+    if held.head is None or gradient is None or at_loss is None or held.loss is None:
         return {}
-    return held.head.numbers(gradient, at_loss)
+    settings, at_entropies = held.loss.settings, None
+    if settings.entropy_weight:
+        if settings.high_entropy < 1.0:  # a rounding decides whether the token at the threshold gets one
+            return {}
+        at_entropies = held.loss.multiple * entropy_gradient(settings, held.mask)
+    return held.head.numbers(gradient, at_loss, at_entropies)
 
 
 def _handed_on(of_rollout: dict[str, Tensor], handed: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -41,7 +41,8 @@ class MicroBatchHooks:
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.adapter.divides_loss())
         self._hooks = ModuleHookWatch(Guard(self._recorder, ("gradient",)))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
-        self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)))
+        bonus = bool(getattr(observation.trainer, "_entropy_bonus_enabled", False))
+        self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)), entropies=bonus)
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._dtype = "float32"
