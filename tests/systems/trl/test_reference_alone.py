@@ -86,6 +86,36 @@ def test_silent_with_adapters(build: Callable[..., Any], adapter: dict[str, Any]
     assert max(gaps(audit)) < 2e-5
 
 
+def with_a_copy(trainer: Any) -> None:
+    """The reference has a copy of the adapters that training begins with, as TRL makes it of adapters that were there before."""
+    model = trainer.model
+    model.add_adapter("ref", model.peft_config["default"])
+    for name, parameter in model.named_parameters():
+        if ".default." in name:
+            model.get_parameter(name.replace(".default.", ".ref.")).data.copy_(parameter.data)
+
+
+def test_silent_with_a_copy_of_the_adapters(build: Callable[..., Any]) -> None:
+    audit = trained_with_adapters(build, with_a_copy)
+    assert "RLS315" not in codes(audit.report), problems(audit.report)
+    assert outcome(audit.report).verdict == "PASS", outcome(audit.report)
+    assert max(gaps(audit)) < 2e-5
+
+
+def test_adapters_that_are_off_in_the_place_of_their_copy_are_seen(build: Callable[..., Any]) -> None:
+    def off(trainer: Any, score: Callable[..., Any]) -> Any:
+        with trainer.model.disable_adapter():
+            return score()
+
+    def fault(trainer: Any) -> None:
+        with_a_copy(trainer)
+        altered(off)(trainer)
+
+    audit = trained_with_adapters(build, fault)
+    [finding, *_] = [of for of in audit.report.findings if of.code == "RLS315"]
+    assert (finding.where.rollout, finding.where.update) == (FROM, FROM)
+
+
 def test_adapters_are_as_they_were(build: Callable[..., Any]) -> None:
     seen: list[Any] = []
 
