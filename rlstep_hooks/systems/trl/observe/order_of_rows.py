@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _PROMPTS = 64
 """Prompts of a pass that are looked at: each is read from the data set once more."""
+_KEPT = 1024
+"""Prompts that are kept, so that a small set is read once and not in each pass."""
 _ROWS = 200_000
 """Rows of the largest set whose order is looked at."""
 _AS_IT_STANDS = "that of the data set"
@@ -50,6 +52,8 @@ class RowOrder:
         """Numbers of the orders that this pass may have, in rising order."""
         self._before: int | None = None
         """Number of the order that the pass before had."""
+        self._read: dict[int, Any] = {}
+        """Row -> its prompt, of rows that were read."""
 
     def pass_ended(self) -> None:
         """A pass of the loader ended: the next one has a later order."""
@@ -115,8 +119,15 @@ class RowOrder:
         )
 
     def _are(self, given: list[Any], order: Sequence[int], place: int) -> bool:
-        rows = self._trainer.train_dataset
-        return all(rows[order[place + at]]["prompt"] == prompt for prompt, at in zip(given, self._places, strict=True))
+        return all(self._prompt(order[place + at]) == prompt for prompt, at in zip(given, self._places, strict=True))
+
+    def _prompt(self, row: int) -> Any:
+        """The prompt of a row, which a data set takes long to read: those of earlier passes are kept."""
+        if row not in self._read:
+            if len(self._read) >= _KEPT:
+                self._read.clear()
+            self._read[row] = self._trainer.train_dataset[row]["prompt"]
+        return self._read[row]
 
     def _follows(self, order: Sequence[int], held: list[str]) -> bool:
         """Whether each rollout of this pass so far has a chunk of an order, none before an earlier one's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.configured_rates import ConfiguredRates
     from rlstep_hooks.systems.trl.observe.engine_steps import EngineStep
+
+
+_VERSION = attrgetter("_version")
+"""Reads torch's counter of in-place writes to a tensor."""
 
 
 class UpdateObserver:
@@ -415,7 +420,7 @@ class UpdateObserver:
 
     def _writes_so_far(self) -> list[int] | None:
         """How often torch saw an in-place write to each of these tensors of the model; None where sharding moves weights about."""
-        return [tensor._version for tensor in self._tensors] or None
+        return list(map(_VERSION, self._tensors)) or None
 
     def _count_written(self) -> int | None:
         before, now = self._writes, self._writes_so_far()
