@@ -20,7 +20,7 @@ from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, count, flag
 from rlstep_hooks.systems.engine.own_configuration import program_beside
 from rlstep_hooks.systems.planned.easyr1_batch import estimators, read_batch
-from rlstep_hooks.systems.planned.easyr1_trainer import trainer_of
+from rlstep_hooks.systems.planned.easyr1_trainer import classes_elsewhere, trainer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +67,11 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     checkout = nearest(folder, find_checkout("verl/trainer/main.py", [folder]), "EasyR1", _REMEDY)
     if checkout is None:
         return None
+    if elsewhere := classes_elsewhere(command, folder, checkout):
+        raise LaunchError(
+            f"the program of the launch has its own {' and '.join(elsewhere[:3])}: what that makes of the sizes was not read",
+            remedy=_REMEDY,
+        )
     trainer = trainer_of(command, checkout, _REMEDY)
     fit = trainer.method("fit") if trainer is not None else None
     if trainer is None or fit is None:
@@ -112,7 +117,15 @@ def _refused(command: Command, folder: Path, given: Mapping[str, Setting]) -> di
         return {}
     file = found[0].package / found[1]
     # A configuration that is not here has no lines: it is taken for EasyR1's own, and what it says is not known.
-    written = [name for name, setting in given.items() if setting.place.line and name != "config"]
+    # Of a program that is Python, only what the command hands it is merged: its calls are no part of the configuration.
+    handed = {token.place for token in command.arguments}
+    written = [
+        name
+        for name, setting in given.items()
+        if setting.place.line
+        and name != "config"
+        and (setting.place in handed or not setting.place.source.endswith(".py"))
+    ]
     owners = {name: owner for name in written if (owner := owner_without(name, into[1], file)) is not None}
     return {
         name: f"ConfigKeyError: Key '{name.rpartition('.')[2]}' not in '{owner}' (full_key: {name})"

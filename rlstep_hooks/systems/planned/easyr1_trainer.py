@@ -1,18 +1,24 @@
 """Which trainer and which loader the program of a launch of EasyR1 builds, in the checkout that the launch lies in.
 
-A fork may keep EasyR1's own program and trainer, and add a program with a trainer of its own that derives from it.
+A fork may keep EasyR1's own program and trainer, and add a program with a trainer of its own that derives from it, or whole copies of
+them in a package of another name.
 """
 
 from __future__ import annotations
 
+import ast
 import os.path
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.modules import find_module
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.systems.engine.own_configuration import program_beside
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlstep_hooks.launch.checkout import Checkout, Function, Source
     from rlstep_hooks.launch.command import Command
 
@@ -21,6 +27,8 @@ _OWN_FILE = "trainer/ray_trainer.py"
 _BUILT = re.compile(r"\b(\w+Trainer)\(")
 _LOADER = re.compile(r"^[ \t]*train_dataloader\b[^\n=]*= *(\w+)\(", re.MULTILINE)
 _OWN_LOADER = "create_dataloader"
+_DECIDES = re.compile(r"\w*(?:Trainer|Worker|PPOConfig)")
+"""The names of classes that decide what a rollout and an update are: the trainer, its workers and the configuration."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,33 @@ class Trainer:
             if found:
                 return Method(found[-1], source)
         return None
+
+
+def classes_elsewhere(command: Command, folder: Path, checkout: Checkout) -> list[str]:
+    """The classes that decide the plan and that a program outside the package takes from files that are not the package's.
+
+    Args:
+        command: The launch.
+        folder: The folder that it lies in.
+        checkout: The package.
+    """
+    found = program_beside(command, folder)
+    main = found[0].source(found[1]) if found is not None else None
+    tree = main.tree() if main is not None else None
+    if found is None or main is None or tree is None:
+        return []
+    file, package = (found[0].package / found[1]).resolve(), checkout.package.resolve()
+    if file.is_relative_to(package):
+        return []
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
+    return [
+        f"{alias.name} of {os.path.relpath(path, checkout.root)} ({main.at(node.lineno)})"
+        for node in imports
+        if (path := find_module(node.module or "", file.parent, None, level=node.level)) is not None
+        and not path.resolve().is_relative_to(package)
+        for alias in node.names
+        if _DECIDES.fullmatch(alias.name)
+    ]
 
 
 def trainer_of(command: Command, checkout: Checkout, remedy: str) -> Trainer | None:

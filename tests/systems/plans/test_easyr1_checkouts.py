@@ -349,3 +349,43 @@ def test_a_key_of_the_configuration_file_is_refused_at_its_line(tmp_path: Path) 
     plan = planned(tmp_path, more="config=own.yaml", files=STRUCTURED)
     assert [found.code for found in plan.findings if found.severity == "error"] == ["RLS110"]
     assert "own.yaml:3:5" in str(plan.findings[0].why)
+
+
+COPY = {
+    "../../copy/config.py": "@dataclass\nclass PPOConfig:\n    trainer: TrainerConfig = None\n",
+    "../../copy/ray_trainer.py": "class RayPPOTrainer:\n    pass\n",
+}
+COPIED_MAIN = """
+from omegaconf import OmegaConf
+{imports}
+
+@ray.remote(num_cpus=1)
+class Runner:
+    def run(self, config):
+        RayPPOTrainer(config=config).fit()
+
+OmegaConf.merge(OmegaConf.structured(PPOConfig()), OmegaConf.from_cli())
+"""
+
+
+def in_package_of_its_own(folder: Path, imports: str, more: str = "") -> Plan:
+    """The plan of a launch whose program is not in the package `verl`."""
+    (folder / "copy").mkdir()
+    files = {**STRUCTURED, **COPY, "../../copy/main.py": COPIED_MAIN.format(imports=imports)}
+    planned(folder, more=more, files=files)
+    (folder / "run.sh").write_text((folder / "train.sh").read_text().replace("verl.trainer.main", "copy.main"))
+    return plan_launch([str(folder / "run.sh")], Options(rows=1000))
+
+
+def test_a_program_elsewhere_with_a_trainer_of_its_own_is_asked_about(tmp_path: Path) -> None:
+    said = r"its own RayPPOTrainer of copy/ray_trainer.py \(copy/main.py:3\): what that makes of the sizes was not read"
+    with pytest.raises(LaunchError, match=said):
+        in_package_of_its_own(tmp_path, "from .ray_trainer import RayPPOTrainer")
+
+
+def test_the_calls_of_a_program_are_no_keys_of_its_configuration(tmp_path: Path) -> None:
+    imports = "from verl.trainer.config import PPOConfig\nfrom verl.trainer.ray_trainer import RayPPOTrainer"
+    plan = in_package_of_its_own(tmp_path, imports, "worker.actor.entropy_coeff=0.1")
+    assert [finding.observed for finding in plan.findings if finding.code == "RLS110"] == [
+        "ConfigKeyError: Key 'entropy_coeff' not in 'ActorConfig' (full_key: worker.actor.entropy_coeff)"
+    ]
