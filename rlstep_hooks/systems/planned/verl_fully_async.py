@@ -31,6 +31,7 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
+    checkout="rlstep_hooks.systems.planned.verl_fully_async_checkout:beside",
     config_settings=(),
     rows_from=("data.train_files",),
     settings={
@@ -80,8 +81,10 @@ SYSTEM = System(
         "limit": "rollout.total_rollout_steps if given(rollout.total_rollout_steps) else 100",
         "generated": "limited(rows * trainer.total_epochs, limit)",
         "algorithm": "'PPO' if algorithm.adv_estimator == 'gae' else upper(algorithm.adv_estimator)",
-        "old_logprob_source": f"'engine' if {_CORRECTION}.bypass_mode else 'recompute'",
-        "correction": f"'' if {_CORRECTION}.bypass_mode else 'none' if {_CORRECTION}.rollout_is is None "
+        # The recipe before these releases has settings of its own for this (verl_fully_async_checkout.py).
+        "bypasses": f"{_CORRECTION}.bypass_mode",
+        "old_logprob_source": "'engine' if bypasses else 'recompute'",
+        "correction": f"'' if bypasses else 'none' if {_CORRECTION}.rollout_is is None "
         f"else {_CORRECTION}.rollout_is + ' importance weights, at most ' + {_CORRECTION}.rollout_is_threshold",
         "correction_biased": f"'{ROLLOUT}.top_p = ' + quoted(decimal({ROLLOUT}.top_p)) if {ROLLOUT}.top_p < 1 else ''",
         "reference_source": f"'at_rollout' if {ACTOR}.use_kl_loss or algorithm.use_kl_in_reward else 'none'",

@@ -1,0 +1,75 @@
+"""Launches of verl's fully_async_policy in a checkout of the recipe that came before it: its own settings decide on old log-probs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from tests.systems.plans.checkouts import in_checkout, schedule_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.planning.launched import Plan
+
+HOME = "recipe/fully_async_policy"
+CHOICE = "self.local_trigger_step if self.compute_prox_log_prob else None"
+LAUNCH = (
+    "python -m recipe.fully_async_policy.fully_async_main data.train_batch_size=0 "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=16 actor_rollout_ref.rollout.n=4 "
+    "actor_rollout_ref.rollout.calculate_log_probs=True rollout.total_rollout_steps=6400 "
+    "async_training.staleness_threshold=0.5 algorithm.rollout_correction.bypass_mode=False "
+)
+
+
+def planned(folder: Path, more: str = "", *, choice: str = CHOICE, engines: str = "True", prox: str = "False") -> Plan:
+    """The plan of a launch of the recipe, whose file of settings has these two."""
+    files = {
+        f"{HOME}/fully_async_main.py": "@hydra.main(config_path='config', config_name='trainer')\ndef main(config):\n    pass\n",
+        f"{HOME}/config/trainer.yaml": "async_training:\n  staleness_threshold: 0.1\n  trigger_parameter_sync_step: 4\n"
+        f"  use_rollout_log_probs: {engines}\n  compute_prox_log_prob: {prox}\n"
+        "data: {train_batch_size: 0}\nactor_rollout_ref:\n  actor: {ppo_mini_batch_size: 256}\n"
+        "  rollout: {n: 1, calculate_log_probs: true}\nrollout: {total_rollout_steps: 100}\n"
+        "algorithm: {rollout_correction: {bypass_mode: false}}\n",
+        f"{HOME}/ray_trainer.py": "if async_training and async_training.use_rollout_log_probs:\n    pass\n",
+        f"{HOME}/fully_async_trainer.py": f"self._process_batch_common(batch, metrics, timing_raw, {choice})\n",
+    }
+    return in_checkout(folder, files, LAUNCH + more)
+
+
+@pytest.mark.parametrize(
+    ("more", "prox", "source", "uncorrected"),
+    [
+        ("", "False", "engine", False),
+        ("async_training.use_rollout_log_probs=True", "False", "engine", False),
+        ("", "True", "recompute", True),
+        ("async_training.compute_prox_log_prob=True", "False", "recompute", True),
+    ],
+)
+def test_the_settings_of_the_recipe_say_whose_log_probs_are_the_old_ones(
+    tmp_path: Path, more: str, prox: str, source: str, uncorrected: bool
+) -> None:
+    plan = planned(tmp_path, more, prox=prox)
+    assert plan.framework == "verl_fully_async"
+    assert schedule_of(plan).old_logprob_source == source
+    findings = {finding.code: finding for finding in plan.findings}
+    assert ("RLS117" in findings) is uncorrected
+    if uncorrected:
+        assert "async_training.compute_prox_log_prob=False" in findings["RLS117"].fix
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"engines": "False"}, "each fetch has old log-probs of its own"),
+        ({"engines": "null"}, "the value of async_training.use_rollout_log_probs was not found"),
+        ({"choice": "self.local_trigger_step"}, "no `self.local_trigger_step if self.compute_prox_log_prob else None`"),
+    ],
+)
+def test_old_log_probs_that_are_not_those_of_the_recipe_are_asked_about(
+    tmp_path: Path, given: dict[str, str], said: str
+) -> None:
+    with pytest.raises(LaunchError, match=said):
+        planned(tmp_path, **given)  # type: ignore[arg-type]
