@@ -7,7 +7,6 @@ file decides, for every system whose launches are Hydra overrides.
 from __future__ import annotations
 
 import os.path
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,38 +17,36 @@ from rlstep_hooks.launch.inheritance import read_config
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.yaml_file import parse_yaml
+from rlstep_hooks.systems.engine.hydra_main import hydra_main
 from rlstep_hooks.systems.engine.keys import parents_of
 from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.launch.checkout import Source
     from rlstep_hooks.launch.command import Command
 
+_GROUP = "a choice of a file"
+"""What is written in the place of a group: `group=file` chooses one, and its settings may stand in another section."""
 _ELSEWHERE = ("config_path", "config_dir", "cp", "cd")
 
 
 def configuration(
-    checkout: Checkout, main: Source, program: str, command: Command, given: Mapping[str, Setting]
+    checkout: Checkout, program: str, command: Command, given: Mapping[str, Setting]
 ) -> dict[str, Setting]:
     """The settings of the program's own YAML file; empty where it does not lie in the checkout, or not all of it does.
 
     Args:
         checkout: The package.
-        main: The program's file.
         program: The path of the program below the package.
         command: The launch, which may choose files for groups of the configuration.
         given: What the launch sets.
     """
-    decorated = re.search(r"@hydra\.main\((.*?)\)\s*$", main.text, re.MULTILINE | re.DOTALL)
-    if decorated is None or any(name in given for name in _ELSEWHERE):
+    said = hydra_main(checkout, program)
+    if said is None or any(name in given for name in _ELSEWHERE):
         return {}
-    said = dict(re.findall(r"(config_path|config_name)\s*=\s*['\"]([^'\"]+)['\"]", decorated[1]))
-    named = next((str(given[name].value) for name in ("config_name", "cn") if name in given), said.get("config_name"))
-    if named is None or "config_path" not in said:
-        return {}
-    path = os.path.normpath(os.path.join(os.path.dirname(program), said["config_path"], named.removesuffix(".yaml")))
+    named = next((str(given[name].value) for name in ("config_name", "cn") if name in given), said.name)
+    path = os.path.normpath(os.path.join(said.folder, named.removesuffix(".yaml")))
     source = None if path.startswith("..") else checkout.source(f"{path}.yaml")
     if source is None:
         return {}
@@ -64,11 +61,12 @@ def configuration(
         whole = read_config(checkout.package / f"{path}.yaml", choices_of(command.arguments))
     except (LaunchError, OSError):
         return {}
-    groups = (group.partition("@")[0].replace("/", ".") for group in whole.choices)
+    keys = (group.replace("/", ".") for group in whole.choices)
+    groups = {name for key in keys for name in (key, key.partition("@")[0])}
     return (
         {}
         if whole.missing or whole.repeated
-        else {**{group: Setting(group, None) for group in groups}, **whole.settings}
+        else {**{group: Setting(group, None, written=_GROUP) for group in groups}, **whole.settings}
     )
 
 
@@ -83,9 +81,7 @@ def configuration_beside(command: Command, folder: Path, given: Mapping[str, Set
     found = program_beside(command, folder)
     if found is None:
         return {}
-    checkout, program = found
-    main = checkout.source(program)
-    return configuration(checkout, main, program, command, given) if main is not None else {}
+    return configuration(*found, command, given)
 
 
 def program_beside(command: Command, folder: Path) -> tuple[Checkout, str] | None:
@@ -119,6 +115,8 @@ def not_in(own: Mapping[str, Setting], command: Command, given: Mapping[str, Set
         given: What it sets.
     """
     sections = {section for name in own for section in parents_of(name)}
+    # A value may be a mapping that is not written out; a group has no settings below its own name.
+    open_ended = {name for name, setting in own.items() if setting.written != _GROUP}
     overridden = {token.text.lstrip("+~").partition("=")[0]: token.place for token in command.arguments}
     added = {token.text.lstrip("+").partition("=")[0] for token in command.arguments if token.text.startswith("+")}
     return [
@@ -128,7 +126,7 @@ def not_in(own: Mapping[str, Setting], command: Command, given: Mapping[str, Set
         and not setting.written.startswith("-")
         and not (setting.added or setting.deleted or setting.written in added)
         and name.partition(".")[0] != "hydra"
-        and not (name in own or name in sections or any(section in own for section in parents_of(name)))
+        and not (name in own or name in sections or not open_ended.isdisjoint(parents_of(name)))
     ]
 
 

@@ -1,8 +1,9 @@
 """What the source beside a launch of verl's `fully_async_policy` says of the old log-probs.
 
-Later releases ask `algorithm.rollout_correction.bypass_mode`. The recipe before them, `recipe/fully_async_policy`, has two settings of its
-own (its ray_trainer.py `_process_batch_common`): the engine's log-probs are the old ones where `async_training.use_rollout_log_probs` is
-true and `async_training.compute_prox_log_prob` is not; where both are, the weights of the first fetch after a sync compute them.
+Later releases ask `algorithm.rollout_correction.bypass_mode`. The recipe before them, `recipe/fully_async_policy`, has two settings of
+its own (its ray_trainer.py `_process_batch_common`): the engine's log-probs are the old ones where
+`async_training.use_rollout_log_probs` is true and `async_training.compute_prox_log_prob` is not; where both are, the weights of the
+first fetch after a sync compute them.
 """
 
 from __future__ import annotations

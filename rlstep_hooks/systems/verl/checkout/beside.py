@@ -69,7 +69,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here.
     if (checkout.package / "trainer/ppo/v1").is_dir():
         return None
-    own = configuration(checkout, main, name, command, given) if main is not None else {}
+    own = configuration(checkout, name, command, given)
     given = {**own, **given}
     found = _fit(checkout, main, name, _values(given)) if main is not None else None
     if found is None:
@@ -104,8 +104,7 @@ def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[st
     checkout = recipe_beside(command, folder, _REMEDY)
     if checkout is None:
         return _of_experimental(system, command, folder, given)
-    main = checkout.source(PROGRAM)
-    own = configuration(checkout, main, PROGRAM, command, given) if main is not None else {}
+    own = configuration(checkout, PROGRAM, command, given)
     read = read_recipe(checkout, _values({**own, **given}), _REMEDY)
     if read is None:
         return None
@@ -128,7 +127,7 @@ def _of_experimental(system: System, command: Command, folder: Path, given: Mapp
     checkout, name, main = program
     if main is None or name.startswith(".."):
         return None
-    own = configuration(checkout, main, name, command, given)
+    own = configuration(checkout, name, command, given)
     if not own:
         return None
     text = f"the configuration beside the launch was read ({os.path.dirname(main.shown)}); its trainer was not"
@@ -168,7 +167,7 @@ def ends_early(
         return None
     checkout, name, main = program
     remedy = f"--version {system.version} plans it as {system.title}"
-    values = _values({**(configuration(checkout, main, name, command, given) if main is not None else {}), **given})
+    values = _values({**configuration(checkout, name, command, given), **given})
     found = _fit(checkout, main, name, values) if main is not None else None
     if found is None:
         raise _no_trainer(command, checkout, name, remedy)
@@ -241,7 +240,7 @@ def builds_common_trainer(command: Command, folder: Path, given: Mapping[str, Se
     checkout, name, main = program
     if main is None:
         return False
-    trainer = trainer_of(main, name, _values({**configuration(checkout, main, name, command, given), **given}))
+    trainer = trainer_of(main, name, _values({**configuration(checkout, name, command, given), **given}))
     return trainer == Trainer("RayPPOTrainer", "trainer/ppo/ray_trainer.py")
 
 

@@ -1,0 +1,80 @@
+"""The configuration of the program beside a launch, wherever the program says that it lies: Hydra refuses what it does not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.systems.plans.checkouts import in_checkout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.planning.launched import Plan
+
+CONFIG = {
+    "train/skyrl_train/config/base.yaml": (
+        "defaults:\n  - _self_\n  - parallel@trainer.policy.parallel: policy\n  - gym: default\n"
+        "trainer:\n  epochs: 1\n  train_batch_size: 64\n  policy_mini_batch_size: 64\n  extra: {}\n"
+        "  placement: {policy_num_gpus_per_node: 4}\ngenerator:\n  n_samples_per_prompt: 4\n"
+    ),
+    "train/skyrl_train/config/parallel/policy.yaml": "# @package parallel.policy\nsize: 1\n",
+    "train/skyrl_train/config/parallel/wide.yaml": "size: 4\n",
+    "train/skyrl_train/config/gym/default.yaml": "turns: 1\n",
+}
+FOLDERS = [
+    'config_dir = str(Path(__file__).parent.parent / "config")',
+    'config_dir = str(pathlib.Path(__file__).resolve().parent.parent / "config")',
+    'config_dir = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "config")',
+    "from skyrl_train.folders import config_dir",
+]
+MAIN = (
+    "{folder}\n@hydra.main(config_path=config_dir, config_name='base', version_base=None)\ndef main(cfg):\n    pass\n"
+)
+
+
+def planned(folder: Path, more: str, where: str = FOLDERS[0]) -> Plan:
+    """The plan of a launch of SkyRL whose program names the folder of its configuration so."""
+    files = {
+        **CONFIG,
+        "train/skyrl_train/folders.py": 'config_dir = str(Path(__file__).parent / "config")\n',
+        "train/skyrl_train/entrypoints/main_base.py": MAIN.format(folder=where),
+    }
+    return in_checkout(folder, files, f"python -m skyrl_train.entrypoints.main_base {more}\n")
+
+
+def refused(plan: Plan) -> list[str]:
+    """The settings that Hydra refuses in a launch."""
+    return [finding.observed for finding in plan.findings if "Could not override" in finding.observed]
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_a_folder_that_is_a_constant_of_the_program_is_read(tmp_path: Path, where: str) -> None:
+    plan = planned(tmp_path, "trainer.epochs=2 trainer.own=1", where)
+    assert [said.partition(".")[2].partition("'")[0] for said in refused(plan)] == ["own"]
+
+
+@pytest.mark.parametrize(
+    "where", ["config_dir = find()", "config_dir = 'a'\nconfig_dir = 'b'", "config_dir = config_dir"]
+)
+def test_a_folder_that_nobody_can_tell_refuses_nothing(tmp_path: Path, where: str) -> None:
+    assert refused(planned(tmp_path, "trainer.own=1", where)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "is_refused"),
+    [
+        ("trainer.policy.parallel.size=2", False),
+        ("parallel@trainer.policy.parallel=wide", False),
+        ("gym.turns=2", False),
+        ("trainer.extra.own=2", False),
+        # The package in the list goes before that of the file, so nothing has the group's own name.
+        ("parallel.policy.size=2", True),
+        ("gym.own=2", True),
+    ],
+)
+def test_a_group_in_another_section_has_no_settings_below_its_own_name(
+    tmp_path: Path, given: str, is_refused: bool
+) -> None:
+    assert bool(refused(planned(tmp_path, given))) is is_refused
