@@ -6,12 +6,14 @@ Its worker says whether old log-probs have a forward of their own.
 from __future__ import annotations
 
 import ast
+import os.path
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.checkout import Checkout, Line, repository_of
+from rlstep_hooks.launch.checkout import Checkout, Line, find_checkout, repository_of
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.loops import LoopReader, Shape
 from rlstep_hooks.launch.text import LaunchError
@@ -20,7 +22,6 @@ from rlstep_hooks.systems.engine.declaration import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
@@ -37,6 +38,9 @@ _WORKER = "slime/backends/megatron_utils/actor.py"
 _REUSES = "can_reuse_log_probs_in_loss"
 _DECIDE = frozenset({"compute_advantages_and_returns", "use_rollout_logprobs", "get_mismatch_metrics"})
 """The flags that decide on the forward in slime itself."""
+_PACKAGES = ("slime/utils/arguments.py", "miles/utils/arguments.py")
+"""A file of the package of slime, and of miles, which is made of it."""
+_PLAIN = re.compile(r"[\w./-]+\.py")
 _REMEDY = "--version 624b824 plans it as slime of that commit"
 
 
@@ -50,10 +54,11 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         given: What it sets.
 
     Raises:
-        LaunchError: The program has lines that may change the length, and that are not known.
+        LaunchError: The program has lines that may change the length, and that are not known, or is not in the checkout.
     """
     path = find_file(command.program.name, folder, command.folder) if command.program.kind == "script" else None
     if path is None:
+        _refuse_absent(command, folder)
         return None
     checkout = Checkout(path.parent, repository_of(path.parent) or path.parent.resolve())
     source = checkout.source(path.name)
@@ -83,6 +88,31 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         system = msgspec.structs.replace(system, let={**system.let, "own_forward": "True"})
         text += f"; {forward}"
     return Beside(system, notes=(Note("assumes", text),))
+
+
+def _refuse_absent(command: Command, folder: Path) -> None:
+    """Ask about a program that the repository around the launch does not have, although it has a package of slime.
+
+    Raises:
+        LaunchError: The launch names the program by a path in that repository.
+    """
+    name, started = command.program.name, command.folder
+    if command.program.kind != "script" or not _PLAIN.fullmatch(name) or os.path.isabs(name) or not started:
+        return
+    for marker in _PACKAGES:
+        checkouts = find_checkout(marker, [folder])
+        places = [checkout.package.parent for checkout in checkouts]
+        within = Path(started) == Path.cwd() or any(Path(started).is_relative_to(place) for place in places)
+        if not places or not within or any((place / name).is_file() for place in places):
+            continue
+        programs = sorted(path.name for place in places for path in place.glob("train*.py"))
+        has = f"it has {' and '.join(programs)}" if programs else "it has no train*.py"
+        package = os.path.relpath(checkouts[0].package, checkouts[0].root)
+        raise LaunchError(
+            f"the launch starts {name}, which is not in the checkout that has {package}/ beside it ({has}): the run cannot start there",
+            command.place,
+            remedy=f"{_REMEDY}, whose program that is",
+        )
 
 
 def _own_forward(checkout: Checkout) -> Line | None:

@@ -216,6 +216,33 @@ def test_slimes_own_program_is_planned(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("package", "started", "asked"),
+    [
+        ("slime", "", True),
+        ("miles", "", True),
+        ("slime", "cd /elsewhere/slime\n", False),  # the run has another copy, which is not here
+        ("slime", 'cd "$SLIME_HOME"\n', False),
+        ("other", "", False),
+    ],
+)
+def test_a_program_that_the_checkout_of_slime_does_not_have_is_asked_about(
+    tmp_path: Path, package: str, started: str, asked: bool
+) -> None:
+    (tmp_path / package / "utils").mkdir(parents=True)
+    (tmp_path / package / "utils/arguments.py").write_text("")
+    in_slime(tmp_path)
+    launch = tmp_path / "scripts/other.sh"
+    launch.write_text(f"{started}{OF_SLIME.format(program='train_async.py')} --actor-num-gpus-per-node 8\n")
+    if asked:
+        with pytest.raises(
+            LaunchError, match=rf"train_async.py, which is not in the checkout that has {package}/ .*train.py"
+        ):
+            plan_launch([str(launch)], Options(rows=1000))
+        return
+    assert plan_launch([str(launch)], Options(rows=1000)).framework == "slime"
+
+
+@pytest.mark.parametrize(
     ("changed", "says"),
     [
         ({"over": "args.num_steps"}, "the loop over rollouts is another one"),
