@@ -550,3 +550,20 @@ def test_a_file_that_is_no_script(tmp_path: Path) -> None:
 def test_why_a_variable_is_unknown_is_said_in_whole_sentences(script: str, why: str) -> None:
     command = read_text(script, "run.sh")[-1]
     assert [unknown.why for token in command.arguments for unknown in token.unknown] == [why]
+
+
+@pytest.mark.parametrize(
+    ("text", "launched", "line"),
+    [
+        ("a | b | c\npython x.py --y 1 2>&1 | tee log", ("x.py", "--y", "1"), 2),
+        ("a | b | c # why\n\n# and this\npython x.py > log", ("x.py",), 4),
+        ("a |\n  b |\n  c 'd\ne' f\nX=2\npython x.py --y $X > log 2>&1 &", ("x.py", "--y", "2"), 6),
+        ("run() {\n  a | b | c\n  python x.py --y ${Y:=3} 2>&1 | tee log\n}\nrun", ("x.py", "--y", "3"), 3),
+        ("a | b | python x.py --y \\\n  4 2>&1 | tee log", ("x.py", "--y", "4"), 1),
+    ],
+)
+def test_a_command_ends_with_its_line_behind_a_pipeline_too(text: str, launched: tuple[str, ...], line: int) -> None:
+    """The grammar takes the words of the next line for arguments of a third command, where that line has a redirection."""
+    [command] = [each for each in read_text(text, "run.sh") if each.program.name == "x.py"]
+    assert (command.program.name, *(token.text for token in command.arguments)) == launched
+    assert command.place.line == line

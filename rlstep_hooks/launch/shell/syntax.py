@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tree_sitter import Node, Parser
 
 
@@ -24,14 +27,15 @@ def parse(text: bytes) -> Node:
 
 
 def readable(text: bytes) -> tuple[bytes, set[int], dict[int, str]]:
-    """A text as the grammar can read it, byte for byte at its place; where a `${NAME:=word}`, and where a placeholder stands in it.
+    """A text as the grammar can read it, each line at its place; where a `${NAME:=word}`, and where a placeholder stands in it.
 
     The grammar reads the word of `${NAME:-word}` but not that of `${NAME:=word}`, and no backslash at the end of a text, which
     bash leaves out. `<YOUR-PATH>`, which a reader of the script is to replace, is read as a variable, not as two redirections.
     Nor does it read redirections behind assignments without a command, which a comment among continued lines leaves over
     (`name=value 2>&1 | tee log`): they are blank. So are comments in backquotes among arguments, of which the grammar takes the
-    closing quote for a part of the comment.
+    closing quote for a part of the comment. A command behind a pipeline gets a `;` before it (`_with_ends`).
     """
+    text = _with_ends(text)
     assigning = {found.start() for found in _ASSIGNS.finditer(text)}
     text = _ASSIGNS.sub(lambda found: found[0][:-1] + b"-", text)
     blank = text.rstrip()
@@ -48,6 +52,39 @@ _ASSIGNED_ONLY = re.compile(
     re.MULTILINE,
 )
 _STAND_IN = re.compile(rb"<[A-Za-z]\w*(?:[./-]\w+| [A-Za-z]\w*)*>(?=[\s/\\:,\"']|\Z)")
+
+
+def _with_ends(text: bytes) -> bytes:
+    """A text with `;` where a command ends with its line and the grammar goes on: `a | b | c`, and the command below it.
+
+    It takes the words of the next line for arguments of `c` where that line has a redirection: `python train.py 2>&1 | tee log`.
+    """
+    if len(_PIPE.findall(text)) < _FEWEST_PIPES:
+        return text
+    for at in sorted(_ends_in(parse(text)), reverse=True):
+        text = text[:at] + b";" + text[at:]
+    return text
+
+
+_PIPE = re.compile(rb"(?<!\|)\|(?!\|)")
+_FEWEST_PIPES = 2
+
+
+def _ends_in(node: Node) -> Iterator[int]:
+    """The places in a tree where a command ends with its line, and the grammar goes on."""
+    if node.type == "command":
+        yield from _ends_of(node)
+    for child in node.named_children:
+        yield from _ends_in(child)
+
+
+def _ends_of(command: Node) -> Iterator[int]:
+    text, parts = command.text or b"", [child for child in command.named_children if child.type != "comment"]
+    names = [at for at, part in enumerate(parts) if part.type == "command_name"]
+    for part, following in pairwise(parts[names[0] :] if names else []):
+        between = text[part.end_byte - command.start_byte : following.start_byte - command.start_byte]
+        if b"\n" in between.replace(b"\\\n", b""):
+            yield part.end_byte
 
 
 _REMARK = re.compile(rb"(?<=[ \t])`[ \t]*#[^`\n]*`(?=[ \t\n]|\Z)")
