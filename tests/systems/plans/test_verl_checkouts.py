@@ -677,6 +677,28 @@ def test_a_program_whose_trainer_is_not_found_is_asked_for(tmp_path: Path) -> No
         planned(tmp_path, trainer(COMPARED_THEN_COUNTED), other)
 
 
+ACTOR = """
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+from verl.trainer.ppo.other import OtherTrainer
+def main(config):
+    chosen = OtherTrainer if config.algorithm.other == True else RayPPOTrainer
+    trainer = chosen{options}.remote(config=config)
+    ray.get(trainer.fit.remote())
+"""
+
+
+@pytest.mark.parametrize("options", ["", ".options(num_cpus=1)"])
+@pytest.mark.parametrize(("other", "found"), [("False", True), ("True", False)])
+def test_a_trainer_that_is_an_actor_of_ray_is_found(tmp_path: Path, options: str, other: str, found: bool) -> None:
+    source = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
+    launch, main = f"{LAUNCH} +algorithm.other={other}", ACTOR.format(options=options)
+    if found:
+        assert rollouts(planned(tmp_path, source, launch, main=main)) == 19
+        return
+    with pytest.raises(LaunchError, match=r"which trainer verl\.trainer\.main_ppo uses was not found"):
+        planned(tmp_path, source, launch, main=main)
+
+
 CONFIGURED = MAIN.replace(
     "def main", "@hydra.main(config_path='config', config_name='ppo_trainer', version_base=None)\ndef main"
 )

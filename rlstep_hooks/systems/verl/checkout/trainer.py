@@ -86,7 +86,7 @@ class _Program:
 
     def built(self) -> set[str]:
         """The names of all that is called."""
-        called = {_last(node.func) for node in self.nodes if isinstance(node, ast.Call)}
+        called = {_last(_without_ray(node.func)) for node in self.nodes if isinstance(node, ast.Call)}
         return {found for name in called for found in self._classes(name, frozenset())}
 
     def _classes(self, name: str, seen: frozenset[str]) -> set[str]:
@@ -104,6 +104,15 @@ class _Program:
             either = [value.body, value.orelse] if holds is UNKNOWN else [value.body if holds else value.orelse]
             return [name for each in either for name in self._choices(each)]
         return [_last(value)]
+
+
+def _without_ray(function: ast.expr) -> ast.expr:
+    """What a call makes an actor of, `Trainer` in `Trainer.remote(...)` and `Trainer.options(...).remote(...)`; else the function."""
+    if not isinstance(function, ast.Attribute) or function.attr != "remote":
+        return function
+    made = function.value
+    options = made.func if isinstance(made, ast.Call) else None
+    return options.value if isinstance(options, ast.Attribute) and options.attr == "options" else made
 
 
 def _last(node: ast.expr) -> str:
