@@ -12,6 +12,7 @@ import msgspec
 
 from rlstep_hooks.launch.checkout import UNKNOWN
 from rlstep_hooks.systems.engine.declaration import Beside, Demand, number, text
+from rlstep_hooks.systems.planned.areal_program import programs_of, refused
 from rlstep_hooks.systems.planned.own_source import (
     Default,
     Fields,
@@ -60,9 +61,8 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         given: What it sets.
 
     Raises:
-        LaunchError: Its defaults are not plain values, or it is not known how its loss weighs samples.
+        LaunchError: Its defaults are not plain values, it is not known how its loss weighs samples, or its episodes are not AReaL's.
     """
-    del command
     checkout = checkout_of(system, "areal/api/cli_args.py", folder)
     if checkout is None:
         capped = {name: Default(UNKNOWN, "the launch") for name in (*_CAPS, _MODE) if name in given}
@@ -70,8 +70,18 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     found = defaults_in(checkout, _FIELDS)
     if "actor.ppo_n_minibatches" not in found:
         raise not_known(system, f"PPOActorConfig has no ppo_n_minibatches ({checkout.package.name}/{_ARGUMENTS})")
+    programs = programs_of(command, folder, checkout.root)
+    words = refused(command, programs, checkout.source(_ARGUMENTS), given)
+    workflows = [each.workflow for each in programs if each.workflow is not None]
+    if workflows and len(workflows) == len(programs) and not words:
+        raise not_known(
+            system,
+            f"its episodes come from a workflow that is none of {checkout.package.name}/, and may make any number of samples of a "
+            f"prompt: {workflows[0]}",
+        )
     read, notes = with_defaults(_with_shares(system, checkout), found, given)
-    return Beside(_with_weights(read, found, given), notes=notes)
+    known = {name: setting for name, setting in given.items() if name not in words}
+    return Beside(_with_weights(read, found, known), notes=notes, refused=words)
 
 
 def _with_shares(system: System, checkout: Checkout) -> System:

@@ -9,7 +9,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options
-from rlstep_hooks.systems.engine.launches import reading_of
+from rlstep_hooks.systems.engine.launches import plan_launch, reading_of
 from tests.systems.plans.checkouts import in_checkout, schedule_of
 
 if TYPE_CHECKING:
@@ -136,3 +136,125 @@ def test_the_file_that_a_launcher_is_handed_says_whether_it_trains(tmp_path: Pat
     program.write_text("from areal.engine.sft import FSDPLMEngine\nFSDPLMEngine().train()\n")
     with pytest.raises(LaunchError, match=r"train\.py has settings of AReaL, but uses nothing that trains with it"):
         in_areal(tmp_path)
+
+
+NESTED = """
+from areal.utils.constants import METHOD
+
+@dataclass
+class PPOActorConfig:
+    ppo_n_minibatches: int = 2
+    use_decoupled_loss: bool = False
+    prox_logp_method: str = field(default=METHOD)
+    rejection_sampling: RejectionSamplingConfig | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+@dataclass
+class RejectionSamplingConfig:
+    upper: float = 5.0
+
+@dataclass
+class GRPOConfig:
+    train_dataset: TrainDatasetConfig = None
+    gconfig: GenerationHyperparameters = None
+    rollout: InferenceEngineConfig = None
+    actor: PPOActorConfig = field(default_factory=PPOActorConfig)
+    allocation_mode: str = ""
+    total_train_epochs: int = 1
+
+_LEGACY_SAMPLING_KEYS = {
+    "behave_imp_weight_cap",
+}
+"""
+PROGRAM = """
+from areal.api.cli_args import load_expr_config, GRPOConfig
+from areal.workflow.rlvr import RLVRWorkflow
+from episodes import Turns
+WORKFLOW = "agent.Workflow"
+OWN = "areal.workflow.rlvr.RLVRWorkflow"
+
+@dataclass
+class OwnConfig(GRPOConfig):
+    n_trajs: int = 1
+
+class Here(RLVRWorkflow):
+    pass
+
+def main(args):
+    config, _ = load_expr_config(args, OwnConfig)
+    {before}
+    trainer.train(workflow={workflow}, eval_workflow="another.Workflow")
+"""
+YAML = """
+n_trajs: 4
+allocation_mode: vllm:d4p1t1+d4p1t1
+total_train_epochs: 1
+rollout: {max_head_offpolicyness: 0}
+train_dataset: {batch_size: 32}
+gconfig: {n_samples: 8}
+actor:
+  ppo_n_minibatches: 2
+  extra: {own: 1}
+"""
+
+
+def with_program(
+    folder: Path, *, actor: str = "", workflow: str = "OWN", before: str = "", others: tuple[str, ...] = ()
+) -> Plan:
+    """The plan of a configuration file beside a program of AReaL, and beside others that differ in their workflow."""
+    files = {
+        "areal/api/cli_args.py": NESTED,
+        "areal/utils/constants.py": 'METHOD = "recompute"\n',
+        "own/train.py": PROGRAM.format(workflow=workflow, before=before),
+        **{f"own/other{at}.py": PROGRAM.format(workflow=other, before="") for at, other in enumerate(others)},
+        "own/tool.py": "def main():\n    pass\n",
+        "own/config.yaml": YAML + (f"  {actor}\n" if actor else ""),
+    }
+    (folder / ".git").mkdir()
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return plan_launch([str(folder / "own/config.yaml")], Options(rows=1000))
+
+
+@pytest.mark.parametrize(
+    ("actor", "said"),
+    [
+        ("", []),
+        ("rejection_sampling: {upper: 4.0}", []),
+        ("own: 1", ["ConfigKeyError: Key 'own' not in 'PPOActorConfig' (full_key: actor.own)"]),
+        ("own: {a: 1, b: 2}", ["ConfigKeyError: Key 'own' not in 'PPOActorConfig' (full_key: actor.own)"]),
+        ("behave_imp_weight_cap: 5.0", ["ValueError: Found removed config key(s) {'behave_imp_weight_cap'} under 'actor'."]),
+    ],
+)  # fmt: skip
+def test_a_key_that_the_dataclass_of_the_program_does_not_have_is_refused(
+    tmp_path: Path, actor: str, said: list[str]
+) -> None:
+    plan = with_program(tmp_path, actor=actor)
+    assert [finding.observed for finding in plan.findings if finding.code == "RLS110"] == said
+
+
+@pytest.mark.parametrize(
+    ("workflow", "before", "named"),
+    [
+        ("OWN", "", ""),
+        ("RLVRWorkflow(config)", "", ""),
+        ("made", "made = RLVRWorkflow(config)", ""),
+        ("config.workflow", "", ""),  # not clear
+        ("WORKFLOW", "", r"agent\.Workflow"),
+        ("Turns(config)", "", r"episodes\.Turns"),
+        ("made", "made = Here(config)", r"train\.Here"),
+    ],
+)
+def test_a_workflow_that_is_none_of_areals_own_is_asked_about(
+    tmp_path: Path, workflow: str, before: str, named: str
+) -> None:
+    if named:
+        with pytest.raises(LaunchError, match=rf"none of areal/, and may make .*: {named} \(own/train\.py:\d+\)"):
+            with_program(tmp_path, workflow=workflow, before=before)
+        return
+    assert schedule_of(with_program(tmp_path, workflow=workflow, before=before)).samples_per_prompt == 8
+
+
+def test_a_file_that_one_of_several_programs_may_read_with_areals_workflow_is_planned(tmp_path: Path) -> None:
+    assert schedule_of(with_program(tmp_path, workflow="WORKFLOW", others=("OWN",))).samples_per_prompt == 8
