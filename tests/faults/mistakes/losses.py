@@ -186,7 +186,7 @@ FAULTS = (
     Fault(every_second_backward_left_out, code="RLS805", where=Where(update=4, microbatch=9), report="a backward pass left out",
           cause="no gradient of it"),
     Fault(way(within_losses, by=last_token_masked_within_the_loss), code="RLS805", where=Where(update=4, microbatch=8),
-          report="a mask that ends one token early, in completions of one length", beside=("RLS314", "RLS801"),
+          report="a mask that ends one token early, in completions of one length", headline="RLS314", beside=("RLS801", "RLS805"),
           settings=WHOLE_GROUPS,
           prepare=of_one_length, since="0.18", cause="at some token"),
     Fault(made("advantages_rolled_within_the_loss", "Each sample is trained with the advantage of another.",

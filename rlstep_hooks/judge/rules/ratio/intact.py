@@ -263,7 +263,7 @@ class ReferenceLogProbsAltered(Rule):
     topics = ("samples",)
     nothing_seen = "no loss got log-probs of a reference that came with its rollout"
     optional = True
-    produces = (here(*LOSS),)
+    produces = (here("RLS315", *LOSS),)
     needs = ("microbatch_values.reference_intact", "rollout_values.reference_moved")
 
     def carried(self, event: Carried) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.effects import here
+from rlstep_hooks.judge.effects import here, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.noise import noise_of
@@ -65,7 +65,7 @@ class ReferenceMoved(Rule):
     title = "Reference changed"
     topics = ("samples", "reference")
     nothing_seen = "there is no reference model of its own"
-    produces = (here("RLS308", "RLS311"),)
+    produces = (here("RLS308", "RLS311"), lasting("RLS315"))
     needs = ("rollout_values.reference_changed", "update_values.reference_off")
 
     def rollout(self, event: Rollout) -> None:

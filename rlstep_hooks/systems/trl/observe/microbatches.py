@@ -187,13 +187,15 @@ class MicroBatchHooks:
         return found
 
     def _reference_now(self, inputs: dict[str, Any], *, fresh: bool) -> Tensor | None:
-        """The reference's log-probs that the loss takes; None where the reference has followed the policy since it gave them."""
+        """The reference's log-probs that the loss takes; None where it gave them before the latest update: whether it has changed
+        since, by `sync_ref_model` or by mistake, is a question of its own (RLS411)."""
         trainer, activity = self._observation.trainer, self._observation.activity
-        synced = getattr(trainer.args, "sync_ref_model", False) and not fresh
-        if not getattr(trainer, "beta", 0.0) or synced or activity is None:
+        if not getattr(trainer, "beta", 0.0) or activity is None:
             return None
         reference = self._reference_of(activity.calls)
-        return inputs.get("ref_per_token_logps") if reference is None else reference.detach()
+        if reference is not None:
+            return reference.detach()
+        return inputs.get("ref_per_token_logps") if fresh else None
 
     def _scores_old(self, old: Tensor | None) -> bool:
         """Whether old log-probs are one for each token, and the trainer's own."""
