@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,14 +91,14 @@ def test_a_step_that_is_wrong_for_one_tensor_is_found_when_its_turn_comes(build:
         made = create(*args, **kwargs)
         step = made.step
 
-        def stepped(*given: Any, **more: Any) -> Any:
+        def stepped(optimizer: Any, *given: Any, **more: Any) -> Any:
             before = norm_of(trainer).detach().clone()
             result = step(*given, **more)
             with torch.no_grad():
                 norm_of(trainer).lerp_(before, 0.5)
             return result
 
-        made.step = stepped
+        made.step = MethodType(stepped, made)  # torch's schedulers take a method apart
         return made
 
     trainer.create_optimizer = created
