@@ -24,12 +24,14 @@ from rlstep_hooks.systems.engine.own_configuration import configuration_beside
 from rlstep_hooks.systems.engine.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.engine.pins import pinned_releases
 from rlstep_hooks.systems.engine.reader import read
-from rlstep_hooks.systems.engine.release import (
-    accepted_by_others,
-    nearest_release,
+from rlstep_hooks.systems.engine.refused_by_checkout import (
     refused_as_added_twice,
     refused_by_source,
     refused_in_checkout,
+)
+from rlstep_hooks.systems.engine.release import (
+    accepted_by_others,
+    nearest_release,
     release_for,
     release_in_checkout,
     release_installed,
