@@ -25,13 +25,15 @@ def sum_of_bits(values: Tensor) -> Tensor:
     Words of the sum's own size are added where they are. Widening narrower ones takes a hundred times as long (682 ms against 12 ms for
     17 million numbers of float32, torch 2.13.0 on one core).
     """
-    flat = values.contiguous().reshape(-1)
+    flat = values.reshape(-1)
     per_word = 8 // flat.element_size()
     if flat.storage_offset() % per_word:
         flat = flat.clone()  # a view of wider words has to begin at one of them
-    whole = flat.numel() // per_word * per_word
-    rest = bits(flat[whole:]).sum(dtype=torch.int64)
-    return flat[:whole].view(torch.int64).sum() + rest if whole else rest
+    rest = flat.numel() % per_word
+    if not rest:
+        return flat.view(torch.int64).sum()
+    beyond = bits(flat[-rest:]).sum(dtype=torch.int64)
+    return flat[:-rest].view(torch.int64).sum() + beyond if flat.numel() > rest else beyond
 
 
 SMALL = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,25 +28,32 @@ def on_lines(setting: Any, at: float) -> float:
     return float(setting[-1][1])
 
 
-def largest_rate(optimizer: Any) -> float | Tensor:
-    """The largest learning rate of an optimizer's groups: a group that is kept still by a rate of 0 does not make it 0.
+class RatesOfStep(NamedTuple):
+    """The learning rates of an optimizer's groups at one step.
 
     A rate on a device stays there, since reading it would wait for the device; it is a copy, since schedulers write to it.
     """
-    return _extreme([group["lr"] for group in optimizer.param_groups], largest=True)
+
+    largest: float | Tensor
+    """The largest rate: a group that is kept still by a rate of 0 does not make it 0."""
+    least_moving: float | Tensor
+    """The least rate of those groups that are meant to move (`keeps_still`); of all, where none is."""
+    plain: tuple[float, ...] | None
+    """The rates of all groups; None where one is held in a tensor."""
+
+    @property
+    def largest_number(self) -> float | None:
+        """The largest rate where it can be read without waiting for a device."""
+        return self.largest if isinstance(self.largest, float) else None
 
 
-def least_moving_rate(optimizer: Any) -> float | Tensor:
-    """The least learning rate of those groups that are meant to move (`keeps_still`); of all, where none is."""
+def rates_of(optimizer: Any) -> RatesOfStep:
+    """Read the learning rates of an optimizer's groups, once for all that looks at them."""
     groups = optimizer.param_groups
-    moving = [group["lr"] for group in groups if not keeps_still(group)]
-    return _extreme(moving or [group["lr"] for group in groups], largest=False)
-
-
-def plain_rates(optimizer: Any) -> tuple[float, ...] | None:
-    """The rates of all groups of an optimizer; None where one is held in a tensor."""
-    rates = tuple(group["lr"] for group in optimizer.param_groups)
-    return rates if all(isinstance(rate, float | int) for rate in rates) else None
+    rates = [group["lr"] for group in groups]
+    moving = [rate for group, rate in zip(groups, rates, strict=True) if not keeps_still(group)] or rates
+    plain = all(isinstance(rate, float | int) for rate in rates)
+    return RatesOfStep(_extreme(rates, largest=True), _extreme(moving, largest=False), tuple(rates) if plain else None)
 
 
 def keeps_still(group: dict[str, Any]) -> bool:

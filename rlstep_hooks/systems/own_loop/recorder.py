@@ -14,7 +14,7 @@ from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
-from rlstep_hooks.observe.rates import largest_rate, least_moving_rate
+from rlstep_hooks.observe.rates import RatesOfStep, rates_of
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update, WeightSync
 from rlstep_hooks.systems.own_loop.forward_dtype import ForwardDtype
 from rlstep_hooks.systems.own_loop.handed_over import ON_A_DEVICE, HandedOver
@@ -74,7 +74,7 @@ class LoopObserver:
         self._microbatches = 0
         self._windows: dict[Role, int] = {"policy": 0, "critic": 0}
         self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
-        self._rates: dict[Role, tuple[float | Tensor, float | Tensor]] = {}
+        self._rates: dict[Role, RatesOfStep] = {}
         """The largest rate of each optimizer's groups, and the least of those that are meant to move."""
         self._probed: set[Role] = set()
         self._in_rollout = False
@@ -395,7 +395,7 @@ class LoopObserver:
             if role not in self._probed:
                 self._probed.add(role)
                 self._first_step(role, optimizer)
-            self._rates[role] = largest_rate(optimizer), least_moving_rate(optimizer)
+            self._rates[role] = rates_of(optimizer)
         if role == "policy" and self._learning_rate is not None:
             with self._rate_guard:
                 due = self._learning_rate
@@ -430,12 +430,12 @@ class LoopObserver:
         with self._after_guard:
             if not self._microbatches:
                 self._recorder.cannot("order", "an optimizer stepped before audit.microbatch was called")
-            (rate, least), index = self._rates.get(role, (None, None)), self._updates[role]
-            self._update(role, applied=True, rate=rate if isinstance(rate, float) else None)
+            rates, index = self._rates.get(role), self._updates[role]
+            self._update(role, applied=True, rate=None if rates is None else rates.largest_number)
             if self._reduction is not None and role == "policy":
                 self._reduction.stepped()
-            if least is not None:
-                self._numbers.steps[role].after_step(index, least, whole=self.compares_whole)
+            if rates is not None:
+                self._numbers.steps[role].after_step(index, rates.least_moving, whole=self.compares_whole)
                 self._numbers.steps_held += 1
         if self._numbers.are_many:
             self._collect()

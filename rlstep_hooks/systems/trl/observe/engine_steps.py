@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.rates import largest_rate, least_moving_rate, plain_rates, tick_of
+from rlstep_hooks.observe.rates import RatesOfStep, rates_of, tick_of
 from rlstep_hooks.record.events import NOT_FINITE
 
 if TYPE_CHECKING:
@@ -21,12 +21,8 @@ class EngineStep(msgspec.Struct, frozen=True):
     applied: bool
     """False where the engine skipped it, because a gradient was not finite."""
     skip_reason: str
-    rate: float | None
-    """The largest learning rate of all groups of parameters, before the engine moved its scheduler; None if it is no plain number."""
-    least_rate: float | None
-    """The least one of those groups that are meant to move; None if it is no plain number."""
-    group_rates: tuple[float, ...] | None
-    """The rates of all groups; None where they are no plain numbers."""
+    rates: RatesOfStep
+    """The learning rates before the engine moved its scheduler."""
     tick: int | None
     """How far the scheduler had come, before the engine moved it; None if it has no counter."""
 
@@ -78,18 +74,12 @@ class EngineSteps:
     def _step(self, call: Call) -> Iterator[None]:
         before, skipped = self._engine.global_steps, self._engine.skipped_steps
         optimizer = self._engine.optimizer
-        rate, least = _number(largest_rate(optimizer)), _number(least_moving_rate(optimizer))
-        rates, tick = plain_rates(optimizer), tick_of(self._scheduler)
+        rates, tick = rates_of(optimizer), tick_of(self._scheduler)
         self._begins()
         yield
         # Both are plain integers of the host (runtime/engine.py 0.19.8:3541, 3558).
         if self._engine.global_steps > before:
             applied = self._engine.skipped_steps == skipped
             reason = "" if applied else "gradient scaler" if self._engine.fp16_enabled() else NOT_FINITE
-            self._made = EngineStep(applied, reason, rate, least, rates, tick)
+            self._made = EngineStep(applied, reason, rates, tick)
         self._ends(self._made if self._made is not None and self._made.applied else None)
-
-
-def _number(rate: Any) -> float | None:
-    """A rate that is a plain number. One on a device is left there, since reading it would wait for the device."""
-    return float(rate) if isinstance(rate, float | int) else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.clean_forward import CleanForward, LayersAndHead, hooked_by_others, why_not_alone
 from rlstep_hooks.systems.trl.observe.facts import active_dropout, embedding_noise
+from rlstep_hooks.systems.trl.observe.unwrapped import Unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,7 @@ class ReferenceAlone:
     def __init__(self, trainer: Any, temperature: float) -> None:
         self._trainer = trainer
         self._temperature = temperature
+        self._unwrapped = Unwrapped(trainer.accelerator)
         self._own = getattr(trainer, "ref_model", None) is not None
         self.why_not = _why_not(trainer)
         """Why no row can be scored with the reference; empty where rows can."""
@@ -71,10 +73,10 @@ class ReferenceAlone:
         return CleanForward(LayersAndHead(model, self._trainer.accelerator.autocast), self._temperature)
 
     def _policy(self) -> Any:
-        return self._trainer.accelerator.unwrap_model(self._trainer.model)
+        return self._unwrapped.of(self._trainer.model)
 
     def _model(self) -> Any:
-        return self._trainer.accelerator.unwrap_model(self._trainer.ref_model) if self._own else self._policy()
+        return self._unwrapped.of(self._trainer.ref_model) if self._own else self._policy()
 
     @contextmanager
     def _as_reference(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
 from rlstep_hooks.systems.trl.observe.reference_alone import ReferenceAlone, is_the_policys
+from rlstep_hooks.systems.trl.observe.unwrapped import Unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +78,7 @@ class ScoredAlone:
         self.guard = Guard(recorder, TOPICS)
         self._in_turn = False
         self._temperature = float(getattr(trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
+        self._unwrapped = Unwrapped(trainer.accelerator)
         self._of_policy = False
         """Whether rows are scored with the policy."""
         self._reference: ReferenceAlone | None = None
@@ -110,7 +112,7 @@ class ScoredAlone:
         if any(inputs.get(name) is not None for name in _IMAGES):
             self._cannot("rows with images are not scored alone")
             return {}
-        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        model = self._unwrapped.of(self._trainer.model)
         if hooked_by_others(model) or (self._reference is not None and self._reference.is_hooked()):
             self._cannot("somebody's own hooks of the model's modules would see forwards that training does not make")
             return {}

@@ -16,7 +16,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
-from rlstep_hooks.observe.rates import ScheduleWatch, keeps_still, largest_rate, least_moving_rate, plain_rates, tick_of
+from rlstep_hooks.observe.rates import ScheduleWatch, keeps_still, rates_of, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
 from rlstep_hooks.observe.replicas import ReplicaWatch
 from rlstep_hooks.observe.sharding.zero import parameters_of_groups, wrapped_optimizer
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rlstep_hooks.observe.hooks import Call
+    from rlstep_hooks.observe.rates import RatesOfStep
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.configured_rates import ConfiguredRates
     from rlstep_hooks.systems.trl.observe.engine_steps import EngineStep
@@ -86,16 +87,12 @@ class UpdateObserver:
         self._sharded = bool(getattr(trainer, "is_fsdp_enabled", False))
         self._stepped = False
         self._loop_steps = False
-        self._rate: float | Tensor | None = None
-        """The largest rate of the optimizer's groups at the step that is made."""
-        self._group_rates: tuple[float, ...] | None = None
-        """The rates of all groups; None where they are no plain numbers."""
+        self._rates: RatesOfStep | None = None
+        """The rates of the optimizer's groups at the step that is made; None where they were not read."""
         self._due: ConfiguredRates | None = None
         """What the configuration asks for; None where it does not say it, and from when on somebody changed the schedule."""
         self._ticks = self.version
         """Updates that the loop has made: each moves the schedule by one."""
-        self._least_rate: float | Tensor = 0.0
-        """The least rate of those groups that are meant to move."""
         self._tick: int | None = None
         self._schedule: ScheduleWatch | None = None
         self._began = False
@@ -283,7 +280,8 @@ class UpdateObserver:
             follower.not_made()
             return
         cycle = self._windows // self._per_cycle
-        rate = 0.0 if made.least_rate is None else made.least_rate
+        least = made.rates.least_moving
+        rate = least if isinstance(least, float) else 0.0
         follower.made(self._windows, rate, replayed=is_compared(cycle), probed=bool(self._written) or is_probed(cycle))
         self._writes = self._writes_so_far()
 
@@ -362,8 +360,7 @@ class UpdateObserver:
         whole = is_compared_whole(cycle)
         limit: float | None = None
         with self._before_guard:
-            self._rate, self._least_rate = largest_rate(optimizer), least_moving_rate(optimizer)
-            self._group_rates = plain_rates(optimizer)
+            self._rates = rates_of(optimizer)
             self._tick = tick_of(self._trainer.lr_scheduler)
             self._follow_schedule()
             self._written = self._count_written()
@@ -404,10 +401,10 @@ class UpdateObserver:
             self.version += 1
             index = self._windows
             self._emit_update(applied=True, by_loop=self._loop_steps)
-            if self._rate is not None:
+            if self._rates is not None:
                 # Of weights that several ranks hold whole, their replicas tell the same.
                 summed = (self._sharded or self._alone) and is_compared_whole(index // self._per_cycle)
-                self.steps.after_step(index, self._least_rate, whole=summed)
+                self.steps.after_step(index, self._rates.least_moving, whole=summed)
                 self._writes = self._writes_so_far()
 
     def _clipped(self, optimizer: Any) -> Iterable[Any]:
@@ -430,7 +427,8 @@ class UpdateObserver:
 
     def _emit_update(self, *, applied: bool, by_loop: bool = True, skip_reason: str = "") -> None:
         due = self._due.at(self._ticks) if self._due is not None and applied and by_loop else ()
-        rates = self._group_rates
+        rates = self._rates
+        by_group = None if rates is None else rates.plain
         self._recorder.emit_soon(
             Update(
                 at=self._recorder.now(),
@@ -439,10 +437,10 @@ class UpdateObserver:
                 by_loop=by_loop,
                 version=self.version,
                 microbatches=self._microbatches,
-                learning_rate=self._rate if isinstance(self._rate, float) else None,
+                learning_rate=None if rates is None else rates.largest_number,
                 lr_tick=self._tick,
                 due_rate=max(due, default=None),
-                group_rates=rates if rates is not None and len({*rates}) > 1 else None,
+                group_rates=by_group if by_group is not None and len({*by_group}) > 1 else None,
                 due_group_rates=due if len({*due}) > 1 else None,
                 skip_reason=skip_reason,
                 written=self._written,
@@ -470,8 +468,7 @@ class UpdateObserver:
     def _emit_engine_step(self, engine: EngineSteps) -> None:
         """The engine's step is part of the backward pass of the window's last micro-batch, and counts after it."""
         made = engine.take()
-        self._rate, self._tick = (None, None) if made is None else (made.rate, made.tick)
-        self._group_rates = None if made is None else made.group_rates
+        self._rates, self._tick = (None, None) if made is None else (made.rates, made.tick)
         self._follow_schedule()
         applied = made is not None and made.applied
         self.version += applied
