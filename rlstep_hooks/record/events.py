@@ -162,6 +162,9 @@ OldSource = Literal["at_rollout", "recompute", "engine", "detach", "none", "unkn
 Constant = Literal["old_logprobs", "advantages", "targets"]
 """What a loss treats as constant: the old log-probs, the advantages, and the targets of the critic's values."""
 
+Taught = Literal["entropies"]
+"""What a loss teaches beside log-probs: the entropies of the distributions, by a bonus."""
+
 
 class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     """One forward and backward of training."""
@@ -184,6 +187,8 @@ class MicroBatch(Event, frozen=True, kw_only=True, gc=False, tag="microbatch"):
     """The constants of the loss that the observer saw."""
     with_gradient: tuple[Constant, ...] = ()
     """The constants that a gradient flows into."""
+    detached: tuple[Taught, ...] = ()
+    """What the loss is configured to teach, and no gradient flows into."""
 
 
 class Update(Event, frozen=True, kw_only=True, gc=False, tag="update"):

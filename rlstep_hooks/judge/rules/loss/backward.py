@@ -26,7 +26,8 @@ class BackwardScale(ValueRule):
         the loss method. And the gradient that arrives at each log-prob, or value of the critic, against that of the documented loss,
         because a loss can have its value and teach something else: advantages of a group add up to 0, with any token left out. In
         TRL also the gradient at the output of the model's layers, which is that at the log-probs times their derivative, and with an
-        entropy bonus that at the entropies times theirs: for 16 tokens of one micro-batch of a cycle.
+        entropy bonus that at the entropies times theirs: for 16 tokens of one micro-batch of a cycle. In each micro-batch of TRL,
+        whether a gradient flows into the entropies of a bonus at all.
 
     Why it matters:
         Such a factor scales every gradient. The loss that is logged is right, and clipping of the gradient norm hides the rest.
@@ -92,6 +93,17 @@ class BackwardScale(ValueRule):
         )
 
     critic_microbatch_values = microbatch_values
+
+    def microbatch(self, event: MicroBatch) -> None:
+        """Look at what the loss is configured to teach and does not."""
+        for name in event.detached:
+            self.fail(
+                expected=f"a gradient of the loss at the {name}, which a bonus is to teach",
+                observed=f"{name} without a gradient",
+                why="the bonus is in the loss that is logged, and teaches the model nothing",
+                fix=f"look for detach() or torch.no_grad() where the {name} are computed",
+                variant=name,
+            )
 
     def _compare_gradient(self, values: MicroBatchValues, event: MicroBatch) -> None:
         gap = values.gradient_gap

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.engine_distance import KeptLogits
     from rlstep_hooks.observe.forward_watch import ForwardWatch
     from rlstep_hooks.observe.head_gradient import HeadWatch
-    from rlstep_hooks.record.events import Purpose
+    from rlstep_hooks.record.events import Purpose, Taught
     from rlstep_hooks.systems.trl.observe.backward import Backward
 
 
@@ -31,7 +31,7 @@ class LogProbCall:
 class Activity:
     """A training step or a step of an evaluation: the calls seen since it began."""
 
-    __slots__ = ("backward", "calls", "head", "loss", "loss_inputs", "purpose")
+    __slots__ = ("backward", "calls", "detached", "head", "loss", "loss_inputs", "purpose")
 
     def __init__(self, purpose: Purpose) -> None:
         self.purpose = purpose
@@ -40,6 +40,8 @@ class Activity:
         self.loss: Tensor | None = None
         self.backward: Backward | None = None
         """What the backward pass of its loss brings; None where that is not compared."""
+        self.detached: tuple[Taught, ...] = ()
+        """What its loss is configured to teach, and no gradient flows into."""
         self.head: HeadWatch | None = None
         """Follows gradients of its log-probs to the output of the model's layers; None where they are not."""
 

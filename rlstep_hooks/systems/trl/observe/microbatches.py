@@ -41,8 +41,10 @@ class MicroBatchHooks:
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.adapter.divides_loss())
         self._hooks = ModuleHookWatch(Guard(self._recorder, ("gradient",)))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
-        bonus = bool(getattr(observation.trainer, "_entropy_bonus_enabled", False))
-        self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)), entropies=bonus)
+        # Is decided for the whole run; an adaptive coefficient that is 0 for a while leaves the bonus in the graph
+        # (grpo_trainer.py 1.16.0:848, 3189).
+        self._bonus = bool(getattr(observation.trainer, "_entropy_bonus_enabled", False))
+        self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)), entropies=self._bonus)
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._dtype = "float32"
@@ -126,6 +128,7 @@ class MicroBatchHooks:
         [call] = trained
         new = call.log_probs
         self._tell_dtype(new)
+        activity.detached = ("entropies",) if self._bonus and _is_detached(call.others) else ()
         compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
         terms = None
         if compared and activity.loss is not None:
@@ -260,6 +263,7 @@ class MicroBatchHooks:
             old_source=self._source(old, recomputed),
             constants=constants,
             with_gradient=tuple([name for name, value in zip(constants, values, strict=True) if value.requires_grad]),
+            detached=activity.detached,
         )
         # The last one of a window is followed by its update, with nothing but the clipping of gradients between them.
         if seen.updates.follows_microbatch:
@@ -311,3 +315,9 @@ class MicroBatchHooks:
     def _reference_in_loss(self) -> bool:
         seen = self._observation
         return seen.schedule.reference_source == "in_loss" and seen.trainer.ref_model is None
+
+
+def _is_detached(others: tuple[Any, ...]) -> bool:
+    """Whether the entropies that came with log-probs are there without a gradient."""
+    entropies = others[0] if others else None
+    return isinstance(entropies, torch.Tensor) and not entropies.requires_grad
