@@ -78,6 +78,16 @@ def find_pins(package: str, folders: Iterable[Path], launch: Path | None = None)
     return ()
 
 
+def is_project(package: str, folder: Path) -> bool:
+    """Whether a folder lies in the package's own project: a project file above it has the package's name for its own."""
+    named = re.compile(rf"^\s*name\s*=\s*[\"']{_spelled(package)}[\"']", re.MULTILINE | re.IGNORECASE)
+    return any(
+        named.search(_text(place / name, package))
+        for place in (Path(os.path.abspath(folder)), *up_to_root(folder))
+        for name in ("pyproject.toml", "setup.py", "setup.cfg")
+    )
+
+
 def _in_folder(folder: Path, package: str) -> tuple[Pin, ...]:
     """What the files of one folder say. Prose counts where nothing else names one version."""
     files = _files(folder)

@@ -5,6 +5,10 @@
 A commit of the main branch lies between two releases: the last whose branch begins at it or before it, and the next one. Of TRL it is
 said which of both it is like, where the code that decides the schedule is the same, and a mark of that code is kept. Of releases whose
 tags the clone does not have, the wheels are read.
+
+    python tests/golden/release_commits.py swift "" WHEELS
+
+Of ms-swift only wheels are read: its releases have marks, and no commits.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from rlstep_hooks.systems.swift.checkout import deciding as deciding_in_swift
 from rlstep_hooks.systems.trl.checkout.deciding import FILES, mark_of
 
 SYSTEMS = Path(__file__).parents[2] / "rlstep_hooks" / "systems"
@@ -32,6 +37,9 @@ DIGITS = 8
 
 def main(name: str, clone: str, wheels: str = "") -> None:
     """Write the list of one framework."""
+    if name == "swift":
+        write_of_swift(Path(wheels))
+        return
     first, repositories = REPOSITORIES[name]
     main_branch = git(clone, "rev-list", "--first-parent", "--reverse", "HEAD").split()
     order = {commit: at for at, commit in enumerate(main_branch)}
@@ -64,6 +72,21 @@ def main(name: str, clone: str, wheels: str = "") -> None:
     text = f'{{"repositories": {json.dumps(repositories)},\n"tagged": {json.dumps(tagged)},\n"between": {{\n{lines}\n}}'
     text += f',\n"deciding": {json.dumps(of_releases)}}}\n' if of_releases else "}\n"
     (SYSTEMS / name / "commits.json").write_text(text, encoding="utf-8")
+
+
+def write_of_swift(folder: Path) -> None:
+    """Write the list of ms-swift, from the wheels in a folder."""
+    found = {}
+    for wheel in folder.glob("ms_swift-*.whl"):
+        with zipfile.ZipFile(wheel) as content:
+            there = set(content.namelist())
+            texts = (content.read(file).decode() if file in there else "" for file in deciding_in_swift.FILES)
+            found[wheel.name.split("-")[1]] = deciding_in_swift.mark_of(texts)
+    marks = {release: found[release] for release in sorted(found, key=Version)}
+    repositories = ["modelscope/ms-swift", "modelscope/swift"]
+    text = f'{{"repositories": {json.dumps(repositories)},\n"tagged": {json.dumps(dict.fromkeys(marks, ""))},\n'
+    text += f'"between": {{}},\n"deciding": {json.dumps(marks)}}}\n'
+    (SYSTEMS / "swift" / "commits.json").write_text(text, encoding="utf-8")
 
 
 def git(clone: str, *words: str) -> str:

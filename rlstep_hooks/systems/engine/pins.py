@@ -11,7 +11,7 @@ import msgspec
 
 from rlstep_hooks.launch.checkout import find_checkout
 from rlstep_hooks.launch.files import up_to_root
-from rlstep_hooks.launch.pins import Pin, find_pins
+from rlstep_hooks.launch.pins import Pin, find_pins, is_project
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.checked import checked_settings, of_own_program
@@ -37,7 +37,7 @@ class Commits(msgspec.Struct, frozen=True):
 
     repositories: tuple[str, ...]
     tagged: dict[str, str]
-    """Each release, ascending, with its own commit."""
+    """Each release, ascending, with its own commit; without one where no clone was looked at."""
     between: dict[str, str]
     """The first eight digits of each commit, without a space between commits, by the one release ("0.15.2") or the two ("0.15.2
     0.16.0") that it is like or lies between."""
@@ -88,7 +88,7 @@ def pinned_releases(
         return ()
     pins = find_pins(system.package, _folders(command, folder), source)
     # What a checkout of the framework itself installs for its own images and tests is not what runs.
-    if not pins or _is_of(system.package.replace("-", "_"), folder):
+    if not pins or _is_of(system.package, folder):
         return ()
     exact = [pin for pin in pins if pin.is_exact]
     fits = _Fitting(system, command, given, keywords)
@@ -112,10 +112,11 @@ def pinned_releases(
     return _in_ranges(system, [pin for pin in pins if not pin.is_exact], fits) if not exact else ()
 
 
-def _is_of(module: str, folder: Path) -> bool:
+def _is_of(package: str, folder: Path) -> bool:
     """Whether a launch lies in a checkout of the framework itself: a folder of its name may also hold what somebody joins to it."""
+    module = package.replace("-", "_")
     copies = (copy.package for copy in find_checkout(f"{module}/__init__.py", [folder]))
-    return any(
+    return is_project(package, folder) or any(
         (copy / "trainer").is_dir() or any((copy.parent / name).is_file() for name in ("pyproject.toml", "setup.py"))
         for copy in copies
     )

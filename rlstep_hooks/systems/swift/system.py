@@ -67,10 +67,17 @@ _SETTINGS = {
     "async_generate": flag(False),
     "split_dataset_ratio": number(None),
     "val_dataset": text(),
+    "streaming": flag(False),
+    "interleave_prob": text(),
     "train.gpus": text(),
 }
 # swift/arguments/base_args/data_args.py 4.6.0: the default was 0.01 before 3.6, and a validation set of its own makes it 0.
 _LEFT_FOR_VALIDATION = "(0 if release >= (3, 6) else 1 / 100) if split_dataset_ratio is None else split_dataset_ratio"
+# A set for validation is taken out of the sampled rows; a stream has no length, and interleaved sets end with one of them.
+_ROWS = (
+    "rows if known(rows) or streaming or given(interleave_prob) or (left_for_validation > 0 and not given(val_dataset)) "
+    "or sampled_rows(launch) is None else sampled_rows(launch)"
+)
 _IS_READ = (
     Demand(
         "given(rlhf_type) or not no_program",
@@ -96,6 +103,22 @@ _SAMPLING_NOTES = (
         "left_for_validation > 0 and not given(val_dataset) and known(rows)",
     ),
 )
+
+
+def _sampled_rows(launch: Request) -> int | None:
+    """The rows of data sets that are all named with a number, as `set#1000`; None where one is not.
+
+    4.6.0 swift/dataset/dataset_syntax.py:69, dataset_meta.py:149-153 `post_process`: so many rows are drawn, again from the first
+    where the set has fewer. 3.9.3 swift/llm/dataset does the same.
+    """
+    counts = [name.rpartition("#")[2] for name in launch.settings.files("dataset") if "#" in name]
+    if (
+        not counts
+        or len(counts) < len(launch.settings.files("dataset"))
+        or not all(each.isdecimal() for each in counts)
+    ):
+        return None
+    return sum(map(int, counts))
 
 
 def _has_teacher(launch: Request) -> bool:
@@ -173,6 +196,7 @@ SYSTEM = System(
     functions={
         **loader.FUNCTIONS,
         "has_teacher": _has_teacher,
+        "sampled_rows": _sampled_rows,
         "started_processes": started_processes,
         "valid_groups": valid_groups,
     },
@@ -180,6 +204,7 @@ SYSTEM = System(
         **loader.LET,
         "fourth": "release >= (4, 0)",
         "left_for_validation": _LEFT_FOR_VALIDATION,
+        "rows": _ROWS,
         # What ms-swift 4 and 3 recommend; the sampler is TRL's.
         "trl": "'0.29.1' if fourth else '0.20.0'",
         "transformers": "'4.57.6' if fourth else '4.53.3'",
@@ -287,6 +312,8 @@ SYSTEM = System(
     facts=loader.FACTS,
     live="rlstep_hooks.systems.swift.plan:plan_live",
     package=PACKAGE,
+    commits="swift/commits.json",
+    checkout="rlstep_hooks.systems.swift.checkout.beside:beside",
     deviations="rlstep_hooks.systems.swift.deviations:DEVIATIONS",
     trained_releases=("4.6.0",),
     observed_releases=(".".join(map(str, FIRST)), ".".join(map(str, FIRST_UNSUPPORTED))),
@@ -390,10 +417,11 @@ MEGATRON = System(
         "train_iters": count(None),
     },
     shown=("global_batch_size", "steps_per_generation", "num_generations", "micro_batch_size"),
-    functions={"started_processes": started_processes},
+    functions={"started_processes": started_processes, "sampled_rows": _sampled_rows},
     let={
         "launched": "started_processes(launch)",
         "left_for_validation": _LEFT_FOR_VALIDATION,
+        "rows": _ROWS,
         "copies": "tensor_model_parallel_size * pipeline_model_parallel_size * context_parallel_size",
         "world_size": "launched // copies",
         "steps": "generation_batch_size // global_batch_size if generation_batch_size is not None else steps_per_generation or 1",

@@ -6,9 +6,7 @@ import os.path
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.checkout import find_checkout, nearest
-from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.systems.engine.declaration import Beside
+from rlstep_hooks.systems.engine.marks import beside_by_mark
 from rlstep_hooks.systems.engine.pins import commits_of
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
-    from rlstep_hooks.systems.engine.declaration import System
+    from rlstep_hooks.systems.engine.declaration import Beside, System
 
 _MARKER = "trl/trainer/grpo_trainer.py"
 _REMEDY = "--version plans it as that release of TRL"
@@ -51,15 +49,4 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         mark = ""
     own = os.path.relpath(checkout.package, checkout.root)
     marks = commits_of(system.commits).deciding
-    having = [release for release, each in marks.items() if each == mark]
-    if not having:
-        raise LaunchError(
-            f"the GRPO trainer of {own} beside the launch is none that is known: its sampler, what it makes of a batch, or its "
-            "defaults are those of no release",
-            remedy=_REMEDY,
-        )
-    later = [*marks][[*marks].index(having[-1]) + 1 :]
-    end = later[0] if later else system.releases[1] if system.releases is not None else ""
-    released = having[0] if len(having) == 1 else f"{having[0]} to {having[-1]}"
-    text = f"the GRPO trainer of {own} beside the launch was read: it samples as TRL {released} does"
-    return Beside(system, having[0], end, notes=(Note("assumes", text),))
+    return beside_by_mark(system, mark, marks, own)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.systems.engine.marks import mark_of_lines, plain
 from rlstep_hooks.systems.trl.system import DECIDING, SYSTEM
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def mark_of(trainer: str, config: str, utils: str) -> str:
         *_settings(ast.parse(config)),
         *_sampling(ast.parse(utils), functions=False),
     ]
-    return hashlib.sha1("\n".join(lines).encode(), usedforsecurity=False).hexdigest()[:12]
+    return mark_of_lines(lines)
 
 
 def _sampling(tree: ast.Module, *, functions: bool = True) -> Iterator[str]:
@@ -39,10 +39,10 @@ def _sampling(tree: ast.Module, *, functions: bool = True) -> Iterator[str]:
         if not isinstance(node, ast.ClassDef):
             continue
         if node.name.startswith("Repeat"):
-            yield _plain(node)
+            yield plain(node)
         elif functions and node.name == "GRPOTrainer":
             yield from (
-                _plain(each) for each in node.body if isinstance(each, ast.FunctionDef) and each.name in DECIDING
+                plain(each) for each in node.body if isinstance(each, ast.FunctionDef) and each.name in DECIDING
             )
 
 
@@ -54,26 +54,3 @@ def _settings(tree: ast.Module) -> Iterator[str]:
             yield f"{ast.unparse(node.target)} = {default}"
         elif isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
             yield from (ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Assign))
-
-
-class _WithoutTexts(ast.NodeTransformer):
-    """Takes texts and annotations out, which decide nothing, and which Python releases write in different ways."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return ast.copy_location(ast.Constant(""), node) if isinstance(node.value, str) else node
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        return ast.copy_location(ast.Constant(""), node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        self.generic_visit(node)
-        return node
-
-
-def _plain(node: ast.AST) -> str:
-    return ast.unparse(_WithoutTexts().visit(node))
