@@ -14,6 +14,7 @@ import msgspec
 
 from rlstep_hooks.launch.batches import added_to, is_made_whole, keeps_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
+from rlstep_hooks.systems.verl.checkout.answers import answers_each_row
 from rlstep_hooks.systems.verl.checkout.sampling import read_sampling
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def read_loop(fit: Function, source: Source, values: Mapping[str, object], known
         values: The settings of the launch and of its configuration, where they are known.
         known: Statements that were read elsewhere, as `ast.unparse` writes them, first lines of `if`, and what a batch is assigned.
     """
-    reader = _Reader(source, values, _names(fit), known)
+    reader = _Reader(fit, source, values, known)
     reader.whole(fit)
     return reader.loop
 
@@ -68,6 +69,18 @@ def _names(fit: Function) -> dict[str, str]:
     }
 
 
+def _given_once(fit: Function) -> dict[str, ast.expr]:
+    """What is given to each local name that is given anything only once."""
+    nodes = list(ast.walk(fit))
+    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    assigned = [node for node in nodes if isinstance(node, ast.Assign) and len(node.targets) == 1]
+    return {
+        node.targets[0].id: node.value
+        for node in assigned
+        if isinstance(node.targets[0], ast.Name) and stored[node.targets[0].id] == 1
+    }
+
+
 class _Compared(msgspec.Struct, frozen=True):
     """A comparison of a counter with the total of steps."""
 
@@ -79,13 +92,12 @@ class _Compared(msgspec.Struct, frozen=True):
 
 
 class _Reader:
-    def __init__(
-        self, source: Source, values: Mapping[str, object], names: Mapping[str, str], known: Collection[str]
-    ) -> None:
+    def __init__(self, fit: Function, source: Source, values: Mapping[str, object], known: Collection[str]) -> None:
         self.loop = Loop(repeats={}, unknown=[])
         self._source = source
         self._values = values
-        self._names = names
+        self._names = _names(fit)
+        self._given = _given_once(fit)
         self._known = known
         self._started: Counter[str] = Counter()
         """Times that each counter is counted up before the first rollout."""
@@ -113,11 +125,11 @@ class _Reader:
         self._epochs(epochs)
 
     def _epochs(self, epochs: ast.For) -> None:
-        if not _is_each_epoch(epochs.iter):
+        if not _is_each_epoch(self._over(epochs.iter)):
             self._ask(epochs, f"the run goes over {ast.unparse(epochs.iter)}")
             return
         inner = [node for node in self._flat(epochs.body) if isinstance(node, ast.For | ast.While)]
-        if len(inner) != 1 or not isinstance(inner[0], ast.For) or not _is_loader(inner[0].iter):
+        if len(inner) != 1 or not isinstance(inner[0], ast.For) or not _is_loader(self._over(inner[0].iter)):
             self._ask(inner[0] if inner else epochs, "an epoch is no loop over train_dataloader")
             return
         self.loop.is_read = True
@@ -134,6 +146,17 @@ class _Reader:
             self._ask(epochs, f"the policy is updated in {self._updates} places")
         self._whole_batch()
         self.loop.unknown += read_sampling(inner[0].body, self._source, self._values)
+
+    def _over(self, node: ast.expr) -> ast.expr:
+        """What a loop goes over, where a progress bar or a name of its own stands for it."""
+        names = dict(self._given)
+        while True:
+            if isinstance(node, ast.Name) and node.id in names:
+                node = names.pop(node.id)
+            elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in _OVER_ALL:
+                node = node.args[0]
+            else:
+                return node
 
     # Statements.
 
@@ -306,10 +329,13 @@ class _Reader:
         for name, value, line in self._assigned:
             if ast.unparse(value) in (*self._known, _ALL_SAMPLED):
                 continue
-            if (name in names and not keeps_whole(value)) or (name in added and not is_made_whole(value)):
+            if (name in names and not keeps_whole(value)) or (name in added and not self._is_made_whole(value)):
                 self.loop.unknown.append(
                     Line(f"`{name} = {_short(value)}` may train a part of it", self._source.at(line))
                 )
+
+    def _is_made_whole(self, value: ast.expr) -> bool:
+        return is_made_whole(value) or answers_each_row(value, self._source, self._values)
 
     def _ask(self, node: ast.AST, says: str) -> None:
         self.loop.unknown.append(Line(says, self._source.at(getattr(node, "lineno", 1))))
@@ -349,9 +375,7 @@ def _is_each_epoch(node: ast.expr) -> bool:
 
 
 def _is_loader(node: ast.AST) -> bool:
-    """Whether a loop goes over the whole loader: `islice` and the like may leave batches out."""
-    while isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in _OVER_ALL:
-        node = node.args[0]
+    """Whether an expression is the whole loader: `islice` and the like may leave batches out."""
     return isinstance(node, ast.Attribute) and node.attr == "train_dataloader"
 
 

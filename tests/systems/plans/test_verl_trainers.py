@@ -1,0 +1,79 @@
+"""Trainers of verl's forks that say what the releases say in other words: by names and methods of their own, or by inheritance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.text import LaunchError
+from tests.systems.plans.test_verl_checkouts import COMPARED_THEN_COUNTED, planned, rollouts, trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GENERATES = "self.actor_rollout_wg.generate_sequences(gen_batch)"
+BARS = """
+        epochs = tqdm(range(self.config.trainer.total_epochs), desc="Epochs")
+        for epoch in epochs:
+            steps = tqdm(enumerate({over}), total=len(self.train_dataloader))
+            for index, batch_dict in steps:
+"""
+
+
+@pytest.mark.parametrize(("over", "read"), [("self.train_dataloader", True), ("self.train_dataloader[1:]", False)])
+def test_a_loop_over_a_progress_bar_is_one_over_what_the_bar_counts(tmp_path: Path, over: str, read: bool) -> None:
+    source = trainer(COMPARED_THEN_COUNTED)
+    loops = source[source.index("        for epoch in") : source.index("                batch = DataProto")]
+    source = source.replace(loops, BARS.format(over=over).lstrip("\n"))
+    if read:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match="an epoch is no loop over train_dataloader"):
+        planned(tmp_path, source)
+
+
+def test_a_progress_bar_that_is_made_anew_is_asked_for(tmp_path: Path) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace(
+        "        for epoch in range(self.config.trainer.total_epochs):\n",
+        "        epochs = range(self.config.trainer.total_epochs)\n        epochs = range(3)\n        for epoch in epochs:\n",
+    )
+    with pytest.raises(LaunchError, match="the run goes over epochs"):
+        planned(tmp_path, source)
+
+
+ANSWERS = """
+    def _answers(self, batch, profile=False):
+        if not self.async_rollout_mode:
+            return self.actor_rollout_wg.generate_sequences({asked})
+        output = self.async_rollout_manager.generate_sequences(batch)
+        self.checkpoint_manager.sleep_replicas()
+        return output
+"""
+
+
+@pytest.mark.parametrize(("asked", "read"), [("batch", True), ("batch[::2]", False), ("self.held", False)])
+def test_a_method_that_has_the_engine_answer_a_batch_answers_all_of_it(tmp_path: Path, asked: str, read: bool) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace(GENERATES, "self._answers(gen_batch, profile=True)")
+    source += ANSWERS.format(asked=asked)
+    if read:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match="may train a part of it"):
+        planned(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "        batch = batch[:8]\n",
+        "        output = output[:8]\n",
+        "        for part in batch.chunk(2):\n            pass\n",
+    ],
+)
+def test_a_method_that_answers_a_part_of_a_batch_is_asked_for(tmp_path: Path, line: str) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace(GENERATES, "self._answers(gen_batch)")
+    method = ANSWERS.format(asked="batch")
+    before = "        return output\n" if "output" in line else "        if not self"
+    with pytest.raises(LaunchError, match="may train a part of it"):
+        planned(tmp_path, source + method.replace(before, line + before))
