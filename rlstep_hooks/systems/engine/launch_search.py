@@ -287,6 +287,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         framework = index.recognise(command, keys | in_config, values, packages)
     if framework is None:
         return None
+    if options.framework is None and options.version is None:
+        framework = _as_the_trainer_says(framework, command, folder, keys, values)
     system = index.system_of(framework)
     command = with_config_read(command, folder)
     about_trainer = Judged()
@@ -368,6 +370,23 @@ def _relative(framework: str, command: Command, folder: Path) -> str:
             if named(system.checkout)(system, command, folder, {}) is not None:
                 return f"--framework {name} plans it as {system.title}, whose trainer samples as this one does"
     return ""
+
+
+def _as_the_trainer_says(
+    framework: str, command: Command, folder: Path, keys: Iterable[str], values: Mapping[str, str]
+) -> str:
+    """The system of a launch: what the name of a project alone says gives way to the trainer beside it, which may be none of that fork's."""
+    alike = index.told_by(framework, command, keys, values)
+    system = index.system_of(framework)
+    if not alike or not system.checkout:
+        return framework
+    given, _, _ = settings_of_command(command, system, folder)
+    try:
+        named(system.checkout)(system, command, folder, given)
+    except LaunchError:
+        others = {name: value for name, value in values.items() if name not in alike}
+        return index.recognise(command, keys, others) or framework
+    return framework
 
 
 def _told_by(system: System, command: Command, keys: Iterable[str], values: Mapping[str, str]) -> list[Note]:

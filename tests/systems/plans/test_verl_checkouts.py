@@ -1049,10 +1049,9 @@ def test_an_end_on_a_condition_that_only_the_run_knows_is_asked_about(tmp_path: 
 
 
 def test_a_fork_whose_loop_is_not_read_is_asked_about_with_the_reason(tmp_path: Path) -> None:
-    source = trainer(COMMENTED_OUT).replace("for batch_dict in self.train_dataloader", "while self.more")
-    launch = f"{LAUNCH} trainer.project_name=logic_of_a_fork"
-    with pytest.raises(LaunchError, match=r"not that of Logic-RL .*: an epoch is no loop over train_dataloader"):
-        planned(tmp_path, source, launch)
+    source = trainer(COMMENTED_OUT, repeat=AGENT).replace("for batch_dict in self.train_dataloader", "while self.more")
+    with pytest.raises(LaunchError, match=r"not that of Search-R1 .*: an epoch is no loop over train_dataloader"):
+        planned(tmp_path, source, SEARCH)
 
 
 RECIPE_CONFIGURATION = """

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
-from tests.systems.plans.test_verl_checkouts import COMPARED_THEN_COUNTED, planned, rollouts, trainer
+from tests.systems.plans.test_verl_checkouts import (
+    COMPARED_THEN_COUNTED,
+    COUNTED_THEN_COMPARED,
+    LAUNCH,
+    planned,
+    rollouts,
+    trainer,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+EARLY = COUNTED_THEN_COMPARED.format(sign=">=")
 GENERATES = "self.actor_rollout_wg.generate_sequences(gen_batch)"
 BARS = """
         epochs = tqdm(range(self.config.trainer.total_epochs), desc="Epochs")
@@ -77,3 +85,11 @@ def test_a_method_that_answers_a_part_of_a_batch_is_asked_for(tmp_path: Path, li
     before = "        return output\n" if "output" in line else "        if not self"
     with pytest.raises(LaunchError, match="may train a part of it"):
         planned(tmp_path, source + method.replace(before, line + before))
+
+
+@pytest.mark.parametrize(("end", "title", "made"), [(COMPARED_THEN_COUNTED, "verl", 20), (EARLY, "DeepScaleR", 19)])
+def test_the_name_of_a_project_gives_way_to_the_trainer_beside_the_launch(
+    tmp_path: Path, end: str, title: str, made: int
+) -> None:
+    plan = planned(tmp_path, trainer(end), f"{LAUNCH} trainer.project_name=my_deepscaler")
+    assert (plan.title, rollouts(plan)) == (title, made)
