@@ -375,7 +375,7 @@ def _relative(framework: str, command: Command, folder: Path) -> str:
 def _as_the_trainer_says(
     framework: str, command: Command, folder: Path, keys: Iterable[str], values: Mapping[str, str]
 ) -> str:
-    """The system of a launch: what the name of a project alone says gives way to the trainer beside it, which may be none of that fork's."""
+    """The system of a launch: what the name of a project alone says gives way to the trainer beside it, which may be another one."""
     alike = index.told_by(framework, command, keys, values)
     system = index.system_of(framework)
     if not alike or not system.checkout:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.launch.settings import plain
-from rlstep_hooks.launch.text import SettingError
+from rlstep_hooks.launch.text import SettingError, UnknownValueError
 from rlstep_hooks.planning import formula as language
 from rlstep_hooks.planning.formula import FormulaError, NotKnownError, Unknown
 from rlstep_hooks.systems.engine.launch_settings import CONFIGS
@@ -133,7 +134,7 @@ class Quantities:
             rows = self.request.rows(*self.system.rows_from)
             return Unknown(rows.source) if rows.count is None else rows.count
         if name == "world_size":
-            return self.request.world_size(self["processes"] if "processes" in self.declared else None)
+            return self.request.world_size(self._processes())
         program = self.request.command.program
         others: dict[str, Callable[[], Any]] = {
             "program": lambda: program.name,
@@ -148,6 +149,15 @@ class Quantities:
         if name not in others:
             raise FormulaError(f"{self.system.name}: there is no setting or quantity {name!r}")
         return others[name]()
+
+    def _processes(self) -> int | None:
+        """The processes that the launch says; None where it says none, or where only the run knows them and the user gives them."""
+        try:
+            return self["processes"] if "processes" in self.declared else None
+        except UnknownValueError:
+            if self.request.world_size_given is None:
+                raise
+            return None
 
     def names(self, name: str) -> tuple[str, ...]:
         """The names under which a setting may be given: a script passes its flags on to calls, so a flag comes first."""
@@ -180,12 +190,19 @@ class Quantities:
         return [name for name, typed in self.system.settings.items() if self.holds(typed.where)]
 
     def written(self) -> dict[str, Any]:
-        """The settings behind the plan, as they were written, with the defaults that hold."""
+        """The settings behind the plan, as they were written, with the defaults that hold.
+
+        One whose value only the run knows, and that no formula needed, is left out.
+        """
         defaults = self.system.defaults(self.request.version)
         looked_at, shown = self.settings_looked_at(), self.system.shown
         if shown is None:
             shown = tuple(name for name, value in defaults.items() if value is not REQUIRED or name in self._known)
-        found = {name: self._written(name) for name in shown if name in looked_at or name not in self.system.settings}
+        found: dict[str, Any] = {}
+        for name in shown:
+            if name in looked_at or name not in self.system.settings:
+                with suppress(UnknownValueError):
+                    found[name] = self._written(name)
         return {name: value for name, value in found.items() if value is not None or self._null_is_shown(name)}
 
     def _written(self, name: str) -> Any:

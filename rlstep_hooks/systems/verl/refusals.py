@@ -121,7 +121,7 @@ def _whole(size: str, minibatch: str, processes: str, each: str, where: str) -> 
 
 
 CHECKS = (
-    _one_copy("configured_gpus", "configured_processes", ""),
+    _one_copy("configured_gpus", "configured_processes", "asked is None"),
     _one_copy("gpus", "critic.world_size", "critic"),
     # Up to 0.5 with token counts too (ray_trainer.py 0.2:388-391, 0.5.0:414-418).
     Check(

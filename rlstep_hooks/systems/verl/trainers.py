@@ -15,8 +15,28 @@ def _strategy(role: str) -> str:
     return f"({role}.strategy or 'fsdp') if given({role}.strategy) else engine"
 
 
+def _gpus_of_process(role: str, strategy: str, sequence: str) -> str:
+    """GPUs that work on the same samples (`get_data_parallel_size` of the engines in workers/engine).
+
+    Args:
+        role: Section of the role.
+        strategy: Name of its strategy.
+        sequence: Sequence-parallel processes as the engine's section says.
+    """
+    megatron = " * ".join(
+        f"({role}.megatron.{name}_parallel_size or 1)" for name in ("tensor_model", "pipeline_model", "context")
+    )
+    # The setting of the role is the older one; above 1 it replaces the engine's (workers/config/actor.py:328-329).
+    older = f"{role}.ulysses_sequence_parallel_size"
+    return (
+        f"{megatron} if {strategy} == 'megatron' "
+        f"else ({role}.veomni.ulysses_parallel_size or 1) if {strategy} == 'veomni' "
+        f"else {older} if {older} is not None and {older} > 1 else ({sequence} or 1)"
+    )
+
+
 def _processes(role: str, gpus: str, strategy: str, sequence: str) -> str:
-    """W: processes that train on different samples (`get_data_parallel_size` of the engines in workers/engine).
+    """W: processes that train on different samples; torchtitan's are given, and not what a process takes.
 
     Args:
         role: Section of the role.
@@ -24,18 +44,8 @@ def _processes(role: str, gpus: str, strategy: str, sequence: str) -> str:
         strategy: Name of its strategy.
         sequence: Sequence-parallel processes as the engine's section says.
     """
-    megatron = "".join(
-        f" // ({role}.megatron.{name}_parallel_size or 1)" for name in ("tensor_model", "pipeline_model", "context")
-    )
     titan = " * ".join(f"({role}.torchtitan.data_parallel_{name}_size or 1)" for name in ("shard", "replicate"))
-    # The setting of the role is the older one; above 1 it replaces the engine's (workers/config/actor.py:328-329).
-    older = f"{role}.ulysses_sequence_parallel_size"
-    return (
-        f"{gpus}{megatron} if {strategy} == 'megatron' "
-        f"else {gpus} // ({role}.veomni.ulysses_parallel_size or 1) if {strategy} == 'veomni' "
-        f"else {titan} if {strategy} == 'torchtitan' "
-        f"else {gpus} // {older} if {older} is not None and {older} > 1 else {gpus} // ({sequence} or 1)"
-    )
+    return f"{titan} if {strategy} == 'torchtitan' else {gpus} // ({_gpus_of_process(role, strategy, sequence)})"
 
 
 _OF_POLICY = (ACTOR, "policy_strategy", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size")
@@ -87,7 +97,8 @@ TRAINERS: dict[str, str] = {
     "configured_gpus": "trainer.n_gpus_per_node * trainer.nnodes",
     "configured_processes": _processes(_OF_POLICY[0], "configured_gpus", *_OF_POLICY[1:]),
     "asked": "asked_processes(launch)",
-    "gpus": "configured_gpus if asked is None else asked * (configured_gpus // configured_processes)",
+    "gpus": "configured_gpus if asked is None else asked * (configured_gpus // configured_processes "
+    f"if policy_strategy == 'torchtitan' else {_gpus_of_process(*_OF_POLICY)})",
     "world_size": _processes(_OF_POLICY[0], "gpus", *_OF_POLICY[1:]),
     "critic.world_size": _processes(_OF_CRITIC[0], "gpus", *_OF_CRITIC[1:]),
     # What verl wants T*n to be a multiple of: `minimal_bsz` of `validate_config`, utils/config.py:103-120.

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.engine.launches import plan_launch
+from tests.systems.plans.checkouts import schedule_of
 from tests.systems.plans.test_verl_checkouts import (
     COMPARED_THEN_COUNTED,
     COUNTED_THEN_COMPARED,
@@ -93,3 +96,23 @@ def test_the_name_of_a_project_gives_way_to_the_trainer_beside_the_launch(
 ) -> None:
     plan = planned(tmp_path, trainer(end), f"{LAUNCH} trainer.project_name=my_deepscaler")
     assert (plan.title, rollouts(plan)) == (title, made)
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus"),
+    [
+        ("", 4),
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 ", 8),
+        ("actor_rollout_ref.rollout.n_agent=1 actor_rollout_ref.actor.ppo_micro_batch_size=20", None),
+    ],
+    ids=["verl", "sequence", "Search-R1"],
+)
+def test_processes_that_the_user_gives_stand_in_for_gpus_that_only_the_run_knows(
+    tmp_path: Path, more: str, gpus: int | None
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{LAUNCH.replace('n_gpus_per_node=2', 'n_gpus_per_node=$GPUS')} {more}\n")
+    with pytest.raises(LaunchError, match=r"n_gpus_per_node cannot be known: \$GPUS is not set"):
+        plan_launch([str(script)], Options(rows=1000))
+    schedule = schedule_of(plan_launch([str(script)], Options(rows=1000, world_size=4)))
+    assert (schedule.world_size, schedule.settings.get("trainer.n_gpus_per_node")) == (4, gpus)
