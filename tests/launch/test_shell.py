@@ -45,6 +45,11 @@ SAME_AS_BASH = [
     "f() {\nX=$1 Y=2\ns $X $Y\n}\nf 3",
     "X=5\ns $X '$X' \"$X\" \\$X ${X} x${X}y",
     "X='a b'\ns $X \"$X\" $X-c",
+    # Blanks between the parts of a text are its own.
+    "X=1 Y=2\ns \"$X $Y\" \"${X}  ${Y}\" \"$(echo a) $(echo b) $((X + 1)) $((Y + 1))\"",
+    "X='--a 1' Y=2\nZ=\"$X $Y\"\nZ=\"$Z $Z\"\ns $Z",
+    "X=1 Y=2\ns \"${Z:-$X $Y}\" ${Z:-a $X $Y} \"${U:=3} ${V:=4} $U$V\"",
+    "X='a b' Y=/x/y.z\ns $(printf %q $Y) \"--n $(printf '%q' \"$Y\") $(printf '%q' \"$Y\")\"",
     "s ${X:-3} ${X-4} ${Y:-${X:-5}}",
     "X=\ns ${X:-3} ${X-4} end",
     ": \"${X:=7}\"\ns $X",

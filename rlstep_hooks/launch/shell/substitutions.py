@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os.path
 import re
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.shell.scope import Text
@@ -135,6 +136,8 @@ def _echo(given: list[str], _: str) -> str:
 def _printf(given: list[str], _: str) -> str:
     if len(given) == 2 and given[0] in ("%s", "%s\\n"):
         return given[1] + given[0][2:].replace("\\n", "\n")
+    if len(given) == 2 and given[0] == "%q":
+        return quote(given[1])
     raise _DependsError
 
 

@@ -120,7 +120,20 @@ _REDIRECTS = ("file_redirect", "ERROR")
 
 def source_of(node: Node | None) -> str:
     """A node's source text; empty for None."""
-    return node.text.decode() if node is not None and node.text is not None else ""
+    return _text_of(node).decode() if node is not None else ""
+
+
+def start_of(node: Node) -> int:
+    """The byte at which a node's own text begins: to `$B` in "$A $B" the grammar gives the blanks before it."""
+    return node.end_byte - len(_text_of(node))
+
+
+def _text_of(node: Node) -> bytes:
+    text = node.text or b""
+    return text.lstrip() if node.type in _EXPANSIONS else text
+
+
+_EXPANSIONS = frozenset({"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"})
 
 
 def first_error(node: Node) -> Node | None:
@@ -137,7 +150,7 @@ def default_word(node: Node) -> Node | None:
 
     In braces the grammar takes `$((...))` for a command and finds errors in `['a','b']`.
     """
-    found = _DEFAULT.fullmatch(node.text or b"") if node.type == "expansion" else None
+    found = _DEFAULT.fullmatch(_text_of(node)) if node.type == "expansion" else None
     if found is None or not (node.has_error or b"$((" in found[1]):
         return None
     words = _parser().parse(b': "' + found[1] + b'"').root_node
@@ -147,7 +160,7 @@ def default_word(node: Node) -> Node | None:
 
 def nested_arithmetic(node: Node) -> Node | None:
     """The expression of a `$((...))` within another, which the grammar takes for the output of a command; None for anything else."""
-    text = node.text or b""
+    text = _text_of(node)
     if node.type != "command_substitution" or not (text.startswith(b"$((") and text.endswith(b"))")):
         return None
     read = _parser().parse(b"n=" + text + b"\n").root_node

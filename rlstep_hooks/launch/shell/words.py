@@ -13,7 +13,7 @@ import msgspec
 from rlstep_hooks.launch.shell.arithmetic import number
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.substitutions import output
-from rlstep_hooks.launch.shell.syntax import default_word, source_of
+from rlstep_hooks.launch.shell.syntax import default_word, source_of, start_of
 from rlstep_hooks.launch.text import UnknownText
 from rlstep_hooks.launch.wildcards import matches
 
@@ -127,7 +127,7 @@ def _pieces(node: Node, scope: Scope, *, quoted: bool, double: bool = False) -> 
     if kind in ("string", "translated_string"):
         return _string(node, scope)
     if kind == "concatenation":
-        return [piece for child in node.children for piece in _pieces(child, scope, quoted=quoted, double=double)]
+        return _concatenation(node, scope, quoted=quoted, double=double)
     if kind in ("simple_expansion", "expansion"):
         return [_expansion(node, scope, quoted=quoted, double=double)]
     if kind == "command_substitution":
@@ -148,13 +148,27 @@ def _unresolved(node: Node, scope: Scope) -> Text:
     return Text(text, (UnknownText("", why, scope.place(node)),))
 
 
+def _concatenation(node: Node, scope: Scope, *, quoted: bool, double: bool) -> list[_Piece]:
+    """Parts of one word; between those of a default, `${NAME:-$A $B}`, are blanks."""
+    pieces: list[_Piece] = []
+    data = node.text or b""
+    position = node.start_byte
+    for child in node.children:
+        between = data[position - node.start_byte : start_of(child) - node.start_byte].decode()
+        if between:
+            pieces.append(_Piece(Text(between)))
+        pieces += _pieces(child, scope, quoted=quoted, double=double)
+        position = child.end_byte
+    return pieces
+
+
 def _string(node: Node, scope: Scope) -> list[_Piece]:
     """A string in double quotes; the text between its parts (blanks, line ends) is kept."""
     pieces = [_Piece(Text(""))]
     data = node.text or b""
     position = node.start_byte + 1
     for child in node.children[1:-1]:
-        between = data[position - node.start_byte : child.start_byte - node.start_byte].decode()
+        between = data[position - node.start_byte : start_of(child) - node.start_byte].decode()
         if between:
             pieces.append(_Piece(Text(between)))
         if child.type == "string_content":
@@ -178,7 +192,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     parts = [child for child in node.children if child.type not in ("$", "${", "}")]
     if not parts:
         return _Piece(_unresolved(node, scope))
-    placeholder = scope.placeholders.get((scope.source, node.start_byte))
+    placeholder = scope.placeholders.get((scope.source, start_of(node)))
     if placeholder is not None:
         return _Piece(scope.replaced(placeholder, node))
     if parts[0].type == "#" and len(parts) > 1:  # ${#NAME}
@@ -255,7 +269,7 @@ def _operated(
         if not missing and scalar is not None:
             return _Piece(scalar, split=not quoted)
         default = _words(words, scope, double=double)
-        if operator in (":=", "=") or (scope.source, node.start_byte) in scope.assigning:
+        if operator in (":=", "=") or (scope.source, start_of(node)) in scope.assigning:
             scope.assign(source_of(node.named_children[0]), default, scope.place(node))
         return _Piece(default, split=not quoted and not any("string" in word.type for word in words))
     if operator in (":+", "+"):
@@ -315,7 +329,7 @@ def heredoc(redirect: Node, scope: Scope) -> Text:
     texts: list[str] = []
     unknown: tuple[UnknownText, ...] = ()
     for child in (*body.children, None):
-        end = body.end_byte if child is None else child.start_byte
+        end = body.end_byte if child is None else start_of(child)
         texts.append(_unescaped(data[position - body.start_byte : end - body.start_byte].decode(), within_quotes=True))
         if child is None:
             break
