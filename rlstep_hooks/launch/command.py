@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from rlstep_hooks.launch.terminals import TERMINALS, in_terminal
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, UnknownText
 from rlstep_hooks.launch.wildcards import matches
 
@@ -212,6 +213,10 @@ def unwrap(
             rest, given = _options(tokens[1:], name)
             processes = _deepspeed_processes(given, place, environment.get("CUDA_VISIBLE_DEVICES"))
             tokens = _launched(rest, given)
+        elif name in TERMINALS and (behind := in_terminal(tokens)):
+            if len(behind) == 1:
+                return shell(behind[0]) if shell is not None else []
+            tokens = behind
         elif name in SHELLS:
             rest, given = _options(tokens[1:], "sh")
             if "c" in {key.lstrip("-")[-1:] for key in given} and rest:

@@ -226,3 +226,51 @@ def test_further_settings_that_only_the_run_knows_are_said_to_be_left_out() -> N
     plan = plan_launch(['python -m skyrl.train.entrypoints.main_base trainer.epochs=3 "$MORE"'], Options())
     assert [note.text for note in plan.notes if "$MORE is not set" in note.text] != []
     assert plan_launch(['python -m skyrl.train.entrypoints.main_base "$@"'], Options()).schedule is not None
+
+
+TRAINS = f"python {SKYRL} trainer.epochs=2"
+
+
+@pytest.mark.parametrize(
+    "terminal",
+    [
+        "tmux new-session -d -s train 'cd x && {}; exec bash'",
+        "tmux new -ds train {}",
+        'tmux new-window -t train -n run "{}"',
+        "tmux send-keys -t train '{}' C-m",
+        "tmux send-keys -t train 'cd x' Enter '{}' Enter",
+        "tmux send-keys -t train:0.1 -- '{}' KPEnter",
+        "screen -dmS train bash -c '{}'",
+        "screen -d -m -S train {}",
+    ],
+)
+def test_a_command_that_runs_in_a_terminal_of_its_own(tmp_path: Path, terminal: str) -> None:
+    text = terminal.format(TRAINS)
+    assert planned(tmp_path, text, rows=640).rollouts == 20
+
+
+@pytest.mark.parametrize("terminal", ["tmux kill-session -t train", "tmux new-session -d -s train", "screen -r train"])
+def test_a_terminal_without_a_command_starts_nothing(tmp_path: Path, terminal: str) -> None:
+    with pytest.raises(NoLaunchError, match=f"none of these starts a known trainer: {terminal.split()[0]}"):
+        planned(tmp_path, terminal)
+
+
+def test_a_script_that_starts_itself_again_in_a_terminal(tmp_path: Path) -> None:
+    text = (
+        'HERE=$(cd "$(dirname "$0")" && pwd)\nNAME=$(basename "$0")\nEPOCHS=2 INSIDE=false\n'
+        "while [[ $# -gt 0 ]]; do case $1 in --epochs) EPOCHS=$2; shift 2;; --inside) INSIDE=true; shift;; esac; done\n"
+        'if [[ -z "${TMUX:-}" ]] && [[ "$INSIDE" == false ]]; then\n'
+        '  ARGS="--inside --epochs $(printf \'%q\' "$EPOCHS")"\n'
+        '  tmux new-session -d -s train "conda activate x && bash $HERE/$NAME $ARGS; exec bash"\n'
+        "  exit 0\nfi\n"
+        f"{TRAINS.replace('epochs=2', 'epochs=$EPOCHS')}\n"
+    )
+    assert planned(tmp_path, text, rows=640).rollouts == 20
+
+
+def test_when_a_run_saves_need_not_be_known(tmp_path: Path) -> None:
+    text = (
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 "
+        "actor_rollout_ref.actor.use_dynamic_bsz=True trainer.n_gpus_per_node=1 trainer.save_freq=$(./saves.sh) trainer.total_epochs=3"
+    )
+    assert planned(tmp_path, text, rows=80).rollouts == 30

@@ -142,7 +142,10 @@ def _read(system: System, launch: Quantities, checks: tuple[Check | Demand, ...]
         sources={formula.quantity: formula.source for formula in formulas},
         declared=launch.declared,
     )
-    facts = {name: launch.evaluate(expression) for name, expression in system.facts.items()}
+    facts: dict[str, Any] = {}
+    for name, expression in system.facts.items():
+        with suppress(UnknownValueError):  # no count of the plan depends on when a run saves or evaluates
+            facts[name] = launch.evaluate(expression)
     return Reading(
         schedule=schedule,
         formulas=formulas,
