@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.systems.plans.checkouts import schedule_of
 from tests.systems.plans.test_verl_checkouts import (
@@ -74,6 +74,27 @@ def test_a_method_that_has_the_engine_answer_a_batch_answers_all_of_it(tmp_path:
         planned(tmp_path, source)
 
 
+CHOOSES = """
+    def _answers(self, manager, batch):
+        if self.kind == "search":
+            return manager.run_search(batch=batch)
+        return {other}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "read"), [("manager.run_loop(batch=batch)", True), ("batch[manager.chosen]", False), ("None", False)]
+)
+def test_a_method_that_chooses_between_loops_of_an_agent_answers_all(tmp_path: Path, other: str, read: bool) -> None:
+    source = trainer(COMPARED_THEN_COUNTED).replace(GENERATES, "self._answers(manager=manager, batch=gen_batch)")
+    source += CHOOSES.format(other=other)
+    if read:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match="may train a part of it"):
+        planned(tmp_path, source)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -116,3 +137,61 @@ def test_processes_that_the_user_gives_stand_in_for_gpus_that_only_the_run_knows
         plan_launch([str(script)], Options(rows=1000))
     schedule = schedule_of(plan_launch([str(script)], Options(rows=1000, world_size=4)))
     assert (schedule.world_size, schedule.settings.get("trainer.n_gpus_per_node")) == (4, gpus)
+
+
+CHOSEN = """
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+def main(config):
+    kind = config.trainer.get("kind", "RayPPOTrainer")
+    if kind == "Distilling":
+        from verl.trainer.ppo.distilling import DistillingTrainer
+        trainer_cls = DistillingTrainer
+    else:
+        trainer_cls = RayPPOTrainer
+    trainer = trainer_cls(config=config)
+    trainer.fit()
+"""
+EXTENDED = """
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+class DistillingTrainer({base}):
+    def __init__(self, *given):
+        super().__init__(*given)
+        {set} = True
+    def {method}(self, batch):
+        return batch
+"""
+
+
+def of_subclass(folder: Path, kind: str = "Distilling", **words: str) -> Plan:
+    """The plan of a launch that chooses a trainer, which extends that of the releases."""
+    (folder / "verl/trainer/ppo").mkdir(parents=True)
+    text = EXTENDED.format(**{"base": "RayPPOTrainer", "set": "self.has_teacher", "method": "_distance", **words})
+    (folder / "verl/trainer/ppo/distilling.py").write_text(text)
+    source = trainer(COMPARED_THEN_COUNTED, before_update="                batch = self._compute_more(batch)")
+    return planned(folder, source, f"{LAUNCH} +trainer.kind={kind}", main=CHOSEN)
+
+
+@pytest.mark.parametrize("method", ["_distance", "_validate", "init_workers"])
+def test_a_trainer_that_extends_that_of_verl_has_its_loop(tmp_path: Path, method: str) -> None:
+    plan = of_subclass(tmp_path, method=method)
+    assert rollouts(plan) == 20
+    assert "verl/trainer/ppo/ray_trainer.py" in "\n".join(note.text for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"method": "_create_dataloader"},
+        {"method": "_compute_more"},
+        {"set": "self.config.actor_rollout_ref.rollout.n"},
+        {"base": "RayPPOTrainer, Mixin"},
+        {"base": "Unknown"},
+    ],
+)
+def test_a_trainer_that_may_change_the_loop_that_it_extends_is_asked_for(tmp_path: Path, words: dict[str, str]) -> None:
+    with pytest.raises(LaunchError, match="which trainer"):
+        of_subclass(tmp_path, **words)
+
+
+def test_a_trainer_that_the_launch_does_not_choose_is_not_read(tmp_path: Path) -> None:
+    assert rollouts(of_subclass(tmp_path, "Another", method="_create_dataloader")) == 20

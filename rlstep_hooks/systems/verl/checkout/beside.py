@@ -16,6 +16,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.engine.own_configuration import configuration
+from rlstep_hooks.systems.verl.checkout.inherited import fit_of
 from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
@@ -372,11 +373,7 @@ def _fit(
 ) -> tuple[Source, str, Function] | None:
     """The `fit` of the trainer that a program uses, with its file and class; None if the way to it is not clear."""
     trainer = trainer_of(main, name, values)
-    source = checkout.source(_below(checkout, trainer.path)) if trainer is not None else None
-    if trainer is None or source is None:
-        return None
-    fits = source.methods("fit", of=trainer.name)
-    return (source, trainer.name, fits[0]) if fits else None
+    return fit_of(trainer, lambda path: checkout.source(_below(checkout, path))) if trainer is not None else None
 
 
 def _values(given: Mapping[str, Setting]) -> dict[str, object]:

@@ -11,7 +11,7 @@ import msgspec
 from rlstep_hooks.launch.checkout import UNKNOWN, taken, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rlstep_hooks.launch.checkout import Source
 
@@ -36,13 +36,33 @@ def trainer_of(main: Source, program: str, values: Mapping[str, object]) -> Trai
     if tree is None:
         return None
     reader = _Program(tree, values)
-    imports = {name: found for node in reader.nodes if isinstance(node, ast.ImportFrom) for name, found in _of(node)}
+    imports = _imports(reader.nodes)
     built = {name for name in reader.built() if _is_trainer(imports.get(name, ("", name))[1])}
-    if len(built) != 1 or (found := imports.get(built.pop())) is None:
+    return _found(imports, built.pop(), program) if len(built) == 1 else None
+
+
+def imported(tree: ast.Module, name: str, file: str) -> Trainer | None:
+    """The class that a file imports under a name; None where it imports none.
+
+    Args:
+        tree: The file.
+        name: The name.
+        file: Its path below the package.
+    """
+    return _found(_imports(ast.walk(tree)), name, file)
+
+
+def _imports(nodes: Iterable[ast.AST]) -> dict[str, tuple[str, str]]:
+    """The names that imports give, each with the path of its module and its name there."""
+    return {name: found for node in nodes if isinstance(node, ast.ImportFrom) for name, found in _of(node)}
+
+
+def _found(imports: Mapping[str, tuple[str, str]], name: str, file: str) -> Trainer | None:
+    if name not in imports:
         return None
-    path, name = found
+    path, name = imports[name]
     if path.startswith("."):
-        path = os.path.normpath(os.path.join(os.path.dirname(program), path))
+        path = os.path.normpath(os.path.join(os.path.dirname(file), path))
     return Trainer(name, f"{path.removeprefix('verl/')}.py")
 
 
@@ -60,7 +80,7 @@ def _of(node: ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 class _Inserted(ast.NodeTransformer):
-    """Puts a condition in the place of its name: `if hints:` after `hints = config.get("hints", False)`."""
+    """Puts what a name was given in its place in a condition: `if hints:` after `hints = config.get("hints", False)`."""
 
     def __init__(self, tree: ast.Module) -> None:
         given: dict[str, list[ast.expr]] = {}
@@ -71,8 +91,11 @@ class _Inserted(ast.NodeTransformer):
         self._given = {name: values[0] for name, values in given.items() if len(values) == 1}
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        if isinstance(node.test, ast.Name):
-            node.test = self._given.get(node.test.id, node.test)
+        match node.test:
+            case ast.Name(id=name):
+                node.test = self._given.get(name, node.test)
+            case ast.Compare(left=ast.Name(id=name)):
+                node.test.left = self._given.get(name, node.test.left)
         return self.generic_visit(node)
 
 
