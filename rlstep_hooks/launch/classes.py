@@ -38,6 +38,8 @@ class Class(msgspec.Struct, frozen=True):
     """Names of the methods that the class and its bases within the checkout define."""
     assigned: frozenset[str] = frozenset()
     """The attributes that methods of the class and its bases assign, by their last names."""
+    fields: frozenset[str] = frozenset()
+    """The fields that the class and its bases within the checkout declare with a type, as dataclasses do."""
 
     @property
     def is_here(self) -> bool:
@@ -98,6 +100,7 @@ class _Search:
     def _read(self, node: ast.ClassDef, path: Path, depth: int) -> Class:
         methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
         assigned = set(_attributes(node))
+        fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
         outside: set[str] = set()
         for base in node.bases:
             text = ast.unparse(base).partition("[")[0]
@@ -108,9 +111,17 @@ class _Search:
                 continue
             methods |= of.methods
             assigned |= of.assigned
+            fields |= of.fields
             outside |= of.outside
         return Class(
-            node.name, ".", frozenset(outside), str(path), node.lineno, frozenset(methods), frozenset(assigned)
+            node.name,
+            ".",
+            frozenset(outside),
+            str(path),
+            node.lineno,
+            frozenset(methods),
+            frozenset(assigned),
+            frozenset(fields),
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from rlstep_hooks.launch.own_parser import OwnParser
 from rlstep_hooks.launch.terminals import TERMINALS, in_terminal
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, UnknownText
 from rlstep_hooks.launch.wildcards import matches
@@ -78,6 +79,8 @@ class Command(msgspec.Struct, frozen=True):
     """Why the lines after the command are not part of it, although they look like arguments; empty if there are none."""
     loops: dict[str, str] = {}
     """The variables of the loops over words that run it, from the outermost on, with their values in this round."""
+    parser: OwnParser | None = None
+    """The parser of the program, where it is one of somebody's own that takes the framework's names and some of its own."""
 
 
 _PYTHON = re.compile(r"(.*/)?(python|pypy)[0-9.]*$")

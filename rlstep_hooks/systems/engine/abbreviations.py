@@ -44,16 +44,19 @@ def spelled_out(
 
     Where both are given, the later one holds, as in argparse.
     """
-    keys = system.keys
-    if keys is None or not keys.abbreviated or not any(command.program.matches(pattern) for pattern in keys.strict):
+    keys, parser = system.keys, command.parser
+    if keys is None or not keys.abbreviated:
+        return dict(given), []
+    if parser is None and not any(command.program.matches(pattern) for pattern in keys.strict):
         return dict(given), []
     known = key_list(keys.file)
-    names = known.of(asked or system.version)
+    own = parser.fields if parser is not None else frozenset[str]()
+    names = [*known.of(asked or system.version), *own]
     found: dict[str, Setting] = {}
     notes: list[Note] = []
     for name, setting in given.items():
         meant = name
-        if is_flag(setting) and not known.ever(name):
+        if is_flag(setting) and not (known.ever(name) or name in own):
             options = meant_by(setting, names, dashed=keys.dashed)
             if len(options) == 1:
                 meant = canonical(options[0])

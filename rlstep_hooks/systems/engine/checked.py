@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.arguments import canonical
 from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.systems.engine.entry import named
 
@@ -37,7 +38,8 @@ def checked_settings(
     keys: Keys, known: KeyList, command: Command, given: Mapping[str, Setting], keywords: frozenset[str]
 ) -> dict[str, Setting]:
     """The settings whose names the framework itself checks, by these names: of a file the first part, of a call the keyword."""
-    strict = any(command.program.matches(pattern) for pattern in keys.strict)
+    own = command.parser.fields if command.parser is not None else frozenset[str]()
+    strict = command.parser is not None or any(command.program.matches(pattern) for pattern in keys.strict)
     strict = strict and not (keys.unless and named(keys.unless)(given))
     found: dict[str, Setting] = {}
     for name, setting in given.items():
@@ -56,7 +58,7 @@ def checked_settings(
             setting = msgspec.structs.replace(setting, name=checked, written=checked)
         elif not strict:
             continue
-        if not is_taken(keys, known, checked):
+        if not (is_taken(keys, known, checked) or canonical(checked) in own):
             found[checked] = setting
     return found
 

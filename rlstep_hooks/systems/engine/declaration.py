@@ -66,6 +66,7 @@ quantities of `let`, `formulas` and `always`, and these:
     program         the program's name, for example "train_async.py"
     program_kind    "module", "script", "executable" or "config"
     no_program      whether the launch is a configuration file alone, which does not say which program reads it
+    reader          the checkout's own program that is taken to read a configuration file alone; empty where there is none
     version         the release as text
     release         the release as numbers: `release >= (0, 17)`
     launch          the whole `Request`, for functions of Python

@@ -33,6 +33,7 @@ from rlstep_hooks.systems.engine.launch_settings import (
     settings_of_command,
     with_own_configs,
 )
+from rlstep_hooks.systems.engine.own_program import with_parser, with_reader
 from rlstep_hooks.systems.engine.python_launch import calls_of, keywords_of, of_others, settings_of
 from rlstep_hooks.systems.engine.python_launch import hidden as hidden_of
 from rlstep_hooks.systems.engine.trainers import STOP, Judged, only, stopper_in, trainers_in, whose
@@ -290,7 +291,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     if options.framework is None and options.version is None:
         framework = _as_the_trainer_says(framework, command, folder, keys, values)
     system = index.system_of(framework)
-    command = with_config_read(command, folder)
+    command = with_parser(with_config_read(command, folder), file, system)
     about_trainer = Judged()
     if options.framework is None:
         if system.trainers and file is not None:
@@ -440,6 +441,7 @@ def _config_launch(path: Path, options: Options) -> Launch:
             read.settings[own[0]].place,
             remedy=f"give the command that runs it, or --framework {framework} reads the other settings as {system.title}'s own",
         )
+    command = with_reader(command, path.parent, system)
     twice = last_holds(read, system)
     given, missing, notes = with_own_configs(read.missing, read.settings, system)
     return Launch(

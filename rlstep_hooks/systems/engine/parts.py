@@ -149,6 +149,9 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """What the framework says of a setting that it does not have, with {name} and {written}."""
     strict: tuple[str, ...]
     """Programs that know these settings only: patterns of `Program.matches`."""
+    parsed: frozenset[str] = frozenset()
+    """The dataclasses ("package.Class") whose fields these names are: a program of somebody's own whose parser is given no others from
+    outside of the checkout knows these settings and its own fields only."""
     unless: str = ""
     """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
     also: tuple[str, ...] = ()

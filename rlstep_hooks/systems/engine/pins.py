@@ -100,8 +100,12 @@ def pinned_releases(
             meant.append(str(pin))
     if found:
         # A file that names no program may have settings of a script's own.
-        alone = command.program.kind == "config"
+        alone = command.program.kind == "config" and command.parser is None
         kept = [each for each in found.values() if alone or fits.has_most(each.version)]
+        if (
+            not kept and command.parser is not None
+        ):  # its parser says what becomes of a setting that the release does not have
+            kept = [*found.values()]
         if not kept:
             raise LaunchError(
                 f"the checkout installs {system.title} {' or '.join(dict.fromkeys(meant))}, which does not have the settings of this "

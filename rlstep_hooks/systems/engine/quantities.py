@@ -135,11 +135,12 @@ class Quantities:
             return Unknown(rows.source) if rows.count is None else rows.count
         if name == "world_size":
             return self.request.world_size(self._processes())
-        program = self.request.command.program
+        program, parser = self.request.command.program, self.request.command.parser
         others: dict[str, Callable[[], Any]] = {
             "program": lambda: program.name,
             "program_kind": lambda: program.kind,
             "no_program": lambda: program.kind == "config" and program.name.endswith(CONFIGS),
+            "reader": lambda: parser.program if program.kind == "config" and parser is not None else "",
             "version": lambda: self.request.version,
             "release": lambda: release_of(self.request.version),
             "launch": lambda: self.request,

@@ -15,6 +15,9 @@ KEYS = Keys(
         "script:trl/scripts/grpo.py",
         "script:trl/scripts/rloo.py",
     ),
+    parsed=frozenset(
+        f"trl.{name}" for name in ("GRPOConfig", "RLOOConfig", "GRPOScriptArguments", "ModelConfig", "ScriptArguments")
+    ),
     abbreviated=True,
     dashed=True,
     says="rlstep_hooks.systems.trl.parser:said",

@@ -15,6 +15,7 @@ from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.own_parser import OwnParser
     from rlstep_hooks.launch.settings import Setting
 
 _SCRIPT = "trl/scripts/grpo.py"
@@ -33,6 +34,8 @@ def said(command: Command, setting: Setting, version: str) -> Said | None:
     if setting.place.source.endswith((".py", ".ipynb")):
         callee, _, keyword = setting.name.partition(".")
         return Said(f"TypeError: {callee}.__init__() got an unexpected keyword argument '{keyword}'")
+    if command.parser is not None:
+        return _by_own_parser(command.parser, setting, name, release)
     if command.program.kind == "config":
         return Said("what reads this file is not known; `trl grpo` ends the run, and the script alone drops it", False)
     if command.program.name.startswith("trl ") and release >= (0, 29):
@@ -41,15 +44,41 @@ def said(command: Command, setting: Setting, version: str) -> Said | None:
     if (0, 22) <= release < (1,):
         return Said(_REMAINING, refuses=False)
     if is_flag(setting):
-        return Said(
-            f"ValueError: Some specified arguments are not used by the HfArgumentParser: ['{setting.written}', ...]"
-        )
-    if release < (0, 19):
-        return Said("`TrlParser.set_defaults_with_config` passes over names that no argument has", refuses=False)
+        return _unknown_flag(setting)
+    if release < _CHECKS_FILES:
+        return _PASSES_OVER
     if release < (1,):
-        return Said(f"ValueError: Unknown arguments from config file: ['--{name}', '{setting.value}']")
+        return _unknown_in_file(setting, name)
     return Said(f"{_SCRIPT} parses with `fail_with_unknown_args=False`, which drops names in YAML", refuses=False)
 
+
+def _by_own_parser(parser: OwnParser, setting: Setting, name: str, release: tuple[int, ...]) -> Said:
+    """What the parser of a program of somebody's own makes of a name that none of its dataclasses has."""
+    if parser.keeps_rest:
+        return Said(f"{parser.program} parses with `return_remaining_strings=True`, which hands it back", refuses=False)
+    if is_flag(setting):
+        return _unknown_flag(setting)
+    if release < _CHECKS_FILES:
+        return _PASSES_OVER
+    if parser.passes_over:
+        says = f"{parser.program} parses with `fail_with_unknown_args=False`, which drops names in YAML"
+        return Said(says, refuses=False)
+    return _unknown_in_file(setting, name)
+
+
+def _unknown_flag(setting: Setting) -> Said:
+    return Said(
+        f"ValueError: Some specified arguments are not used by the HfArgumentParser: ['{setting.written}', ...]"
+    )
+
+
+def _unknown_in_file(setting: Setting, name: str) -> Said:
+    return Said(f"ValueError: Unknown arguments from config file: ['--{name}', '{setting.value}']")
+
+
+_CHECKS_FILES = (0, 19)
+"""The first release whose `TrlParser.parse_args_and_config` ends the run at names in YAML that no dataclass has."""
+_PASSES_OVER = Said("`TrlParser.set_defaults_with_config` passes over names that no argument has", refuses=False)
 
 LAUNCH = frozenset(
     (

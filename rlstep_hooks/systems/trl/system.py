@@ -368,7 +368,8 @@ SYSTEM = System(
     ),
     notes=(
         ADAPTER_OFF,
-        program_assumed("{'trl rloo' if algorithm == 'RLOO' else 'trl grpo'}"),
+        program_assumed("{'trl rloo' if algorithm == 'RLOO' else 'trl grpo'}", "reader == ''"),
+        Note("assumes", "{reader} reads this file, which names no program", "reader != ''"),
         Note(
             "unit",
             "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts",

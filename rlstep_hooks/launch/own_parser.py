@@ -1,0 +1,84 @@
+"""The parser of a program of somebody's own that reads flags and a YAML file into dataclasses: which names it takes.
+
+`trl.TrlParser` is given dataclasses, of the framework and of the checkout; the fields of the latter are followed through the imports of
+the checkout. Parsed, never imported.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.launch.classes import Class, class_named
+from rlstep_hooks.launch.python_source import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PARSER = "TrlParser"
+_PARSES = "parse_args_and_config"
+
+
+class OwnParser(msgspec.Struct, frozen=True):
+    """What the parser of a program takes."""
+
+    program: str
+    """The program, as messages name it."""
+    fields: frozenset[str]
+    """The fields that the checkout's own dataclasses have beside those of the framework."""
+    outside: frozenset[str]
+    """The dataclasses from outside of the checkout that it is given, or that its own derive from, as "package.Class"."""
+    keeps_rest: bool = False
+    """Whether names that no dataclass has are handed back to the program, from its flags and from its file."""
+    passes_over: bool = False
+    """Whether names in a file that no dataclass has are passed over."""
+
+
+def parser_of(path: Path, current: str | None, packages: frozenset[str]) -> OwnParser | None:
+    """The parser that a program makes and uses once; None where it makes none, or a dataclass of it is not found.
+
+    Args:
+        path: The program's file.
+        current: The folder in which the launch is at that point, if that is known.
+        packages: Packages that are taken for the installed ones, whatever the checkout holds.
+    """
+    tree = parse(path)
+    made = [call for call in _calls(tree) if _last(call.func) == _PARSER]
+    used = [call for call in _calls(tree) if _last(call.func) == _PARSES]
+    if len(made) != 1 or len(used) != 1 or not made[0].args:
+        return None
+    given = made[0].args[0]
+    names = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
+    classes = [_class(name, path, current, packages) for name in names]
+    if any(each is None for each in classes):
+        return None
+    found = [each for each in classes if each is not None]
+    options = {word.arg: ast.unparse(word.value) for word in used[0].keywords}
+    return OwnParser(
+        program=str(path),
+        fields=frozenset[str]().union(*(each.fields for each in found)),
+        outside=frozenset[str]().union(*(each.outside for each in found)),
+        keeps_rest=options.get("return_remaining_strings", "False") != "False",
+        passes_over=options.get("fail_with_unknown_args", "True") != "True",
+    )
+
+
+def _class(name: ast.expr, path: Path, current: str | None, packages: frozenset[str]) -> Class | None:
+    """A dataclass that a parser is given; None where it is neither here nor of one of the packages."""
+    written = ast.unparse(name)
+    package, _, last = written.rpartition(".")
+    if package in packages:
+        return Class(last, package, frozenset((written,)))
+    return None if package else class_named(written, path, current, packages)
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _last(callee: ast.expr) -> str:
+    """The last name of what is called: "parse_args_and_config" of `parser.parse_args_and_config`."""
+    return callee.attr if isinstance(callee, ast.Attribute) else callee.id if isinstance(callee, ast.Name) else ""
