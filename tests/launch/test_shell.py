@@ -45,6 +45,10 @@ SAME_AS_BASH = [
     "f() {\nX=$1 Y=2\ns $X $Y\n}\nf 3",
     "X=5\ns $X '$X' \"$X\" \\$X ${X} x${X}y",
     "X='a b'\ns $X \"$X\" $X-c",
+    # The words of an array by numbers that are worked out.
+    "L=(a b c)\nN=1\ns \"${!L[@]}\" \"${!L[*]}\" ${L[$N]} ${L[N]} ${L[$((N - 1))]} ${L[-1]}",
+    "A= L=(a b)\nfor i in \"${!L[@]}\"; do A=\"$A $i ${L[$i]}\"; done\ns $A",
+    "L=()\ns \"${!L[@]}\" end",
     # Blanks between the parts of a text are its own.
     "X=1 Y=2\ns \"$X $Y\" \"${X}  ${Y}\" \"$(echo a) $(echo b) $((X + 1)) $((Y + 1))\"",
     "X='--a 1' Y=2\nZ=\"$X $Y\"\nZ=\"$Z $Z\"\ns $Z",
@@ -572,3 +576,16 @@ def test_a_command_ends_with_its_line_behind_a_pipeline_too(text: str, launched:
     [command] = [each for each in read_text(text, "run.sh") if each.program.name == "x.py"]
     assert (command.program.name, *(token.text for token in command.arguments)) == launched
     assert command.place.line == line
+
+
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        ('declare -A M=([a]=1 [b]=2)\nfor k in "${!M[@]}"; do s n=$k; done', ["k"]),
+        ("L=(a b)\nL[5]=c\ns n=${!L[@]}", [""]),
+        ("L=(a b)\ns n=${L[$TASK]}", ["TASK"]),
+        ("L=($(words))\ns n=${!L[@]}", [""]),
+    ],
+)
+def test_numbers_of_an_array_that_are_not_known(script: str, names: list[str]) -> None:
+    assert unknown_names(script) == names

@@ -204,7 +204,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
         return _Piece(scope.uncounted(value, source_of(node), scope.place(node)) or Text(str(len(value))))
     if parts[0].type == "!" and len(parts) > 1:
         return _indirect(node, scope, parts[1:], quoted=quoted, double=double)
-    value = scope.value_of(parts[0])
+    value = _value_of(parts[0], scope)
     operator = parts[1].type if len(parts) > 1 else ""
     if isinstance(value, tuple) and source_of(parts[0])[-3:] in ("[@]", "[*]") and operator not in _DEFAULTS:
         changed = _unresolved(node, scope)  # `${LIST[@]:0:4}`: a part of the words, or each of them changed
@@ -235,9 +235,37 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     return _Piece(value, split=not quoted)
 
 
+def _value_of(node: Node, scope: Scope) -> Variable | None:
+    """The value of a variable, also of an array's word whose number is an expression: `${LIST[$i]}`, `${LIST[i - 1]}`."""
+    name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
+    if node.type != "subscript" or name is None or index is None or source_of(index).strip("@*").isdigit():
+        return scope.value_of(node)
+    words = scope.named(source_of(name))
+    if not isinstance(words, tuple) or source_of(index) in ("@", "*"):
+        return scope.value_of(node)
+    number = arithmetic(index, scope)
+    if isinstance(number, Text) or _has_keys(words):
+        return _unresolved(node, scope) if not isinstance(number, Text) else Text(source_of(node), number.unknown)
+    counted = words if number < 0 else words[: number + 1]
+    uncounted = scope.uncounted(counted, source_of(node), scope.place(node))
+    if uncounted is not None:
+        return uncounted
+    return words[number] if -len(words) <= number < len(words) else None
+
+
+def _has_keys(words: tuple[Text, ...]) -> bool:
+    """Whether words of an array stand at places of their own: `([lr]=1 [n]=8)`, `LIST[7]=8`."""
+    return any(_AT_A_KEY.match(word.text) for word in words)
+
+
+_AT_A_KEY = re.compile(r"\w*\[[^\]]*\]\+?=")
+
+
 def _indirect(node: Node, scope: Scope, parts: list[Node], *, quoted: bool, double: bool) -> _Piece:
     """`${!NAME}`: the variable whose name NAME holds, also with `:-word` and its variants, and `NAME[@]` for all of an array."""
     holder = source_of(parts[0])
+    if parts[0].type == "subscript" and holder[-3:] in ("[@]", "[*]") and len(parts) == 1:
+        return _numbers(node, scope, parts[0], quoted=quoted)
     if holder in scope.references:
         return _Piece(Text(scope.meant(holder)))
     name = scope.value_of(parts[0])
@@ -257,6 +285,18 @@ def _indirect(node: Node, scope: Scope, parts: list[Node], *, quoted: bool, doub
     if name.text.endswith("[@]"):
         return _Piece(Text(""), fields=value)
     return _Piece(value[0] if value else Text(""), split=not quoted)
+
+
+def _numbers(node: Node, scope: Scope, array: Node, *, quoted: bool) -> _Piece:
+    """`${!LIST[@]}`: the numbers of an array's words."""
+    words = scope.value_of(array)
+    counted = isinstance(words, tuple) and scope.uncounted(words, source_of(node), scope.place(node)) is None
+    if not isinstance(words, tuple) or not counted or _has_keys(words):
+        return _Piece(_unresolved(node, scope), split=not quoted)
+    numbers = tuple(Text(str(number)) for number in range(len(words)))
+    if quoted and source_of(array).endswith("[*]"):
+        return _Piece(Text(scope.joining.join(number.text for number in numbers)))
+    return _Piece(Text(""), fields=numbers)
 
 
 def _operated(
