@@ -274,3 +274,27 @@ def test_when_a_run_saves_need_not_be_known(tmp_path: Path) -> None:
         "actor_rollout_ref.actor.use_dynamic_bsz=True trainer.n_gpus_per_node=1 trainer.save_freq=$(./saves.sh) trainer.total_epochs=3"
     )
     assert planned(tmp_path, text, rows=80).rollouts == 30
+
+
+@pytest.mark.parametrize(
+    ("set_", "says"),
+    [
+        ("set -u", "$COEF is set where the script is started"),
+        ("set -xeuo pipefail", "$COEF is set where"),
+        ("set -o nounset", "$COEF is set where"),
+        ("set -e", ""),
+        ("set -u\nset +u", ""),
+        ("set -u\nCOEF=1", ""),
+        ("set -u\nCOEF=${COEF:-1}", ""),
+        ("set -u\nCOEF=$1", "$1 is set where"),
+        ("set -- -u", ""),
+    ],
+)
+def test_a_variable_without_which_the_script_ends_is_taken_for_set(tmp_path: Path, set_: str, says: str) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{set_}\n{TRAINS} trainer.algorithm.coef=$COEF trainer.name=$HOME/x\n")
+    plan = plan_launch([str(script)], Options(rows=640))
+    said = "\n".join(note.text for note in plan.notes if "set -u" in note.text)
+    assert says in said
+    assert bool(said) == bool(says)
+    assert not says or "run.sh:1:1" in said

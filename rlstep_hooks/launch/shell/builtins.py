@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os.path
+import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents
@@ -24,8 +26,13 @@ def _shift(walk: Walk, tokens: list[Token], depth: int) -> None:
 
 
 def _set(walk: Walk, tokens: list[Token], depth: int) -> None:
-    """`set -- WORDS` gives the parameters; the other options change nothing here but `-a`, which exports."""
+    """`set -- WORDS` gives the parameters, and `set -u` ends the script at a variable that is not set."""
     words = [token.text for token in tokens]
+    for word, following in zip_longest(words[1:], words[2:]):
+        if word == "--" or following == "--":
+            break
+        if re.fullmatch(r"[-+][a-zA-Z]*u[a-zA-Z]*", word) or (word in ("-o", "+o") and following == "nounset"):
+            walk.scope.ends_at_unset = tokens[0].place if word.startswith("-") else None
     if "--" in words:
         walk.scope.positional = [Text(token.text, token.unknown) for token in tokens[words.index("--") + 1 :]]
 

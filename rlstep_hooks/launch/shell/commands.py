@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
     from rlstep_hooks.launch.shell.walk import Walk
+    from rlstep_hooks.launch.text import Place
 
 _MOST_NESTED_SCRIPTS = 8
 _BELONGS_ABOVE = re.compile(r"--?[A-Za-z]|(\+\+?|~)?\w+(\.\w+)+=")
@@ -149,15 +150,41 @@ def _launched(walk: Walk, node: Node, tokens: tuple[Token, ...], environment: di
         found = _nested_text(walk, Token(stdin.text, tokens[0].place), environment)
     else:
         found = unwrap(tokens, environment, shell=lambda token: _nested_text(walk, token, environment))
-    place = walk.scope.folder or ""
+    place, needs = walk.scope.folder or "", _needed(walk, tokens)
     found = [
-        msgspec.structs.replace(command, missing=command.missing + missing, folder=command.folder or place)
+        msgspec.structs.replace(
+            command, missing=command.missing + missing, folder=command.folder or place, needs=command.needs or needs
+        )
         for command in found
     ]
     walk.command_lines.update(range(node.start_point[0] + 1, node.end_point[0] + 2))
     for command in found:
         walk.commands += _followed(walk, command)
     walk.last_line = node.end_point[0] + 1 if found else 0
+
+
+_OF_ANY_SHELL = frozenset({"HOME", "HOSTNAME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "USER"})
+_OF_A_JOB = "SLURM_"
+_VARIABLE = re.compile(r"\$(\w+)")
+
+
+def _needed(walk: Walk, tokens: tuple[Token, ...]) -> str:
+    """Which variables of a command must be set where the script is started: `set -u` ends it at one that is not."""
+    places: dict[str, Place] = {}
+    for unknown in (each for token in tokens for each in token.unknown if each.why.endswith(NOT_SET)):
+        # "TOTAL depends on $STEPS, which is not set in the script"
+        name = (_VARIABLE.findall(unknown.why) or [unknown.name])[-1]
+        if name not in _OF_ANY_SHELL and not name.startswith(_OF_A_JOB):
+            places.setdefault(f"${name}", unknown.place)
+    names = list(places)
+    if walk.scope.ends_at_unset is None or not names:
+        return ""
+    several = len(names) > 1
+    shown = " and ".join((", ".join(names[:-1]), names[-1])) if several else names[0]
+    return (
+        f"{shown} {'are' if several else 'is'} set where the script is started: nothing in it does so, and with `set -u` "
+        f"({walk.scope.ends_at_unset}) it ends at {places[names[0]]} otherwise"
+    )
 
 
 def _followed(walk: Walk, command: Command) -> list[Command]:

@@ -89,6 +89,8 @@ class Scope:
         """For each function that is being followed, what its own variables were before it; None for what was not set."""
         self.assigning: set[tuple[str, int]] = set()
         """Places at which `${NAME:=word}` stands: source and byte."""
+        self.ends_at_unset: Place | None = None
+        """Where the script says that a variable without a value ends it, `set -u`; None where it does not."""
         self.placeholders: dict[tuple[str, int], str] = {}
         """Places at which the likes of `<YOUR-PATH>` stand, which a reader is to replace: source and byte -> its text."""
 

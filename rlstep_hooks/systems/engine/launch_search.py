@@ -322,6 +322,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     notes += [
         Note("assumes", f"{array.why} ({array.place}): its contents are not in this plan") for array in command.missing
     ]
+    notes += [Note("assumes", command.needs)] if command.needs else []
     notes += [Note("ignores", command.cut_off)] if command.cut_off else []
     notes += about_trainer.notes
     if absent:
