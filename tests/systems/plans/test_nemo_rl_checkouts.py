@@ -88,3 +88,68 @@ def test_a_bound_of_an_older_loss_of_nemo_rl_truncates(tmp_path: Path) -> None:
         == "token importance weights, tis from 0.0 to 2.0"
     )
     assert schedule_of(in_nemo(tmp_path, more=more)).correction == "token importance weights, without a bound"
+
+
+SET_UP = """
+def setup(master_config, tokenizer):
+    policy_config = master_config["policy"]
+    generation_config = policy_config["generation"]
+    assert generation_config is not None, "needed"
+    later = generation_config["never"] if tokenizer else None
+    if generation_config["backend"] == "megatron" and generation_config["neither"]:
+        assert policy_config["megatron_cfg"]["enabled"]
+    generation_config["model_name"] = policy_config["model_name"]
+    {line}
+    return later
+    generation_config["unreached"]
+"""
+LINE = 'colocated_inference = generation_config["colocated"]["enabled"]'
+CONFIG = """
+grpo: {{num_prompts_per_step: 8, num_generations_per_prompt: 4, max_num_steps: 5}}
+policy:
+  model_name: m
+  train_global_batch_size: 32
+  generation: {{backend: vllm{more}}}
+cluster: {{gpus_per_node: 2, num_nodes: 1}}
+"""
+
+
+def with_set_up(folder: Path, *, line: str = LINE, more: str = "", flags: str = "", other: str = "") -> list[str]:
+    """What the plan says of a launch whose configuration lies beside a trainer with this set-up."""
+    files = {
+        "nemo_rl/algorithms/grpo.py": SET_UP.format(line=line),
+        "nemo_rl/algorithms/loss_functions.py": "class ClippedPGLossFn:\n    def __init__(self, cfg):\n        pass\n",
+        "nemo_rl/other.py": other,
+        "examples/configs/own.yaml": CONFIG.format(more=more),
+        "examples/run_grpo.py": "grpo_train()\n",
+    }
+    launch = f"uv run python examples/run_grpo.py --config examples/configs/own.yaml {flags}\n"
+    plan = in_checkout(folder, files, launch)
+    return [f"{finding.observed} {finding.why}" for finding in plan.findings if "KeyError" in finding.observed]
+
+
+def test_a_key_that_the_set_up_reads_in_any_run_must_be_there(tmp_path: Path) -> None:
+    found = with_set_up(tmp_path)
+    assert len(found) == 1
+    assert "KeyError: 'colocated'" in found[0]
+    assert "nemo_rl/algorithms/grpo.py:10" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "flags", "other"),
+    [
+        (LINE, ", colocated: {enabled: true}", "", ""),
+        (LINE, ", colocated: null", "", ""),
+        (LINE, "", "+policy.generation.colocated.enabled=true", ""),
+        (LINE, "", "", 'config["colocated"] = {"enabled": True}'),
+        ("pass", "", "", ""),
+        ('x = generation_config.get("colocated")', "", "", ""),
+        ('x = master_config["elsewhere"]["key"]', "", "", ""),
+    ],
+)
+def test_a_key_that_may_be_there_is_not_missed(tmp_path: Path, line: str, more: str, flags: str, other: str) -> None:
+    assert with_set_up(tmp_path, line=line, more=more, flags=flags, other=other) == []
+
+
+def test_the_second_part_of_a_key_may_be_the_one_that_is_not_there(tmp_path: Path) -> None:
+    assert "KeyError: 'enabled'" in with_set_up(tmp_path, more=", colocated: {resources: 1}")[0]

@@ -1,4 +1,4 @@
-"""What the source of NeMo-RL beside a launch says: when its loss refuses truncated importance sampling.
+"""What the source of NeMo-RL beside a launch says: when its loss refuses truncated importance sampling, and which keys it must have.
 
 Some releases ask for the correction where a bound is given, others where its kind is; the loss of older ones has no such line.
 """
@@ -13,6 +13,7 @@ import msgspec
 
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, Check
+from rlstep_hooks.systems.planned.nemo_rl.needed import absent_key
 from rlstep_hooks.systems.planned.nemo_rl.sources import TRUNCATED
 from rlstep_hooks.systems.planned.own_source import checkout_of, not_known, steps_in, with_steps
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rlstep_hooks.launch.checkout import Source
+    from rlstep_hooks.launch.checkout import Checkout, Source
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
@@ -35,7 +36,7 @@ _GIVEN = re.compile(r"self\.(truncated_importance_sampling_\w+) is not None")
 
 
 def beside(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
-    """What the loss of the checkout says; None where there is none.
+    """What the loss and the set-up of the checkout say; None where there is no checkout.
 
     Args:
         system: NeMo-RL.
@@ -50,6 +51,15 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     checkout = checkout_of(system, "nemo_rl/algorithms/grpo.py", folder)
     if checkout is None:
         return None
+    absent = absent_key(checkout, given) if any(name.startswith("grpo.") for name in given) else None
+    if absent is not None:
+        system = msgspec.structs.replace(system, checks=(absent, *system.checks))
+    found = _with_loss(system, checkout, given)
+    return Beside(system) if found is None and absent is not None else found
+
+
+def _with_loss(system: System, checkout: Checkout, given: Mapping[str, Setting]) -> Beside | None:
+    """What the loss of the checkout says; None where it has nothing to say of this launch."""
     source = next((found for name in _LOSSES if (found := checkout.source(name)) is not None), None)
     builds = source.methods("__init__", of="ClippedPGLossFn") if source is not None else []
     if source is None or not builds:
