@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -55,17 +56,18 @@ def settings_of_command(
     settings, loose = read_arguments(command.arguments, overrides=system.overrides)
     base: dict[str, Setting] = {}
     missing: list[Parent] = []
-    twice: list[Note] = []
+    said: list[Note] = []
     choices = choices_of(command.arguments) if system.overrides else {}
     chosen: set[str] = set()
     missing += _unknown_configs(settings, loose, system)
     for name, place in _config_files(command, settings, loose, system):
-        file = find_file(name, folder, command.folder, beside=_config_folders(command))
+        file, assumed = _config_file(name, folder, command)
+        said += assumed
         if file is None:
             missing.append(Parent(name, place))
             continue
         read = read_config(file, choices)
-        twice += last_holds(read, system)
+        said += last_holds(read, system)
         base = over(base, read.settings)
         missing += read.missing
         chosen |= read.choices
@@ -75,7 +77,25 @@ def settings_of_command(
     given, left, notes = with_own_configs(missing, over(base, settings), system)
     unknown = (token.unknown[0] for token in loose if token.unknown and not token.text.endswith(CONFIGS))
     notes += [Note("assumes", f"{one.why} ({one.place}): its contents are not in this plan") for one in unknown]
-    return given, left, [*twice, *notes]
+    return given, left, [*said, *notes]
+
+
+def _config_file(name: str, folder: Path, command: Command) -> tuple[Path | None, list[Note]]:
+    """A configuration file that a command names, and what is assumed of a variable that its path begins with and nothing sets."""
+    file = find_file(name, folder, command.folder, beside=_config_folders(command))
+    behind = _BEHIND_VARIABLE.fullmatch(name) if file is None else None
+    if behind is None:
+        return file, []
+    file = find_file(behind["path"], folder, command.folder)
+    if file is None:
+        return None, []
+    text = (
+        f"{behind['variable']}, which is not set in the script, is the folder that has {behind['path']} here ({file})"
+    )
+    return file, [Note("assumes", text)]
+
+
+_BEHIND_VARIABLE = re.compile(r"(?P<variable>\$\w+|\$\{\w+\})/(?P<path>.+/.+)")
 
 
 def last_holds(read: Configuration, system: System) -> list[Note]:

@@ -9,7 +9,7 @@ import pytest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.launched import Options, Plan
 from rlstep_hooks.systems.engine.launches import plan_launch
-from tests.systems.plans.checkouts import schedule_of
+from tests.systems.plans.checkouts import in_checkout, schedule_of
 from tests.systems.plans.test_verl_checkouts import (
     COMPARED_THEN_COUNTED,
     COUNTED_THEN_COMPARED,
@@ -195,3 +195,25 @@ def test_a_trainer_that_may_change_the_loop_that_it_extends_is_asked_for(tmp_pat
 
 def test_a_trainer_that_the_launch_does_not_choose_is_not_read(tmp_path: Path) -> None:
     assert rollouts(of_subclass(tmp_path, "Another", method="_create_dataloader")) == 20
+
+
+@pytest.mark.parametrize(
+    ("written", "found"), [("${BASE}", True), ("$BASE/", True), ("$BASE/other", False), ("/x", False)]
+)
+def test_a_folder_that_a_variable_of_the_environment_names_is_looked_for(
+    tmp_path: Path, written: str, found: bool
+) -> None:
+    files = {"recipe/mine/grpo.yaml": "data: {train_batch_size: 20}\ntrainer: {total_epochs: 3, n_gpus_per_node: 1}\n"}
+    launch = (
+        f"python3 -m verl.trainer.main_ppo --config-path={written}/recipe/mine --config-name=grpo "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=20 actor_rollout_ref.actor.use_dynamic_bsz=True\n"
+    )
+    if not found:
+        with pytest.raises(LaunchError, match="is not here, and what it sets decides the plan"):
+            in_checkout(tmp_path, files, launch, rows=100)
+        return
+    plan = in_checkout(tmp_path, files, launch, rows=100)
+    assert schedule_of(plan).rollouts == 15
+    assert any(
+        "which is not set in the script, is the folder that has recipe/mine/grpo.yaml" in n.text for n in plan.notes
+    )
