@@ -217,3 +217,18 @@ def test_a_folder_that_a_variable_of_the_environment_names_is_looked_for(
     assert any(
         "which is not set in the script, is the folder that has recipe/mine/grpo.yaml" in n.text for n in plan.notes
     )
+
+
+@pytest.mark.parametrize(("end", "read"), [(COMPARED_THEN_COUNTED, True), (EARLY, False)])
+def test_the_recipe_of_dapo_is_read_where_it_lies_in_a_folder_of_its_own(tmp_path: Path, end: str, read: bool) -> None:
+    (tmp_path / "recipe/dapo/src").mkdir(parents=True)
+    source = trainer(end).replace("RayPPOTrainer", "RayDAPOTrainer")
+    (tmp_path / "recipe/dapo/src/dapo_ray_trainer.py").write_text(source)
+    launch = LAUNCH.replace("verl.trainer.main_ppo", "recipe.dapo.src.main_dapo")
+    if read:
+        plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch)
+        assert rollouts(plan) == 20
+        assert any("(recipe/dapo/src/dapo_ray_trainer.py)" in note.text for note in plan.notes)
+        return
+    with pytest.raises(LaunchError, match="the trainer of DAPO's recipe beside the launch is none that is known"):
+        planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch)

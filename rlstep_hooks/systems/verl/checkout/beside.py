@@ -20,7 +20,7 @@ from rlstep_hooks.systems.verl.checkout.inherited import fit_of
 from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
-from rlstep_hooks.systems.verl.checkout.recipe import PROGRAM, read_recipe, recipe_beside
+from rlstep_hooks.systems.verl.checkout.recipe import read_recipe, recipe_beside
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, trainer_of
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.family import (
@@ -102,11 +102,12 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
 
 
 def _of_recipe(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
-    checkout = recipe_beside(command, folder, _REMEDY)
-    if checkout is None:
+    beside = recipe_beside(command, folder, _REMEDY)
+    if beside is None:
         return _of_experimental(system, command, folder, given)
-    own = configuration(checkout, PROGRAM, command, given)
-    read = read_recipe(checkout, _values({**own, **given}), _REMEDY)
+    checkout, inner = beside
+    own = configuration(checkout, f"{inner}/main_dapo.py", command, given)
+    read = read_recipe(checkout, inner, _values({**own, **given}), _REMEDY)
     if read is None:
         return None
     does, source = read

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.systems.verl.checkout.loop import Loop
 
-PROGRAM = "dapo/main_dapo.py"
-"""The path of the program below `recipe`."""
-_MARKER = "recipe/dapo/dapo_ray_trainer.py"
+_TRAINER = "dapo_ray_trainer.py"
+_IN_SOURCES = ("recipe.dapo.src.", "recipe/dapo/src/")
+"""Programs of the recipe where it lies in a folder of its own, as before 0.3 (verl 0.2.0.dev of March 2025)."""
 _PROGRAMS = ("recipe.dapo.", "recipe/dapo/")
 _FILTERS = "algorithm.filter_groups.enable"
 _CUT = (
@@ -39,8 +39,8 @@ _FILTERING = frozenset(
 """The lines with which the releases fill a rollout: verl 0.4.1 recipe/dapo/dapo_ray_trainer.py:212-228, the same from 0.3 to 0.7."""
 
 
-def recipe_beside(command: Command, folder: Path, remedy: str) -> Checkout | None:
-    """The folder of recipes that a launch of DAPO's recipe runs; None for other programs, or where there is none.
+def recipe_beside(command: Command, folder: Path, remedy: str) -> tuple[Checkout, str] | None:
+    """The folder of recipes that a launch of DAPO's recipe runs, and the recipe's own in it; None for other programs, or without one.
 
     Args:
         command: The launch.
@@ -50,23 +50,27 @@ def recipe_beside(command: Command, folder: Path, remedy: str) -> Checkout | Non
     Raises:
         LaunchError: Several are equally near.
     """
-    if not command.program.name.removeprefix("./").startswith(_PROGRAMS):
+    program = command.program.name.removeprefix("./")
+    if not program.startswith(_PROGRAMS):
         return None
-    return nearest(folder, find_checkout(_MARKER, [folder]), "DAPO's recipe", remedy)
+    inner = "dapo/src" if program.startswith(_IN_SOURCES) else "dapo"
+    checkout = nearest(folder, find_checkout(f"recipe/{inner}/{_TRAINER}", [folder]), "DAPO's recipe", remedy)
+    return (checkout, inner) if checkout is not None else None
 
 
-def read_recipe(checkout: Checkout, values: Mapping[str, object], remedy: str) -> tuple[str, Source] | None:
+def read_recipe(checkout: Checkout, inner: str, values: Mapping[str, object], remedy: str) -> tuple[str, Source] | None:
     """What the recipe's loop does, and its file; None where it has no such loop.
 
     Args:
         checkout: The folder of recipes.
+        inner: The recipe's own in it.
         values: The settings that are known.
         remedy: What a user does if the loop is not known.
 
     Raises:
         LaunchError: It has lines that may change the length or the sizes, and that are not known.
     """
-    source = checkout.source("dapo/dapo_ray_trainer.py")
+    source = checkout.source(f"{inner}/{_TRAINER}")
     fits = source.methods("fit", of="RayDAPOTrainer") if source is not None else []
     if source is None or not fits:
         return None
