@@ -12,6 +12,9 @@ _KEEPS = ("union", "repeat", "to", "from_single_dict", "from_dict")
 """Methods that give the batch back whole."""
 _WHOLE = ("compute_", "apply_", "_compute_", "_apply_", "_create_loss_mask")
 """Beginnings of the names of functions that add columns to a batch."""
+_AGAIN = "dataprotoitem_to_dataproto"
+"""What makes a DataProto of the tensors of a batch, whose class a slice has changed (JinyanSu1/A-DLP
+verl/verl/trainer/ppo/ray_trainer.py:42, from rLLM)."""
 _ADDS = ("union",)
 """Methods that put the columns of another batch beside those of this one."""
 _TAKES_ALL = ("pop", "get", "_get_gen_batch", "reward_fn", "repeat")
@@ -31,7 +34,10 @@ def keeps_whole(value: ast.expr, makes: Sequence[str] = ()) -> bool:
         return False
     if isinstance(value.func, ast.Attribute):
         return value.func.attr in (*_KEEPS, *makes) or value.func.attr.startswith(_WHOLE)
-    return isinstance(value.func, ast.Name) and value.func.id.startswith(_WHOLE)
+    if not isinstance(value.func, ast.Name):
+        return False
+    again = value.func.id == _AGAIN and all(isinstance(argument, ast.Name) for argument in value.args)
+    return again or value.func.id.startswith(_WHOLE)
 
 
 def added_to(value: ast.expr) -> set[str]:

@@ -232,3 +232,14 @@ def test_the_recipe_of_dapo_is_read_where_it_lies_in_a_folder_of_its_own(tmp_pat
         return
     with pytest.raises(LaunchError, match="the trainer of DAPO's recipe beside the launch is none that is known"):
         planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch)
+
+
+@pytest.mark.parametrize(("given", "read"), [("batch", True), ("batch[keep]", False)])
+def test_a_batch_that_becomes_of_another_class_stays_whole(tmp_path: Path, given: str, read: bool) -> None:
+    line = f"                batch = dataprotoitem_to_dataproto({given})"
+    source = trainer(COMPARED_THEN_COUNTED, before_update=line)
+    if read:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match="may train a part of it"):
+        planned(tmp_path, source)
