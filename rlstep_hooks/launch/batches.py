@@ -10,10 +10,12 @@ if TYPE_CHECKING:
 
 _KEEPS = ("union", "repeat", "to", "from_single_dict", "from_dict")
 """Methods that give the batch back whole."""
+_IN_PLACE = ("pop", "reorder", "check_consistency", "print_size", "rename")
+"""Methods of verl's DataProto (0.7 verl/protocol.py) that take columns out, change the order of rows, or look at them."""
 _WHOLE = ("compute_", "apply_", "_compute_", "_apply_", "_create_loss_mask")
 """Beginnings of the names of functions that add columns to a batch."""
-_AGAIN = "dataprotoitem_to_dataproto"
-"""What makes a DataProto of the tensors of a batch, whose class a slice has changed (JinyanSu1/A-DLP
+_SAME_ROWS = ("dataprotoitem_to_dataproto", "deepcopy", "copy.deepcopy")
+"""What gives all rows of a batch anew. The first makes a DataProto of what a slice has made of it (JinyanSu1/A-DLP
 verl/verl/trainer/ppo/ray_trainer.py:42, from rLLM)."""
 _ADDS = ("union",)
 """Methods that put the columns of another batch beside those of this one."""
@@ -32,12 +34,20 @@ def keeps_whole(value: ast.expr, makes: Sequence[str] = ()) -> bool:
         return True
     if not isinstance(value, ast.Call):
         return False
+    if ast.unparse(value.func) in _SAME_ROWS:
+        return all(isinstance(argument, ast.Name) for argument in value.args)
     if isinstance(value.func, ast.Attribute):
         return value.func.attr in (*_KEEPS, *makes) or value.func.attr.startswith(_WHOLE)
-    if not isinstance(value.func, ast.Name):
-        return False
-    again = value.func.id == _AGAIN and all(isinstance(argument, ast.Name) for argument in value.args)
-    return again or value.func.id.startswith(_WHOLE)
+    return isinstance(value.func, ast.Name) and value.func.id.startswith(_WHOLE)
+
+
+def leaves_whole(call: ast.Call) -> bool:
+    """Whether a method that is called for what it does to a batch leaves it all its rows.
+
+    Args:
+        call: The call of the batch's own method.
+    """
+    return isinstance(call.func, ast.Attribute) and call.func.attr in (*_KEEPS, *_IN_PLACE)
 
 
 def added_to(value: ast.expr) -> set[str]:

@@ -289,6 +289,8 @@ def value_of(node: ast.expr, values: Mapping[str, object]) -> object:
             return UNKNOWN if UNKNOWN in items else items
         case ast.Call(func=ast.Attribute(attr="get"), args=[_, default]) if name := dotted(node):
             return values[name] if name in values else value_of(default, values)
+        case ast.Attribute(value=ast.Name(id=holder), attr=member) if f"{holder}.{member}" in values:
+            return values[f"{holder}.{member}"]  # `AdvantageEstimator.GRPO`
     return values.get(dotted(node), UNKNOWN)
 
 

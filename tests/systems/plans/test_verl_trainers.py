@@ -234,12 +234,61 @@ def test_the_recipe_of_dapo_is_read_where_it_lies_in_a_folder_of_its_own(tmp_pat
         planned(tmp_path, trainer(COMPARED_THEN_COUNTED), launch)
 
 
+@pytest.mark.parametrize("anew", ["dataprotoitem_to_dataproto", "copy.deepcopy"])
 @pytest.mark.parametrize(("given", "read"), [("batch", True), ("batch[keep]", False)])
-def test_a_batch_that_becomes_of_another_class_stays_whole(tmp_path: Path, given: str, read: bool) -> None:
-    line = f"                batch = dataprotoitem_to_dataproto({given})"
+def test_a_batch_that_is_made_anew_of_all_its_rows_stays_whole(
+    tmp_path: Path, anew: str, given: str, read: bool
+) -> None:
+    line = f"                batch = {anew}({given})"
     source = trainer(COMPARED_THEN_COUNTED, before_update=line)
     if read:
         assert rollouts(planned(tmp_path, source)) == 20
         return
     with pytest.raises(LaunchError, match="may train a part of it"):
         planned(tmp_path, source)
+
+
+ESTIMATORS = """
+class AdvantageEstimator(str, Enum):
+    GRPO = 'grpo'
+    SUBSET = 'subset'
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("batch.subset(chosen)", "`batch.subset\\(chosen\\)` may leave a part of it"),
+        ("batch.batch = batch.batch[chosen]", "may leave a part of it"),
+        ("output.subset(chosen)", "may leave a part of it"),
+        ("batch.reorder(order)", ""),
+        ("batch.pop(batch_keys=['scores'])", ""),
+        ("batch.batch = batch.batch.to('cpu')", ""),
+        ("metrics.update(found)", ""),
+        ("batch.batch['scores'] = scores", ""),
+    ],
+)
+def test_a_method_that_may_leave_a_part_of_a_batch_is_asked_for(tmp_path: Path, line: str, says: str) -> None:
+    source = trainer(COMPARED_THEN_COUNTED, before_update=f"                {line}")
+    if not says:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match=says):
+        planned(tmp_path, source)
+
+
+@pytest.mark.parametrize(("estimator", "asked"), [("grpo", False), ("subset", True)])
+def test_an_estimator_that_the_launch_does_not_have_rules_its_branch_out(
+    tmp_path: Path, estimator: str, asked: bool
+) -> None:
+    line = (
+        "                if self.config.algorithm.adv_estimator == AdvantageEstimator.SUBSET:\n"
+        "                    batch.subset(chosen)"
+    )
+    source = ESTIMATORS + trainer(COMPARED_THEN_COUNTED, before_update=line)
+    launch = LAUNCH.replace("adv_estimator=grpo", f"adv_estimator={estimator}")
+    if asked:
+        with pytest.raises(LaunchError, match="may leave a part of it"):
+            planned(tmp_path, source, launch)
+        return
+    assert rollouts(planned(tmp_path, source, launch)) == 20

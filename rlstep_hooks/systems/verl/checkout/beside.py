@@ -16,6 +16,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.engine.own_configuration import configuration
+from rlstep_hooks.systems.verl.checkout.estimators import estimators_in
 from rlstep_hooks.systems.verl.checkout.inherited import fit_of
 from rlstep_hooks.systems.verl.checkout.loader import read_loader
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
@@ -76,7 +77,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     if found is None:
         raise _no_trainer(command, checkout, name, _REMEDY)
     source, trainer, fit = found
-    values = _values(given)
+    values = {**_values(given), **estimators_in(checkout, source)}
     loop = read_loop(fit, source, values)
     workers = read_workers(checkout) if _is_fsdp(given) else None
     logprobs, unclear = read_logprobs(fit, source, checkout, values) if _is_fsdp(given) else (None, None)
@@ -174,6 +175,7 @@ def ends_early(
     if found is None:
         raise _no_trainer(command, checkout, name, remedy)
     source, trainer, fit = found
+    values = {**values, **estimators_in(checkout, source)}
     loop = read_loop(fit, source, values, known)
     workers = read_workers(checkout)
     other = [*loop.unknown, *read_loader(source, trainer, values, known)]

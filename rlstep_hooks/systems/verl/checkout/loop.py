@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.batches import added_to, is_made_whole, keeps_whole
+from rlstep_hooks.launch.batches import added_to, is_made_whole, keeps_whole, leaves_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
 from rlstep_hooks.systems.verl.checkout.answers import answers_each_row
 from rlstep_hooks.systems.verl.checkout.sampling import read_sampling
@@ -110,6 +110,8 @@ class _Reader:
         """Names that stand for a comparison with the total."""
         self._trained: set[str] = set()
         self._assigned: list[tuple[str, ast.expr, int]] = []
+        self._changed: list[tuple[str, ast.stmt]] = []
+        """Names whose rows a statement may change: it calls a method of theirs, or gives them other tensors."""
 
     def whole(self, fit: Function) -> None:
         """The whole method: what comes before the loop over epochs, and the loop."""
@@ -275,6 +277,14 @@ class _Reader:
             return
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             self._assignment(node)
+        match node:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name))) as call) if not leaves_whole(
+                call
+            ):
+                self._changed.append((name, node))
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr="batch")], value=tensors):
+                if not keeps_whole(tensors):
+                    self._changed.append((name, node))
         for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
             self._call(call)
 
@@ -333,6 +343,9 @@ class _Reader:
                 self.loop.unknown.append(
                     Line(f"`{name} = {_short(value)}` may train a part of it", self._source.at(line))
                 )
+        for name, node in self._changed:
+            if name in names | added:
+                self._ask(node, f"`{_short(node)}` may leave a part of it")
 
     def _is_made_whole(self, value: ast.expr) -> bool:
         return is_made_whole(value) or answers_each_row(value, self._source, self._values)
@@ -379,6 +392,6 @@ def _is_loader(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "train_dataloader"
 
 
-def _short(value: ast.expr) -> str:
+def _short(value: ast.AST) -> str:
     text = ast.unparse(value)
     return text if len(text) <= 60 else text[:57] + "..."
