@@ -288,6 +288,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         framework = index.recognise(command, keys | in_config, values, packages)
     if framework is None:
         return None
+    if options.framework is None:
+        framework = _as_the_settings_say(framework, command, folder, keys, values, packages)
     if options.framework is None and options.version is None:
         framework = _as_the_trainer_says(framework, command, folder, keys, values)
     system = index.system_of(framework)
@@ -372,6 +374,24 @@ def _relative(framework: str, command: Command, folder: Path) -> str:
             if named(system.checkout)(system, command, folder, {}) is not None:
                 return f"--framework {name} plans it as {system.title}, whose trainer samples as this one does"
     return ""
+
+
+def _as_the_settings_say(
+    framework: str,
+    command: Command,
+    folder: Path,
+    keys: Iterable[str],
+    values: Mapping[str, str],
+    packages: Mapping[str, str],
+) -> str:
+    """The system of a script: a name that anybody may give, and that the script does not bear out, gives way to its settings."""
+    if command.program.kind != "script" or not why_not(command, index.system_of(framework), folder):
+        return framework
+    unnamed = msgspec.structs.replace(command, program=Program("script", ""))
+    other = index.recognise(unnamed, keys, values, packages)
+    if other is None or why_not(command, index.system_of(other), folder):
+        return framework
+    return other
 
 
 def _as_the_trainer_says(

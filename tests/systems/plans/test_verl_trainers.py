@@ -292,3 +292,33 @@ def test_an_estimator_that_the_launch_does_not_have_rules_its_branch_out(
             planned(tmp_path, source, launch)
         return
     assert rollouts(planned(tmp_path, source, launch)) == 20
+
+
+BUILDS = """
+import hydra
+from {package} import {trainer}
+@hydra.main(config_path="config", config_name="ppo_trainer")
+def main(config):
+    trainer = {trainer}(config)
+    trainer.fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "trainer", "says"),
+    [
+        ("verl.trainer.ppo.ray_trainer", "RayPPOTrainer", ""),
+        ("mine", "Trainer", "has settings of NeMo-RL, but uses nothing that trains with it"),
+    ],
+)
+def test_a_script_with_a_name_of_another_framework_is_known_by_its_settings(
+    tmp_path: Path, package: str, trainer: str, says: str
+) -> None:
+    files = {"scripts/run_grpo_train.py": BUILDS.format(package=package, trainer=trainer)}
+    launch = LAUNCH.replace("-m verl.trainer.main_ppo", "scripts/run_grpo_train.py")
+    if says:
+        with pytest.raises(LaunchError, match=says):
+            in_checkout(tmp_path, files, launch)
+        return
+    plan = in_checkout(tmp_path, files, launch)
+    assert (plan.title, schedule_of(plan).rollouts) == ("verl", 20)
