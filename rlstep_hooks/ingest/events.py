@@ -43,6 +43,7 @@ _NEVER_WRITTEN = (
         "drawn_log_probs",
         "clean_forward",
         "clean_reference",
+        "layer_slope",
         "delivery",
         "prefix_cache",
         "engine_distance",

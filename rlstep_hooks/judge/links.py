@@ -41,7 +41,7 @@ LINKS = (
     Link("loss", ("RLS8",)),
     Link(
         "gradient and optimizer",
-        ("RLS803", "RLS806", "RLS807", "RLS808", "RLS809", "RLS810", "RLS811", "RLS812"),
+        ("RLS803", "RLS806", "RLS807", "RLS808", "RLS809", "RLS810", "RLS811", "RLS812", "RLS813"),
         matters=False,
     ),
     Link("updates of the weights", ("RLS4",)),

@@ -84,7 +84,7 @@ _LOSS = Cause(
 )
 _STEP = Cause(
     "gradients, the optimizer's step, its moments or the clipped norm are not those documented",
-    ("RLS806", "RLS807", "RLS808", "RLS810", "RLS811", "RLS812"),
+    ("RLS806", "RLS807", "RLS808", "RLS810", "RLS811", "RLS812", "RLS813"),
 )
 _UNSEEDED = Cause("the configured seed never reached the generators", ("RLS120",))
 _RELEASE = Cause("a release that is installed has a known fault", ("RLS119",))

@@ -25,6 +25,12 @@ def is_compared_whole(cycle: int) -> bool:
     return cycle < cadence.ALL_OF_FIRST or cycle % cadence.WHOLE_ONE_OF == 0 or cycle % SPENDING.whole_one_of == 0
 
 
+def is_sloped(cycle: int) -> bool:
+    """Whether the slope of the model's layers is measured in this cycle of rollouts."""
+    often = SPENDING.whole_one_of < cadence.WHOLE_ONE_OF and cycle % SPENDING.whole_one_of == 0
+    return cycle in cadence.SLOPES_AT or (cycle > 0 and (often or cycle % cadence.SLOPE_ONE_OF == 0))
+
+
 def part_read(update: int, per_cycle: int) -> int | None:
     """The part of each tensor of a large model that is read around an update (`cadence.READ_WHOLE`); None where all is.
 

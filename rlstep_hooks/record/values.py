@@ -39,6 +39,7 @@ TOPICS = (
     "drawn_log_probs",
     "clean_forward",
     "clean_reference",
+    "layer_slope",
     "delivery",
     "prefix_cache",
     "engine_distance",
@@ -105,6 +106,10 @@ class Queued(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waited: tuple[tuple[int, int], ...] = ()
     """Syncs between a prompt's way into the queue and its training -> prompts; empty if that was not observed."""
 
+
+SLOPE_EXPLAINED = 0.003
+"""Distance of the slopes that a backward pass and the layers' outputs tell, over the size of the gradient, which rounding explains
+beside the doubt about the latter. In float32 those of healthy layers are 0.0001 to 0.001 apart."""
 
 CARRIED = (
     *("tokens", "labels", "mask", "engine log-probs", "old log-probs", "reference log-probs", "rewards"),
@@ -454,6 +459,13 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     reference_is_policy: bool | None = None
     """Whether the reference's log-probs of one of these rows are the policy's, bit for bit, although forwards of the row alone give
     most of its tokens different ones; None where they give equal ones."""
+    slope_gap: float | None = None
+    """The largest distance between what a backward pass and small steps of its embeddings tell of the slope of the policy's layers at
+    one row, over the size of the gradient; None where it was not measured."""
+    slope_doubt: float | None = None
+    """The largest distance between what two lengths of these steps tell, over the same."""
+    slope_layer: str = ""
+    """The layer whose backward pass is another; empty where none is, or none is told apart."""
     logged_ratio: float | None = None
     """The mean ratio that the framework logged."""
     sampler_gap_fresh: float | None = None

@@ -199,6 +199,7 @@ _TOPIC_WORDS = {
     "drawn": "text against the policy's distribution",
     "clean_forward": "log-probs of rows against a forward of each alone",
     "clean_reference": "log-probs of the reference against its forward of a row alone",
+    "layer_slope": "backward pass of the layers against their slope",
     "drawn_log_probs": "log-probs of the loss against those of the sampling",
     "delivery": "weights in the engine",
     "prefix_cache": "keys in the engine's prefix cache",

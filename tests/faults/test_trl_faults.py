@@ -62,6 +62,7 @@ PROVOKED_ELSEWHERE = {
     "RLS811": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS119": "needs DeepSpeed (tests/systems/trl_ranks/test_deepspeed.py, test_deepspeed_releases.py)",
     "RLS820": "needs several processes; in the tests of ranks (trl/test_processes.py, trl_ranks/test_many_ranks.py in tests/systems)",
+    "RLS813": "faults of the layers have a file of their own (tests/systems/trl/test_layer_slope.py)",
     "RLS812": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS901": "needs several processes",
     "RLS902": "needs several processes",

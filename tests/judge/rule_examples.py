@@ -549,6 +549,9 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS811": lambda: joined(
         Ranks(passes=3, local=lambda update, rank, one, number: 0.0 if (rank, one) == (1, 0) else number)
     ),
+    "RLS813": lambda: judged(
+        measured(run(), "rollouts", 1, slope_gap=0.16, slope_doubt=0.0001, slope_layer="layers.1")
+    ),
     "RLS812": lambda: joined(Ranks(sharded=True, limit=0.1, use=lambda update, rank, number, factor: number)),
     "RLS820": own_tokens,
     # The observation itself

@@ -152,6 +152,7 @@ RULES: tuple[type[Rule], ...] = (
     gradient.GradientAltered,
     reduced.ReducedOtherwise,
     reduced.ClippedOtherwise,
+    backward.LayersBackwardOtherwise,
     normaliser.TokensOfAllRanks,
     observation.ProcessMissing,
     observation.RanksDisagree,

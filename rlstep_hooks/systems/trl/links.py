@@ -226,6 +226,11 @@ RULES: dict[str, Link] = {
         "not where tensor, context or sequence parallelism adds up too",
         "whole",
     ),
+    "RLS813": yes(
+        "the backward pass from the output of the policy's layers to its embeddings, at the first row of a rollout",
+        "weights in float32, in one process and with DDP, without dropout, images, torch.compile or reentrant checkpoints",
+        "sloped",
+    ),
     "RLS812": yes(
         "what each optimizer uses, against what came of the reduction",
         "not with a gradient scaler",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlstep_hooks.judge.rules.certain import ValueRule
 from rlstep_hooks.judge.rules.loss.formula import RELATIVE_TOLERANCE, ROUNDINGS, loss_distance
+from rlstep_hooks.record.values import SLOPE_EXPLAINED
 
 if TYPE_CHECKING:
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+    from collections.abc import Mapping
+
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 
 BELOW_LOG_PROBS = {"float32": 0.02, "reduced": 0.1}
@@ -142,4 +145,74 @@ class BackwardScale(ValueRule):
             fix="look for detach() in the method that computes log-probs and entropies, for hooks on logits, and for a fused "
             "kernel's backward",
             variant="below the log-probs",
+        )
+
+
+class LayersBackwardOtherwise(ValueRule):
+    """The backward pass through the layers does not give the slope of what their forward computes.
+
+    What it checks:
+        The policy's layers at one row of a rollout, after the rollout. Its embeddings are moved a little to either side, in six
+        directions drawn at random, and the layers' outputs say how they follow. A backward pass from the outputs to the embeddings has
+        to give the same slopes. Steps of two lengths are compared, and what they differ by is doubt: 0.003 of the gradient's size
+        beside this doubt is rounding, ten times as much is an error. Where the slopes differ, the same is measured from each layer
+        on, which names the last one with another backward pass.
+
+    Why it matters:
+        Loss, log-probs and every metric are those of the right forward, and all layers below learn something else. No other number of
+        a run shows it.
+
+    Example:
+        ERROR RLS813 Backward pass of the layers is not their slope · data epoch 0,
+        rollout 1, update 2
+          expected  the slopes that small steps of the embeddings show, within 0.003
+                    of the gradient's size
+          observed  slopes that are 0.16 of its size away
+          why       the backward pass of layers.1 is not that of its forward
+          fix       look in layers.1 for detach(), torch.no_grad(), a kernel or an
+                    autograd function with a backward of its own
+
+    What to do:
+        Look in the named layer for `detach()` and `torch.no_grad()`, for a fused kernel or a `torch.autograd.Function` with a backward
+        of its own, and for a checkpoint that computes another forward again. `torch.autograd.gradcheck` tries a function by itself.
+
+    Known limits:
+        - In TRL alone, with weights in float32, in one process or with DDP, without dropout, images, compiled models and reentrant
+          checkpoints.
+        - The gradients of the weights themselves are not compared, nor those of the embeddings: a module that gives its input the
+          right gradient and its weights a wrong one is not seen.
+        - A function whose backward is another on purpose, such as a straight-through estimator, is named too.
+
+    Sources:
+        - https://docs.pytorch.org/docs/stable/notes/gradcheck.html: numerical slopes, and those in a direction drawn at random
+        - https://docs.pytorch.org/docs/stable/notes/extending.html: functions that bring a backward of their own
+    """
+
+    code = "RLS813"
+    title = "Backward pass of the layers is not their slope"
+    several = 1
+    beyond: ClassVar[Mapping[str, float]] = {"float32": 10, "reduced": 10}
+    topics = ("layer_slope",)
+    nothing_seen = "no slope of the layers was measured"
+    optional = True
+    needs = ("rollout_values.slope_gap",)
+
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
+        """Compare the slopes that the backward pass gives with those that the outputs show."""
+        gap, doubt = values.slope_gap, values.slope_doubt
+        if gap is None or doubt is None:
+            return
+        if self.holds(gap <= SLOPE_EXPLAINED + doubt):
+            return
+        layer = values.slope_layer
+        self.fail_by(
+            gap / (SLOPE_EXPLAINED + doubt),
+            expected=f"the slopes that small steps of the embeddings show, within {SLOPE_EXPLAINED + doubt:.1g} of the gradient's size",
+            observed=f"slopes that are {gap:.2g} of its size away",
+            why=f"the backward pass of {layer} is not that of its forward"
+            if layer
+            else "the backward pass of some module between embeddings and head is not that of its forward",
+            fix=f"look in {layer or 'the layers'} for detach(), torch.no_grad(), a kernel or an autograd function with a backward of "
+            "its own",
+            variant=layer,
         )

@@ -16,7 +16,7 @@ from rlstep_hooks.record.events import Update, UpdateValues
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, RolloutValues
 
 KEPT = RECENT_UPDATES
 """Updates whose numbers wait for those of their micro-batches, or the other way round: numbers of a whole run can come together."""
@@ -182,9 +182,9 @@ class GradientAltered(ValueRule):
         - With a gradient scaler gradients are scaled on the way. Among several processes they are reduced on the way: what is
           compared is what comes between the last backward pass and the step. RLS811 joins what all ranks gave before.
         - Hooks of modules are not seen in a model that torch compiles, which leaves them out.
-        - Autograd itself is not checked: a hook of a tensor between two layers, or a part of the log-probs that is detached,
-          changes gradients before they arrive, and a report says so beside the link. RLS805 looks at those that arrive at the model's
-          output, where that is compared.
+        - Autograd itself is not checked here: a hook of a tensor between two layers, or a part of the log-probs that is detached,
+          changes gradients before they arrive. RLS805 looks at those that arrive at the model's output, RLS813 at the way through the
+          layers; where RLS813 compares nothing, a report says so beside the link.
 
     Sources:
         - https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html: what a hook of a tensor may change
@@ -200,6 +200,11 @@ class GradientAltered(ValueRule):
     several = 1
     produces = (here("RLS408", "RLS808", "RLS810", *STANDING_STILL),)
     needs = ("update_values.gradient_off", "microbatch_values.gradients_replaced")
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._within_layers = False
+        """Whether the run shows the backward pass inside of the layers too."""
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Compare the gradients of an update with those of its micro-batches."""
@@ -258,9 +263,13 @@ class GradientAltered(ValueRule):
                 variant="module",
             )
 
+    def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
+        """Note whether the backward pass inside of the layers is looked at (RLS813)."""
+        self._within_layers = self._within_layers or values.slope_gap is not None
+
     def note(self) -> str:
         """What lies before the gradients that are compared."""
-        return "without the backward pass inside of the layers"
+        return "" if self._within_layers else "without the backward pass inside of the layers"
 
     def _excess(self, values: UpdateValues, factor: float) -> float:
         """How far the common factor is from one that the clip may give, in tolerances."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
     from rlstep_hooks.systems.trl.observe.calls import Activity, Generation
     from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
+    from rlstep_hooks.systems.trl.observe.layer_slopes import LayerSlopes
     from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
     from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
     from rlstep_hooks.systems.trl.observe.reference import ReferenceWatch
@@ -36,6 +37,7 @@ class Observation:
     identities: SampleIdentities
     drawing: SampledWatch
     alone: ScoredAlone
+    slopes: LayerSlopes
     meter: MicroBatchMeter
     numbers: NumberCollector
     counted: dict[int, Tensor] = dataclasses.field(default_factory=dict)

@@ -344,7 +344,7 @@ class RolloutHooks:
                 scored=scored,
                 misplaced=misplaced,
                 reference_moved=self._reference_moved(parts, generation.calls) if compared and not replayed else None,
-                clean=self._penalty_scored_alone(cycle, parts[0], generation.calls)
+                clean=self._scored_alone(cycle, parts[0], generation.calls)
                 if purpose == "training" and not replayed
                 else {},
                 moved=self._moved(parts) if compared and not replayed else None,
@@ -433,6 +433,10 @@ class RolloutHooks:
         distance = (passes[0] - passes[1]) * mask
         parted = self._observation.updates.version or hasattr(trainer.model, "peft_config")
         return trainer.beta * distance.sum(-1), None if parted else distance.abs().sum() / mask.sum().clamp(min=1)
+
+    def _scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
+        """What forwards and a backward pass of single rows of a rollout tell."""
+        return self._penalty_scored_alone(cycle, part, calls) | self._observation.slopes.look(cycle, part)
 
     def _penalty_scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """Rows of which the reference of RLOO's penalty is scored again alone."""

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.session.recorder import Recorder
 
-_IMAGES = ("pixel_values", "image_grid_thw", "token_type_ids", "mm_token_type_ids")
+IMAGES = ("pixel_values", "image_grid_thw", "token_type_ids", "mm_token_type_ids")
+"""What a batch has beside tokens where rows have images."""
 POLICY_TOPIC, REFERENCE_TOPIC = TOPICS = "clean_forward", "clean_reference"
 
 
@@ -84,14 +85,14 @@ class ScoredAlone:
         self._reference: ReferenceAlone | None = None
         """Scores rows with the reference; None where there is none, or it cannot."""
         with self.guard:
-            shared_out = _shared_out(trainer)
-            why = shared_out or _why_not(trainer)
+            apart = shared_out(trainer)
+            why = apart or _why_not(trainer)
             self._of_policy = not why
             if why:
                 recorder.cannot(POLICY_TOPIC, why)
             if getattr(trainer, "beta", 0.0):
                 reference = ReferenceAlone(trainer, self._temperature)
-                why = shared_out or reference.why_not
+                why = apart or reference.why_not
                 self._reference = None if why else reference
                 if why:
                     recorder.cannot(REFERENCE_TOPIC, why)
@@ -109,7 +110,7 @@ class ScoredAlone:
         """
         if not self._of_policy and self._reference is None:
             return {}
-        if any(inputs.get(name) is not None for name in _IMAGES):
+        if any(inputs.get(name) is not None for name in IMAGES):
             self._cannot("rows with images are not scored alone")
             return {}
         model = self._unwrapped.of(self._trainer.model)
@@ -142,7 +143,7 @@ class ScoredAlone:
         most_padding, changing = min(places, key=prompts.__getitem__), places[cycle % len(places)]
         self._in_turn = not self._in_turn
         later = {most_padding} if self._in_turn else {changing}
-        rows = {place: _row(inputs, place) for place in places}
+        rows = {place: row_at(inputs, place) for place in places}
         return [
             _Chosen(place, rows[place], [rows[near] for near in _nearest(place, places)])
             for place in ({most_padding, changing} if cycle < ALL_OF_FIRST else later)
@@ -200,12 +201,13 @@ def _of_reference(
     }
 
 
-def _row(inputs: dict[str, Any], place: int) -> Row:
+def row_at(inputs: dict[str, Any], place: int) -> Row:
+    """One row of a batch as TRL holds it."""
     names = "prompt_ids", "prompt_mask", "completion_ids", "completion_mask"
     return row_of(*(inputs[name][place] for name in names))
 
 
-def _shared_out(trainer: Any) -> str:
+def shared_out(trainer: Any) -> str:
     """Why no process may make a forward of its own; empty where each may."""
     one_process = trainer.accelerator.num_processes == 1
     engine = getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False)

@@ -20,6 +20,7 @@ from rlstep_hooks.systems.trl.observe.adapter import Observer
 from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.configured_rates import configured_rates
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
+from rlstep_hooks.systems.trl.observe.layer_slopes import LayerSlopes
 from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.microbatches import MicroBatchHooks
@@ -68,6 +69,7 @@ class TrlObserver(Observer):
             identities=SampleIdentities(int(schedule.microbatches_per_cycle)),
             drawing=drawing,
             alone=ScoredAlone(trainer, recorder),
+            slopes=LayerSlopes(trainer, recorder),
             meter=meter,
             numbers=NumberCollector(recorder, meter, self.updates, reference, interval=interval),
         )

@@ -1,0 +1,195 @@
+"""Whether the backward pass through a model's layers gives the slope of what their forward computes.
+
+Autograd follows the formulas that each module brings along: a fused kernel, a checkpoint or a `detach()` between two layers can bring
+others, and loss and log-probs stay as they are. The slope itself needs no such formula. Embeddings of one row are moved a little to
+either side, in directions drawn at random, and the layers' outputs say how they follow. Shapes: L tokens of the row, H numbers of
+each, K directions.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.clean_forward import unseen
+from rlstep_hooks.record.values import SLOPE_EXPLAINED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TOKENS = 128
+"""Tokens of the row, from its beginning: a causal model takes them for a row of its own."""
+DIRECTIONS = 6
+ENOUGH = 4
+"""Directions whose slope has to be known: in some an expert of a mixture may be chosen on one side and not on the other."""
+STEPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4
+"""Lengths of the steps to either side, over the typical size of what is moved."""
+KNOWN = 0.02
+"""Two neighbouring steps that agree as well as this tell the slope; the shorter one is about ten times as near to it."""
+_SEED = 813
+
+
+class Slope(msgspec.Struct, frozen=True):
+    """The slopes in some directions, as a backward pass and as the outputs tell them.
+
+    Distances are over the typical size of a slope in a direction drawn at random: the size of the gradient for those of the backward
+    pass, their mean square for those of the outputs.
+    """
+
+    gap: float
+    """The largest distance between what the backward pass and the outputs say in directions where the latter is known, over the
+    larger of both sizes."""
+    doubt: float
+    """The largest distance between what two lengths of the step say in these, over the size of the latter."""
+
+
+def why_no_slope(model: Any) -> str:
+    """Why the slope of a model's layers cannot be measured; empty where it can."""
+    if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
+        return "the layers are not in float32, and a small step would be rounded away"
+    if torch.get_float32_matmul_precision() != "highest":
+        return "matrices are multiplied in less than float32, which rounds a small step away"
+    if any(module._backward_hooks or module._backward_pre_hooks for module in model.modules()):
+        return "backward hooks of modules would see a backward pass that training does not make"
+    base = _base(model)
+    if getattr(base, "is_gradient_checkpointing", False) and _is_reentrant(base):
+        return "reentrant gradient checkpointing allows no backward pass to a single tensor"
+    return ""
+
+
+def slope_of(model: Any, tokens: Tensor) -> Slope | None:
+    """Measure the slope of the layers at one row; waits for the device.
+
+    Args:
+        model: A transformers model, or PEFT's wrapper of one, whose layers and head are apart.
+        tokens: (L,), the row.
+
+    Returns:
+        The slope at the embeddings; None where no length of the step tells it.
+    """
+    base = _base(model)
+    return _measured(base.base_model, _OutputOf(base.get_input_embeddings()), tokens[:TOKENS])
+
+
+def faulty_layer(model: Any, tokens: Tensor) -> str:
+    """The last layer at whose input the slope is another than the backward pass says, which is the layer with the wrong backward pass;
+    empty where none is told. Arguments as in `slope_of`; takes a backward pass for each layer."""
+    base = _base(model)
+    stacks = [(name, of) for name, of in base.base_model.named_children() if isinstance(of, torch.nn.ModuleList)]
+    name, stack = max(stacks, key=lambda of: len(of[1]), default=("", ()))
+    for place, layer in reversed([*enumerate(stack)]):
+        slope = _measured(base.base_model, _InputOf(layer), tokens[:TOKENS])
+        if slope is not None and slope.gap > SLOPE_EXPLAINED + slope.doubt:
+            return f"{name}.{place}"
+    return ""
+
+
+def _base(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _is_reentrant(base: Any) -> bool:
+    """Whether checkpoints of transformers are reentrant (`gradient_checkpointing_enable`, modeling_utils.py 5.23.0)."""
+    functions = (getattr(module, "_gradient_checkpointing_func", None) for module in base.modules())
+    return any(getattr(function, "keywords", {}).get("use_reentrant", True) for function in functions if function)
+
+
+class _Place(Protocol):
+    """Numbers between two modules of a model, (rows, L, H)."""
+
+    def through(self, change: Callable[[Tensor], Tensor]) -> Any:
+        """Change these numbers in each forward; returns the handle of torch's hook."""
+
+
+class _OutputOf:
+    """What a module gives."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def through(self, change: Callable[[Tensor], Tensor]) -> Any:
+        return self._module.register_forward_hook(lambda module, given, output: change(output))
+
+
+class _InputOf:
+    """What a layer of transformers is given: its first argument, by this name in all of its models."""
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+
+    def through(self, change: Callable[[Tensor], Tensor]) -> Any:
+        def changed(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            if args:
+                return (change(args[0]), *args[1:]), kwargs
+            return args, kwargs | {"hidden_states": change(kwargs["hidden_states"])}
+
+        return self._layer.register_forward_pre_hook(changed, with_kwargs=True)
+
+
+def _measured(layers: Any, place: _Place, tokens: Tensor) -> Slope | None:
+    device = tokens.device
+    with unseen(device, lambda: torch.autocast(device.type, enabled=False)):
+        there: list[Tensor] = []
+        with _through(place, lambda numbers: there.append(numbers) or numbers):  # type: ignore[func-returns-value]
+            shape = _outputs(layers, tokens, 1).shape
+        [numbers] = there
+        size = numbers.square().mean().sqrt()
+        draw = torch.Generator(device=device).manual_seed(_SEED)
+        weights = torch.randn(shape, generator=draw, device=device)
+        directions = torch.randn((DIRECTIONS, *numbers.shape[1:]), generator=draw, device=device)
+        gradient = _gradient(layers, place, tokens, weights, torch.zeros_like(numbers))
+        by_backward = (gradient.double() * directions.double()).flatten(1).sum(1)
+        typical = gradient.double().norm()
+        before: Tensor | None = None
+        for step in STEPS:
+            slopes = _by_outputs(layers, place, tokens, weights, directions, size * step)
+            # Steps that are too long for a steep place are flat beside the gradient there: they have to agree by their own size.
+            own = slopes.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+            if before is not None:
+                doubts = (slopes - before).abs() / own
+                gaps = (slopes - by_backward).abs() / torch.maximum(typical, own)
+                known = doubts <= KNOWN
+                if int(known.sum()) >= ENOUGH:
+                    return Slope(float(gaps[known].amax()), float(doubts[known].amax()))
+            before = slopes
+    return None
+
+
+def _gradient(layers: Any, place: _Place, tokens: Tensor, weights: Tensor, nothing: Tensor) -> Tensor:
+    """(1, L, H), the gradient of the weighed sum of the outputs at the numbers of this place."""
+    with torch.enable_grad():
+        move = nothing.requires_grad_()
+        with _through(place, lambda numbers: numbers + move):  # also while checkpoints compute again
+            summed = (_outputs(layers, tokens, 1) * weights).sum()
+            (gradient,) = torch.autograd.grad(summed, move, allow_unused=True)
+    return torch.zeros_like(nothing) if gradient is None else gradient
+
+
+def _by_outputs(
+    layers: Any, place: _Place, tokens: Tensor, weights: Tensor, directions: Tensor, step: Tensor
+) -> Tensor:
+    """(K,) float64, how the weighed sum of the outputs follows the numbers of this place in each direction."""
+    moves = torch.cat([directions, -directions]) * step
+    with _through(place, lambda numbers: numbers + moves):
+        ahead, behind = _outputs(layers, tokens, 2 * DIRECTIONS).double().chunk(2)
+    return ((ahead - behind) * weights.double()).flatten(1).sum(1) / (2 * step.double())
+
+
+def _outputs(layers: Any, tokens: Tensor, rows: int) -> Tensor:
+    """(rows, L, H), the layers' outputs of as many equal rows."""
+    every = tokens.unsqueeze(0).expand(rows, -1)
+    output: Tensor = layers(input_ids=every, attention_mask=torch.ones_like(every), use_cache=False).last_hidden_state
+    return output
+
+
+@contextmanager
+def _through(place: _Place, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    handle = place.through(change)
+    try:
+        yield
+    finally:
+        handle.remove()
