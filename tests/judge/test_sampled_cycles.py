@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rlstep_hooks.judge.rules.catalogue import RULES
-from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole, is_probed
+from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole, is_probed, is_sloped
 from rlstep_hooks.observe.spending import SPENDING
 from rlstep_hooks.record import cadence
 
@@ -26,6 +26,7 @@ def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_of_the_first_cycles_are_compared_and_few_later_ones() -> None:
     assert [cycle for cycle in range(100) if is_compared(cycle)] == [*range(8), 41, 82]
     assert [cycle for cycle in range(100) if is_compared_whole(cycle)] == [*range(8), 82]
+    assert [cycle for cycle in range(400) if is_sloped(cycle)] == [1, 9, 328]
     assert [cycle for cycle in range(100) if is_probed(cycle)] == [*range(16), 40, 41, 81, 82]
     assert [cycle for cycle in range(43) if is_carried(cycle)] == [*range(16), 20, 25, 30, 35, 40, 41]
 

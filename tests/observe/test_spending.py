@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.observe import spending
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed, part_read
+from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed, is_sloped, part_read
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.options import COMPARE, SHARE, share_asked
 from rlstep_hooks.observe.spending import SPENDING, one_of
@@ -114,4 +114,5 @@ def test_all_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(COMPARE, "all")
     SPENDING.begin(alone=False)
     assert all(is_compared(cycle) and is_compared_whole(cycle) for cycle in range(100))
+    assert all(is_sloped(cycle) for cycle in range(1, 100))
     assert part_read(59, 1) is None
