@@ -151,6 +151,10 @@ def _by_method(call: ast.Call, method: str) -> Iterator[Change]:
     first = call.args[0] if call.args else None
     key = str(first.value) if isinstance(first, ast.Constant) else None
     if method == "update":
+        if isinstance(first, ast.Call) and _is_written_dict(first):  # `kw.update(dict(x=1))`
+            for keyword in first.keywords:
+                yield Change(call, keyword.arg, keyword.value)
+            first = None
         written = isinstance(first, ast.Dict) and all(isinstance(part, ast.Constant) for part in first.keys)
         if first is not None and not written:
             yield Change(call)
@@ -166,6 +170,12 @@ def _by_method(call: ast.Call, method: str) -> Iterator[Change]:
         yield Change(call, key, removes=True)
     else:
         yield Change(call)
+
+
+def _is_written_dict(call: ast.Call) -> bool:
+    """Whether a call makes a dict of keywords that are all written out: `dict(x=1)`."""
+    named = isinstance(call.func, ast.Name) and call.func.id == "dict"
+    return named and not call.args and all(keyword.arg for keyword in call.keywords)
 
 
 def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, given: ast.expr) -> str | None:

@@ -14,6 +14,8 @@ import msgspec
 
 from rlstep_hooks.launch.python_changes import Change, Changes, is_container
 from rlstep_hooks.launch.python_documents import Documents, read_document
+from rlstep_hooks.launch.python_filters import Filters
+from rlstep_hooks.launch.python_scopes import Scopes
 from rlstep_hooks.launch.python_source import parsed, text_of
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
@@ -91,6 +93,8 @@ class _Pairs(msgspec.Struct, frozen=True):
     """Keys whose values only the run knows, with the reason."""
     hidden: str = ""
     """Why it may have other keys than these; empty where it has none."""
+    filtered: bool = False
+    """Whether keys that the callee does not take are left out."""
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -150,11 +154,15 @@ class _File:
         self._finder = finder
         self._options = dict(_options(tree))
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self._filters = Filters(tree)
+        self._scopes = Scopes(tree, self._above)
         self._constants = self._bound_once()
         self._changes = Changes(tree, self._above)
         self._documents = Documents(tree, self._above)
         self._made = dict(self._results())
         self._only_filled = self._paths_filled()
+        self._left_out: set[str] = set()
+        """Keywords ("Callee.keyword") that a callee is given only if it takes them."""
         self._changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
 
     def calls(self) -> Calls:
@@ -189,6 +197,7 @@ class _File:
         options = frozenset((*self._options, *flags))
         keywords = (set.intersection(*each) for callee, each in given.items() if callee not in unsure)
         sure = frozenset(name for names in keywords for name in names if not name.rpartition(".")[2].isdigit())
+        sure -= self._left_out
         assigned = self._assignments()
         return Calls(
             defaults | settings,
@@ -209,6 +218,8 @@ class _File:
         bound: Counter[str] = Counter()
         found: dict[str, ast.expr] = {}
         for node in ast.walk(self._tree):
+            if self._filters.is_one(node) or self._filters.is_one(self._above.get(node)):
+                continue
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 bound[node.id] += 1
             elif isinstance(node, ast.arg):
@@ -344,6 +355,21 @@ class _File:
             node = above
         return None
 
+    def _runs(self, node: ast.AST) -> bool | None:
+        """Whether a statement runs when its function does: True also under conditions that hold, None where only the run knows."""
+        while (above := self._above.get(node)) is not None and not isinstance(above, _FUNCTIONS):
+            if isinstance(above, ast.If) and node is not above.test and not _is_main(above):
+                try:
+                    holds = bool(self._literal(above.test, 0))
+                except _NotLiteralError:
+                    return None
+                if holds is not (node in above.body):
+                    return False
+            elif isinstance(above, _BRANCHES) and not _is_main(above):
+                return None
+            node = above
+        return True
+
     # Values.
 
     def _arguments(self, callee: str, node: ast.Call) -> tuple[dict[str, Setting], UnknownText | None]:
@@ -361,6 +387,8 @@ class _File:
                 continue
             pairs = self._pairs(keyword.value)
             found |= self._pair_settings(callee, pairs) if pairs is not None else {}
+            if pairs is not None and pairs.filtered:
+                self._left_out |= {f"{callee}.{key}" for key in pairs.values}
             if pairs is None or pairs.hidden:
                 why = pairs.hidden if pairs is not None else "which is known only in the run"
                 place = Place(self._source, keyword.value.lineno, keyword.value.col_offset + 1)
@@ -375,6 +403,10 @@ class _File:
 
     def _pairs(self, node: ast.expr, *, over: bool = False) -> _Pairs | None:
         """The pairs of a mapping; None unless all keys are written out. With `over`, those that `dict(base, ...)` adds are enough."""
+        kept = self._filters.kept(self._constants.get(node.id, node) if isinstance(node, ast.Name) else node)
+        if kept is not None:
+            pairs = self._pairs(kept, over=over)
+            return msgspec.structs.replace(pairs, filtered=True) if pairs is not None else None
         if isinstance(node, ast.Name) and node.id in self._constants:
             made = self._constants[node.id]
             values = _written_pairs(made, over=over)
@@ -396,12 +428,13 @@ class _File:
     def _pairs_after(self, use: ast.Name, made: ast.expr, values: dict[str, ast.expr]) -> _Pairs:
         """The pairs that a mapping has where it is used, after all changes that the file makes to it."""
         unsure: dict[str, str] = {}
+        filtered = self._filters.is_filtered(use.id)
         for change in self._changes.of(use.id):
             sure = self._is_before(change, use, made)
             if sure is False or (change.keeps and change.key in values and change.key not in unsure):
                 continue
             if change.key is None:
-                return _Pairs(values, unsure, f"whose contents are changed in line {change.line}")
+                return _Pairs(values, unsure, f"whose contents are changed in line {change.line}", filtered)
             if sure and change.removes:
                 values.pop(change.key, None)
                 unsure.pop(change.key, None)
@@ -411,14 +444,17 @@ class _File:
             else:
                 values.setdefault(change.key, use)
                 unsure[change.key] = f"{use.id} is changed in line {change.line}, with what only the run knows"
-        return _Pairs(values, unsure)
+        return _Pairs(values, unsure, filtered=filtered)
 
     def _is_before(self, change: Change, use: ast.AST, made: ast.AST) -> bool | None:
         """Whether a change certainly happens before a use (True), or after it (False); None where the run decides."""
         alone = isinstance(change.node, ast.stmt) or isinstance(self._above[change.node], ast.Expr | ast.Assign)
         function = self._function(change.node)
-        if not alone or self._condition(change.node) is not None or function is not self._function(made):
+        if not alone or function is not self._function(made):
             return None
+        runs = self._runs(change.node)
+        if not runs:
+            return runs
         if function is self._function(use):
             return change.line < getattr(use, "lineno", 0)
         # A change at the top of the file has happened before a function below it can be called.
@@ -476,6 +512,11 @@ class _File:
             if is_container(made) and any(not self._is_in(node, change.node) for change in self._changes.of(node.id)):
                 raise _NotLiteralError(node)
             return self._literal(made, depth + 1)
+        if isinstance(node, ast.Name):
+            bound = self._bound(node)
+            if bound is None or is_container(bound):
+                raise _NotLiteralError(node)
+            return self._literal(bound, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._options:
             return self._option(node, node.value.id, depth)
         if isinstance(node, ast.List | ast.Tuple):
@@ -498,12 +539,17 @@ class _File:
         except (ZeroDivisionError, OverflowError, ValueError, TypeError):
             raise _NotLiteralError(node) from None
 
+    def _bound(self, name: ast.Name) -> ast.expr | None:
+        """What a name stands for: one assignment of the whole file, else one of its function, or what the only call hands in."""
+        return self._constants.get(name.id) or self._scopes.value_of(name)
+
     def _document(self, node: ast.expr, depth: int) -> _Document | None:
         """What an expression is of a YAML file that the program opens; None where it is nothing of one."""
         if self._finder is None or depth > 20:
             return None
-        if isinstance(node, ast.Name) and node.id in self._constants:
-            whole = self._document(self._constants[node.id], depth + 1)
+        bound = self._bound(node) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Name) and bound is not None:
+            whole = self._document(bound, depth + 1)
             changes = self._changes.of(node.id) if whole is not None else []
             if whole is None or any(change.key is None for change in changes):
                 return None

@@ -92,7 +92,7 @@ def test_conditions_on_known_names(value: str, generations: int, tmp_path: Path)
         ("args = GRPOConfig(num_generations=4 if DEBUG else 8)\n", "num_generations cannot be known"),
         ("if flag:\n    N = 4\nargs = GRPOConfig(num_generations=N)\n", "num_generations cannot be known"),
         (
-            "def f(N):\n    return GRPOConfig(num_generations=N)\nN = 4\nargs = f(8)\n",
+            "def f(N):\n    return GRPOConfig(num_generations=N)\nN = 4\nargs = f(8)\nother = f(4)\n",
             "num_generations cannot be known",
         ),
         ("N, M = 4, 8\nN2 = 4\nfor N in (1, 2):\n    pass\nargs = GRPOConfig(num_generations=N)\n", "cannot be known"),

@@ -1,0 +1,120 @@
+"""What a name of a Python file stands for where it is used: an assignment of its own function, or what the only call hands in.
+
+A name counts where one statement binds it; one that is bound again, in a loop, or under a condition is known only in the run.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
+
+
+class Scopes:
+    """The functions of one file, with the names that they bind."""
+
+    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST]) -> None:
+        self._tree = tree
+        self._above = above
+        self._moved = {
+            name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names
+        }
+        self._uses: dict[str, list[ast.Name]] = {}
+        self._stores: dict[str, list[ast.AST]] = {}
+        self._functions: dict[str, list[_Function]] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Name(ctx=ast.Load()):
+                    self._uses.setdefault(node.id, []).append(node)
+                case ast.Name():
+                    self._stores.setdefault(node.id, []).append(node)
+                case ast.alias():
+                    self._stores.setdefault((node.asname or node.name).partition(".")[0], []).append(node)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._functions.setdefault(node.name, []).append(node)
+                    self._stores.setdefault(node.name, []).append(node)
+                case ast.ClassDef():
+                    self._stores.setdefault(node.name, []).append(node)
+
+    def value_of(self, name: ast.Name) -> ast.expr | None:
+        """The expression that a name stands for where it is used; None where that cannot be told."""
+        if name.id in self._moved:
+            return None
+        scope = self._scope(name)
+        while scope is not None:
+            stores = [node for node in self._stores.get(name.id, []) if self._scope(node) is scope]
+            is_parameter = isinstance(scope, ast.Lambda | _Function) and name.id in _parameters(scope)
+            if stores and is_parameter:
+                return None
+            if is_parameter:
+                return self._handed_in(scope, name.id) if isinstance(scope, _Function) else None
+            if stores:
+                return self._assigned(stores[0]) if len(stores) == 1 else None
+            scope = self._around(scope)
+        return None
+
+    def _around(self, scope: ast.AST) -> ast.AST | None:
+        """The next scope outwards whose names are seen within a scope: not those of a class."""
+        outer = self._scope(scope) if scope is not self._tree else None
+        while isinstance(outer, ast.ClassDef):
+            outer = self._scope(outer)
+        return outer
+
+    def _scope(self, node: ast.AST) -> ast.AST | None:
+        """The function, comprehension or file whose names a node uses."""
+        above = self._above.get(node)
+        while above is not None and not isinstance(
+            above, _Function | ast.Lambda | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+        ):
+            above = self._above.get(above)
+        return self._tree if above is None and node is not self._tree else above
+
+    def _assigned(self, store: ast.AST) -> ast.expr | None:
+        """What the statement around a name assigns to it, if it runs under no condition."""
+        statement = self._above.get(store)
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or store not in _targets(statement):
+            return None
+        above = self._above.get(statement)
+        while above is not None and not isinstance(above, _Function | ast.Lambda):
+            if isinstance(above, _BRANCHES) and "__name__" not in ast.unparse(getattr(above, "test", above)):
+                return None
+            above = self._above.get(above)
+        return statement.value
+
+    def _handed_in(self, function: _Function, parameter: str) -> ast.expr | None:
+        """What the only call of a function gives a parameter, or its default; None where other code may call it too."""
+        uses = self._uses.get(function.name, [])
+        if len(uses) != 1 or len(self._stores.get(function.name, [])) != 1 or function.decorator_list:
+            return None
+        call = self._above.get(uses[0])
+        if not isinstance(call, ast.Call) or call.func is not uses[0]:
+            return None
+        if any(isinstance(each, ast.Starred) for each in call.args) or not all(word.arg for word in call.keywords):
+            return None
+        given = {word.arg: word.value for word in call.keywords}
+        arguments = function.args
+        given |= dict(zip((each.arg for each in (*arguments.posonlyargs, *arguments.args)), call.args, strict=False))
+        return given.get(parameter) or dict(_defaults(arguments)).get(parameter)
+
+
+def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
+def _parameters(function: ast.Lambda | _Function) -> set[str]:
+    own = function.args
+    several = [each for each in (own.vararg, own.kwarg) if each is not None]
+    return {each.arg for each in (*own.posonlyargs, *own.args, *own.kwonlyargs, *several)}
+
+
+def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters that have a default, with it."""
+    placed = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    yield from zip(placed[len(placed) - len(arguments.defaults) :], arguments.defaults, strict=True)
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    yield from ((each.arg, default) for each, default in named if default is not None)
