@@ -55,6 +55,7 @@ SYSTEM = System(
             keys=("ppo_buffer_size", "stage=ppo"),
         ),
     ),
+    trains=("run_exp",),  # LLaMA-Factory 0.9.3 src/train.py; scripts of others have this name too
     overrides=True,
     settings={
         "stage": text("sft"),

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.planning.launched import Options
 from rlstep_hooks.planning.refusal import PlanError
+from rlstep_hooks.systems.engine.launches import plan_launch
 from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
@@ -120,3 +122,13 @@ def test_refusals(tmp_path: Path) -> None:
     file.write_text("stage: sft\nppo_epochs: 1\n")
     with pytest.raises(LaunchError, match="stage = sft"):
         read(f"llamafactory-cli train {file}", world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("run_exp()\n", "stage = sft"), ("Trainer(m).train()\n", "the name of a program")]
+)
+def test_a_script_of_others_with_its_name_is_none_of_its_own(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").write_text(text)
+    with pytest.raises(LaunchError, match=says):
+        plan_launch([str(tmp_path / "src/train.py")], Options())
