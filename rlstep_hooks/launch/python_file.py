@@ -14,6 +14,7 @@ import msgspec
 
 from rlstep_hooks.launch.python_changes import Change, Changes, is_container
 from rlstep_hooks.launch.python_documents import Documents, read_document
+from rlstep_hooks.launch.python_environment import default_of
 from rlstep_hooks.launch.python_filters import Filters
 from rlstep_hooks.launch.python_scopes import Scopes
 from rlstep_hooks.launch.python_source import parsed, text_of
@@ -112,7 +113,12 @@ class _NotLiteralError(Exception):
         self.node = node
 
 
-def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None, finder: Finder | None = None) -> Calls:
+def read_calls(
+    path: str | Path,
+    flags: Mapping[str, Setting] | None = None,
+    finder: Finder | None = None,
+    environment: Mapping[str, str | None] | None = None,
+) -> Calls:
     """Keyword arguments of all calls in a file, named "Callee.keyword" ("learn.total_timesteps" for `model.learn(...)`).
 
     Positional arguments are named by their number ("PPO.0"). Names that are bound once, to a literal, arithmetic on numbers, and
@@ -123,6 +129,7 @@ def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None, fin
         path: The file.
         flags: The options that it is called with: `args.size` is the value of `--size`, or the default of `add_argument("--size")`.
         finder: Finds the YAML files that the program opens; without it, what they hold is unknown.
+        environment: The variables that the command sets; None for a value that only the run knows.
 
     Raises:
         LaunchError: It is not Python.
@@ -131,27 +138,39 @@ def read_calls(path: str | Path, flags: Mapping[str, Setting] | None = None, fin
     text = text_of(path)
     given = flags.items() if flags is not None and b"add_argument" in text else ()
     known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
+    variables = tuple((environment or {}).items()) if b"environ" in text or b"getenv" in text else ()
     if finder is not None and any(loader in text for loader in _LOADERS):  # what is read also depends on other files
-        return _File(parsed(text, str(path)), str(path), dict(known), finder).calls()
-    return _calls_in(text, str(path), tuple(known))
+        return _File(parsed(text, str(path)), str(path), dict(known), finder, dict(variables)).calls()
+    return _calls_in(text, str(path), tuple(known), variables)
 
 
 @lru_cache(maxsize=16)
-def _calls_in(text: bytes, source: str, flags: tuple[tuple[str, str | None], ...]) -> Calls:
+def _calls_in(
+    text: bytes,
+    source: str,
+    flags: tuple[tuple[str, str | None], ...],
+    variables: tuple[tuple[str, str | None], ...],
+) -> Calls:
     """The calls of a text. A script that runs one file a thousand times reads it once."""
-    return _File(parsed(text, source), source, dict(flags)).calls()
+    return _File(parsed(text, source), source, dict(flags), variables=dict(variables)).calls()
 
 
 class _File:
     """One parsed file."""
 
     def __init__(
-        self, tree: ast.Module, source: str, flags: dict[str, str | None], finder: Finder | None = None
+        self,
+        tree: ast.Module,
+        source: str,
+        flags: dict[str, str | None],
+        finder: Finder | None = None,
+        variables: dict[str, str | None] | None = None,
     ) -> None:
         self._tree = tree
         self._source = source
         self._flags = flags
         self._finder = finder
+        self._variables = variables or {}
         self._options = dict(_options(tree))
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._filters = Filters(tree)
@@ -649,7 +668,17 @@ class _File:
                 return _CASTS[node.func.id](self._literal(node.args[0], depth + 1))
             if node.func.id in ("max", "min") and len(node.args) > 1:
                 return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
+        variable = default_of(node)
+        if variable is not None:
+            return self._of_environment(node, *variable, depth)
         raise _NotLiteralError(node)
+
+    def _of_environment(self, node: ast.expr, name: str, default: ast.expr, depth: int) -> Any:
+        """The value of a variable of the environment: as the command sets it, else the file's own default."""
+        value = self._variables.get(name, "")
+        if value is None or (name in self._variables and not value):
+            raise _NotLiteralError(node)
+        return value or self._literal(default, depth + 1)
 
     def _numeric(self, node: ast.expr, depth: int) -> int | float:
         value = self._literal(node, depth + 1)

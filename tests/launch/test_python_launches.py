@@ -479,3 +479,25 @@ def test_a_file_that_is_not_here_or_has_no_such_key_is_asked_about(tmp_path: Pat
         opened(tmp_path, LOADERS[0] + made.format("nothing"))
     with pytest.raises(LaunchError, match="away"):
         opened(tmp_path, LOADERS[0] + made.format("size"), "--config away.yaml")
+
+
+ENVIRONMENT = (
+    "import os\nargs = GRPOConfig(num_generations=int(os.environ.get('{name}', '4')), per_device_train_batch_size=16)\n"
+)
+
+
+@pytest.mark.parametrize(("before", "generations"), [("", 4), ("GROUP=8", 8), ("export GROUP=2;", 2), ("OTHER=8", 4)])
+def test_a_variable_of_the_environment_has_the_files_default(before: str, generations: int, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TRL + ENVIRONMENT.format(name="GROUP") + "GRPOTrainer(args=args).train()\n")
+    found = plan_launch([f"{before} python {path}"], Options(rows=100)).schedule
+    assert found is not None
+    assert found.samples_per_prompt == generations
+
+
+@pytest.mark.parametrize(("name", "before"), [("WORLD_SIZE", ""), ("SLURM_NTASKS", ""), ("GROUP", "GROUP=$(count)")])
+def test_a_variable_that_the_run_sets_is_not_known(name: str, before: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TRL + ENVIRONMENT.format(name=name) + "GRPOTrainer(args=args).train()\n")
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        plan_launch([f"{before} python {path}"], Options(rows=100))

@@ -40,6 +40,7 @@ def calls_of(command: Command, folder: Path) -> Calls | None:
         path,
         read_arguments(command.arguments)[0],
         lambda name: find_file(name, folder, command.folder),
+        {name: None if token.unknown else token.text for name, token in command.environment.items()},
     )
 
 
