@@ -107,7 +107,7 @@ def _fields(one: Class, current: str | None, packages: frozenset[str]) -> dict[s
         if of is not None and of.is_here and (of.path, of.line) != (one.path, one.line):
             found |= _fields(of, current, packages)
     start = f"{node.name}."
-    declared = {statement.target.id for statement in node.body if _is_field(statement)}  # type: ignore[attr-defined]
+    declared = [statement.target.id for statement in node.body if _is_field(statement)]  # type: ignore[attr-defined]
     settings = read_calls(path).settings
     return found | {field: settings[start + field] for field in declared if start + field in settings}
 

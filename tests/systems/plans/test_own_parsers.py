@@ -126,3 +126,14 @@ def test_dataclasses_are_followed_through_imports(tmp_path: Path) -> None:
     assert parser is not None
     assert parser.fields == {"system_prompt", "reward_funcs"}
     assert parser.outside == {"trl.ScriptArguments", "trl.GRPOConfig", "trl.ModelConfig"}
+
+
+def test_fields_that_are_not_read_are_named_in_the_order_of_their_file(tmp_path: Path) -> None:
+    names = ["zeta", "alpha", "omega", "beta_two", "kappa", "delta"]
+    planned(tmp_path)
+    configs = tmp_path / "src/open_r1/configs.py"
+    configs.write_text(CONFIGS + "".join(f"    {name}: int = 1\n" for name in names))
+    plan = plan_launch([str(tmp_path / "run.sh")], Options(rows=100))
+    assert [
+        setting.name.rpartition(".")[2] for setting in plan.unused if setting.name.rpartition(".")[2] in names
+    ] == names
