@@ -16,6 +16,7 @@ from rlstep_hooks.launch.python_changes import Change, Changes, is_container
 from rlstep_hooks.launch.python_documents import Documents, read_document
 from rlstep_hooks.launch.python_environment import default_of
 from rlstep_hooks.launch.python_filters import Filters
+from rlstep_hooks.launch.python_options import Option, default_of_field, options_of
 from rlstep_hooks.launch.python_scopes import Scopes
 from rlstep_hooks.launch.python_source import parsed, text_of
 from rlstep_hooks.launch.settings import Setting
@@ -51,6 +52,7 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
 _CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
 _LOADERS = (b"yaml.", b"OmegaConf.load")
+_PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser")
 _PARSED = "parsed"
 """Stands for the class of arguments that a parser makes."""
 
@@ -75,15 +77,6 @@ class Calls(msgspec.Struct, frozen=True):
     """Keywords ("Callee.keyword") that each call of a callee is given in any run, where the file does not define the callee itself."""
     defaults: dict[str, Setting] = {}
     """Defaults of the fields of the file's classes, "Class.field"; they are in `settings` too, unless a call gives another value."""
-
-
-class _Option(msgspec.Struct, frozen=True):
-    """An option that a file adds to its parser."""
-
-    names: tuple[str, ...]
-    """The long flags that set it, without dashes."""
-    keywords: dict[str, ast.expr]
-    """What `add_argument` is given."""
 
 
 class _Pairs(msgspec.Struct, frozen=True):
@@ -136,7 +129,7 @@ def read_calls(
         OSError: It cannot be read.
     """
     text = text_of(path)
-    given = flags.items() if flags is not None and b"add_argument" in text else ()
+    given = flags.items() if flags is not None and any(word in text for word in _PARSED_BY) else ()
     known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
     variables = tuple((environment or {}).items()) if b"environ" in text or b"getenv" in text else ()
     if finder is not None and any(loader in text for loader in _LOADERS):  # what is read also depends on other files
@@ -171,7 +164,7 @@ class _File:
         self._flags = flags
         self._finder = finder
         self._variables = variables or {}
-        self._options = dict(_options(tree))
+        self._options = options_of(tree, flags)
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._filters = Filters(tree)
         self._scopes = Scopes(tree, self._above)
@@ -492,7 +485,7 @@ class _File:
                 and statement.value is not None
             ):
                 name = f"{node.name}.{statement.target.id}"
-                found[name] = self._setting(name, _default(statement.value))
+                found[name] = self._setting(name, default_of_field(statement.value))
         return found
 
     def _one_of(self, before: Setting, after: Setting) -> Setting:
@@ -633,7 +626,7 @@ class _File:
             raise _NotLiteralError(node)
         return value
 
-    def _given_or_default(self, node: ast.Attribute, option: _Option, depth: int) -> Any:
+    def _given_or_default(self, node: ast.Attribute, option: Option, depth: int) -> Any:
         keywords = option.keywords
         written = [name for name in option.names if name in self._flags]
         given = self._flags[written[0]] if written else ""
@@ -687,24 +680,6 @@ class _File:
         return value
 
 
-def _options(tree: ast.Module) -> Iterator[tuple[str, _Option | None]]:
-    """The options of `parser.add_argument(...)`, by the attributes that they set; None for one that is added several times."""
-    found: dict[str, _Option | None] = {}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _name(node.func) != "add_argument":
-            continue
-        flags = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        dest = keywords.get("dest")
-        long = [flag for flag in flags if flag.startswith("--")] or flags[:1]
-        names = tuple(flag.lstrip("-").replace("-", "_") for flag in long if flag.startswith("-"))
-        if not names:
-            continue
-        name = str(dest.value) if isinstance(dest, ast.Constant) else names[0]
-        found[name] = None if name in found else _Option(names, keywords)
-    yield from found.items()
-
-
 def _written_pairs(node: ast.expr, *, over: bool) -> dict[str, ast.expr] | None:
     """The pairs of a mapping that is written out; None where it is not. With `over`, those that `dict(base, ...)` adds are enough."""
     if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
@@ -717,13 +692,6 @@ def _written_pairs(node: ast.expr, *, over: bool) -> dict[str, ast.expr] | None:
     if isinstance(node, ast.Call) and is_dict and (over or not node.args) and all(word.arg for word in node.keywords):
         return {str(word.arg): word.value for word in node.keywords}
     return None
-
-
-def _default(value: ast.expr) -> ast.expr:
-    """The default that a field is given: 4 of `field(default=4, metadata=...)`."""
-    if isinstance(value, ast.Call) and _name(value.func) == "field":
-        return next((word.value for word in value.keywords if word.arg == "default"), value)
-    return value
 
 
 def _name(node: ast.expr) -> str:

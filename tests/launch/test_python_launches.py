@@ -501,3 +501,73 @@ def test_a_variable_that_the_run_sets_is_not_known(name: str, before: str, tmp_p
     path.write_text(TRL + ENVIRONMENT.format(name=name) + "GRPOTrainer(args=args).train()\n")
     with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
         plan_launch([f"{before} python {path}"], Options(rows=100))
+
+
+OWN_FIELDS = """
+from dataclasses import dataclass, field
+from typing import Optional
+@dataclass
+class Own:
+    model: str = field(metadata={{"help": "which"}})
+    batch: int = field(default=16, metadata={{"help": "how many"}})
+    group: Optional[int] = 4
+    steps: int = field(default_factory=count)
+{more}
+parser = {parser}((Own, {second}))
+own, other = parser.{parse}()
+args = GRPOConfig(per_device_train_batch_size=own.batch, num_generations=own.{used})
+GRPOTrainer(args=args).train()
+"""
+
+
+def of_own_fields(folder: Path, flags: str, **parts: str) -> Schedule:
+    named = {
+        "more": "",
+        "parser": "HfArgumentParser",
+        "second": "Other",
+        "parse": "parse_args_into_dataclasses",
+        "used": "group",
+    }
+    path = folder / "train.py"
+    path.write_text(TRL + OWN_FIELDS.format(**{**named, **parts}))
+    found = plan_launch([f"python {path} {flags}"], Options(rows=1_000)).schedule
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flags", "samples", "generations"),
+    [
+        ("--model m", 16, 4),
+        ("--model m --batch 32", 32, 4),
+        ("--model m --batch=8 --model n", 8, 4),
+        ("--batch 64", 64, 4),
+    ],
+)
+def test_fields_of_a_dataclass_of_its_own_are_options(
+    tmp_path: Path, flags: str, samples: int, generations: int
+) -> None:
+    for parser, parse in (("HfArgumentParser", "parse_args_into_dataclasses"), ("TrlParser", "parse_args_and_config")):
+        found = of_own_fields(tmp_path, flags, parser=parser, parse=parse)
+        assert (found.samples_per_rollout, found.samples_per_prompt) == (samples, generations)
+
+
+def test_an_optional_field_is_given_as_what_it_may_be(tmp_path: Path) -> None:
+    assert of_own_fields(tmp_path, "--model m --group 8").samples_per_prompt == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ("--model m", {"used": "steps"}),
+        ("--model m --group $N", {}),
+        ("--model m", {"more": "if flag:\n    own, other = parser.parse_yaml_file('c.yaml')"}),
+        ("--model m --config c.yaml", {"parser": "TrlParser", "parse": "parse_args_and_config"}),
+        ("--model m", {"more": "other_parser = HfArgumentParser((Own,))"}),
+        ("--model m", {"second": "Second", "more": "@dataclass\nclass Second:\n    group: int = 8"}),
+        ("--model m", {"more": "class Derived(Own):\n    pass", "second": "Derived", "used": "derived"}),
+    ],
+)
+def test_fields_that_something_else_may_set_are_not_known(tmp_path: Path, flags: str, parts: dict[str, str]) -> None:
+    with pytest.raises(LaunchError, match=r"cannot be known|is not here|there is no such file"):
+        of_own_fields(tmp_path, flags, **parts)

@@ -1,0 +1,111 @@
+"""The options that a Python file takes: those of `parser.add_argument(...)`, and the fields of its own dataclasses.
+
+`transformers.HfArgumentParser` and `trl.TrlParser` make an option of each field of the dataclasses that they are given.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_PARSERS = ("HfArgumentParser", "TrlParser")
+_OF_FILES = frozenset(("parse_yaml_file", "parse_json_file", "parse_dict"))
+"""Methods of such parsers that take the fields from elsewhere."""
+_OPTIONAL = re.compile(r"Optional\[(\w+)\]|(\w+) \| None")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """An option that a file adds to its parser."""
+
+    names: tuple[str, ...]
+    """The long flags that set it, without dashes."""
+    keywords: dict[str, ast.expr]
+    """What `add_argument` is given."""
+
+
+def options_of(tree: ast.Module, flags: Collection[str]) -> dict[str, Option | None]:
+    """The options of a file, by the attributes that they set; None for one that is added several times.
+
+    Args:
+        tree: The file.
+        flags: The long options that it is called with.
+    """
+    found = dict(_added(tree))
+    for name, option in _of_dataclasses(tree, flags):
+        found[name] = None if name in found else option
+    return found
+
+
+def _of_dataclasses(tree: ast.Module, flags: Collection[str]) -> Iterator[tuple[str, Option]]:
+    """The fields of the file's own dataclasses that the one parser of the file is given, and that nothing but flags can set."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    made = [call for call in calls if _last(call.func) in _PARSERS]
+    reads_files = any(_last(call.func) in _OF_FILES for call in calls)
+    if len(made) != 1 or not made[0].args or reads_files or (_last(made[0].func) == "TrlParser" and "config" in flags):
+        return
+    given = made[0].args[0]
+    names = [ast.unparse(each) for each in (given.elts if isinstance(given, ast.Tuple | ast.List) else [given])]
+    for node in tree.body:
+        # A class that derives from another one has fields that are not in this file, and may be the framework's.
+        if isinstance(node, ast.ClassDef) and node.name in names and not node.bases:
+            for each in node.body:
+                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                    yield each.target.id, _of_field(each, each.target.id)
+
+
+def _of_field(field: ast.AnnAssign, name: str) -> Option:
+    """The option of a field, in the words of `add_argument`."""
+    annotation = ast.unparse(field.annotation).strip("'\"")
+    optional = _OPTIONAL.fullmatch(annotation)
+    kind = next(filter(None, optional.groups())) if optional is not None else annotation
+    keywords: dict[str, ast.expr] = {"type": ast.Name(kind)}
+    if field.value is None or _has_no_default(field.value):
+        keywords["required"] = ast.Constant(value=True)
+    else:
+        keywords["default"] = default_of_field(field.value)
+    return Option((name,), keywords)
+
+
+def _has_no_default(value: ast.expr) -> bool:
+    is_field = isinstance(value, ast.Call) and _last(value.func) == "field"
+    return (
+        is_field
+        and isinstance(value, ast.Call)
+        and not any(str(word.arg).startswith("default") for word in value.keywords)
+    )
+
+
+def default_of_field(value: ast.expr) -> ast.expr:
+    """The default that a field is given: 4 of `field(default=4, metadata=...)`."""
+    if isinstance(value, ast.Call) and _last(value.func) == "field":
+        return next((word.value for word in value.keywords if word.arg == "default"), value)
+    return value
+
+
+def _added(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
+    """The options of `parser.add_argument(...)`, by the attributes that they set; None for one that is added several times."""
+    found: dict[str, Option | None] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or _last(node.func) != "add_argument":
+            continue
+        flags = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        dest = keywords.get("dest")
+        long = [flag for flag in flags if flag.startswith("--")] or flags[:1]
+        names = tuple(flag.lstrip("-").replace("-", "_") for flag in long if flag.startswith("-"))
+        if not names:
+            continue
+        name = str(dest.value) if isinstance(dest, ast.Constant) else names[0]
+        found[name] = None if name in found else Option(names, keywords)
+    yield from found.items()
+
+
+def _last(node: ast.expr) -> str:
+    """The last name of what is called."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
