@@ -164,7 +164,7 @@ class _File:
         self._flags = flags
         self._finder = finder
         self._variables = variables or {}
-        self._options = options_of(tree, flags)
+        self._options = options_of(tree, source, flags)
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._filters = Filters(tree)
         self._scopes = Scopes(tree, self._above)

@@ -1,4 +1,4 @@
-"""The options that a Python file takes: those of `parser.add_argument(...)`, and the fields of its own dataclasses.
+"""The options that a Python file takes: those of `parser.add_argument(...)`, and the fields of dataclasses, its own or imported ones.
 
 `transformers.HfArgumentParser` and `trl.TrlParser` make an option of each field of the dataclasses that they are given.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from rlstep_hooks.launch.structured import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -29,20 +32,21 @@ class Option(msgspec.Struct, frozen=True):
     """What `add_argument` is given."""
 
 
-def options_of(tree: ast.Module, flags: Collection[str]) -> dict[str, Option | None]:
+def options_of(tree: ast.Module, source: str, flags: Collection[str]) -> dict[str, Option | None]:
     """The options of a file, by the attributes that they set; None for one that is added several times.
 
     Args:
         tree: The file.
+        source: Its path.
         flags: The long options that it is called with.
     """
     found = dict(_added(tree))
-    for name, option in _of_dataclasses(tree, flags):
+    for name, option in _of_dataclasses(tree, source, flags):
         found[name] = None if name in found else option
     return found
 
 
-def _of_dataclasses(tree: ast.Module, flags: Collection[str]) -> Iterator[tuple[str, Option]]:
+def _of_dataclasses(tree: ast.Module, source: str, flags: Collection[str]) -> Iterator[tuple[str, Option]]:
     """The fields of the file's own dataclasses that the one parser of the file is given, and that nothing but flags can set."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if _last(call.func) in _PARSERS]
@@ -51,25 +55,41 @@ def _of_dataclasses(tree: ast.Module, flags: Collection[str]) -> Iterator[tuple[
         return
     given = made[0].args[0]
     names = [ast.unparse(each) for each in (given.elts if isinstance(given, ast.Tuple | ast.List) else [given])]
-    for node in tree.body:
-        # A class that derives from another one has fields that are not in this file, and may be the framework's.
-        if isinstance(node, ast.ClassDef) and node.name in names and not node.bases:
+    for name in names:
+        node = definition_of(name, Path(source)) if name.isidentifier() else None
+        # A class that derives from another one has fields that are not here, and may be the framework's.
+        if node is not None and not node.bases:
             for each in node.body:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                    yield each.target.id, _of_field(each, each.target.id)
+                    yield each.target.id, _of_field(each, each.target.id, elsewhere=node not in tree.body)
 
 
-def _of_field(field: ast.AnnAssign, name: str) -> Option:
-    """The option of a field, in the words of `add_argument`."""
+def _of_field(field: ast.AnnAssign, name: str, *, elsewhere: bool) -> Option:
+    """The option of a field, in the words of `add_argument`.
+
+    Args:
+        field: The field.
+        name: Its name.
+        elsewhere: Whether another file defines it: names in its default are then those of that file.
+    """
     annotation = ast.unparse(field.annotation).strip("'\"")
     optional = _OPTIONAL.fullmatch(annotation)
     kind = next(filter(None, optional.groups())) if optional is not None else annotation
     keywords: dict[str, ast.expr] = {"type": ast.Name(kind)}
-    if field.value is None or _has_no_default(field.value):
+    if field.value is None or _has_no_default(field.value) or (elsewhere and not _is_written_out(field.value)):
         keywords["required"] = ast.Constant(value=True)
     else:
         keywords["default"] = default_of_field(field.value)
     return Option((name,), keywords)
+
+
+def _is_written_out(value: ast.expr) -> bool:
+    """Whether the default of a field uses no names of its file."""
+    try:
+        ast.literal_eval(default_of_field(value))
+    except ValueError:
+        return False
+    return True
 
 
 def _has_no_default(value: ast.expr) -> bool:

@@ -47,6 +47,12 @@ def owner_without(name: str, owner: str, file: Path) -> str | None:
     return None
 
 
+def definition_of(name: str, file: Path) -> ast.ClassDef | None:
+    """The class that a name of a file means, in that file or where it imports it from; None where it is not in the checkout."""
+    found = _definition(name, file, 0)
+    return found[0] if found is not None else None
+
+
 def _definition(name: str, file: Path, depth: int) -> tuple[ast.ClassDef, Path] | None:
     """The class that a name of a file means, with the file that defines it; None where that is not found."""
     try:

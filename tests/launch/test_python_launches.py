@@ -571,3 +571,26 @@ def test_an_optional_field_is_given_as_what_it_may_be(tmp_path: Path) -> None:
 def test_fields_that_something_else_may_set_are_not_known(tmp_path: Path, flags: str, parts: dict[str, str]) -> None:
     with pytest.raises(LaunchError, match=r"cannot be known|is not here|there is no such file"):
         of_own_fields(tmp_path, flags, **parts)
+
+
+@pytest.mark.parametrize(
+    ("imported", "generations"),
+    [("from own import Second", 8), ("from .own import Second", 8), ("from own import Other as Second", 2)],
+)
+def test_fields_of_a_dataclass_that_is_imported_are_options(tmp_path: Path, imported: str, generations: int) -> None:
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import dataclass\nN = 4\n@dataclass\nclass Second:\n    size: int = 8\n    named: int = N\n"
+        "@dataclass\nclass Other:\n    size: int = 2\n    named: int = N\n"
+    )
+    text = OWN_FIELDS.replace("num_generations=own.", "num_generations=other.")
+    path = tmp_path / "train.py"
+    parts = {"more": imported, "parser": "HfArgumentParser", "second": "Second", "parse": "parse_args_into_dataclasses"}
+    for used, known in (("size", True), ("named", False)):
+        path.write_text(TRL + "N = 8\n" + text.format(used=used, **parts))
+        if known:
+            found = plan_launch([f"python {path}"], Options(rows=1_000)).schedule
+            assert found is not None
+            assert found.samples_per_prompt == generations
+        else:
+            with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+                plan_launch([f"python {path}"], Options(rows=1_000))
