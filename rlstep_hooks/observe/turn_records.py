@@ -32,8 +32,11 @@ _COUNTS = (
     "masks_wrong",
     "log_probs_compared",
     "log_probs_moved",
+    "rewards_compared",
+    "rewards_moved",
+    "rewards_unseen",
 )
-_WORDS = ("tokens_like", "tokens_at", "masks_like", "masks_at", "log_probs_like")
+_WORDS = ("tokens_like", "tokens_at", "masks_like", "masks_at", "log_probs_like", "rewards_like")
 NO_LINE = "the processes where agents run wrote nothing beside this record"
 
 

@@ -96,6 +96,14 @@ class Joined(msgspec.Struct):
     """Rows whose log-probs of the sampling stand at other tokens."""
     log_probs_like: str = ""
     """What is wrong with the log-probs of the first such row, in words."""
+    rewards_compared: int = 0
+    """Rows whose rewards were compared with what was given for them, and for what."""
+    rewards_moved: int = 0
+    """Rows with other rewards, or whose rewards were given for something else."""
+    rewards_like: str = ""
+    """What is wrong with the reward of the first such row, in words."""
+    rewards_unseen: int = 0
+    """Rows with rewards of which nobody saw what they were given for."""
     wrong_row: TokenRow | None = None
     """The first row with other tokens or another mask."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.turn_records import TurnRecords
-from rlstep_hooks.systems.openrlhf.observe import agents
+from rlstep_hooks.systems.openrlhf.observe import agents, graded_answers
 from rlstep_hooks.systems.openrlhf.observe.environment import FOLDER, RUN
 
 if TYPE_CHECKING:
@@ -162,7 +162,141 @@ def test_a_hook_that_fails_costs_an_observation_and_nothing_else(
     assert answer(Executor(), Engine())["prompt"] == "p:"
 
 
+class OneTurn:
+    """One turn and a reward function, as OpenRLHF puts them together."""
+
+    asks: Callable[..., Any] = staticmethod(lambda query, prompt, label: ([query], [prompt], [label]))
+    gives: Callable[[float], float] = staticmethod(lambda reward: reward)
+    encodes: Callable[[str], str] = staticmethod(lambda prompt: prompt)
+    truncated = True
+
+    def __init__(self) -> None:
+        self.reward_func = lambda queries, prompts, labels: {"rewards": [len(queries[0]) + len(labels[0])]}
+
+    async def execute(self, *, prompt: str, label: str, llm_engine: Any, hf_tokenizer: Any, **_: Any) -> dict[str, Any]:
+        tokens = [*map(ord, self.encodes(prompt))]
+        output = (await llm_engine.generate(tokens, {})).outputs[0]
+        whole = [*tokens, *output.token_ids]
+        asked = self.asks(hf_tokenizer.decode(whole), prompt, label)
+        given = await asyncio.to_thread(self.reward_func, *asked)
+        return {
+            "prompt": prompt,
+            "label": label,
+            "observation_tokens": whole,
+            "action_ranges": [(len(tokens), len(whole))],
+            "rollout_log_probs": None,
+            "reward": self.gives(given["rewards"][0]),
+            "truncated": self.truncated,
+        }
+
+
+OneTurn.__module__ = "openrlhf.utils.agent"
+
+
+class CuttingEngine(Engine):
+    """Answers with as many tokens as it may, without log-probs."""
+
+    async def generate(self, prompt: list[int], sampling: dict[str, Any]) -> Any:
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=(*b"abc",), logprobs=None, finish_reason="length")])
+
+
+class Tokenizer:
+    """One token for each character."""
+
+    def __call__(self, *, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [*map(ord, text)]}
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(map(chr, ids))
+
+
+MISTAKES: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "", ""),
+    ({"asks": lambda query, prompt, label: ([query[:-1]], [prompt], [label])}, graded_answers.OTHER_TEXT, ""),
+    ({"asks": lambda query, prompt, label: ([query], ["q:"], [label])}, graded_answers.OTHER_PROMPT, ""),
+    ({"asks": lambda query, prompt, label: ([query], [prompt], ["6"])}, graded_answers.OTHER_LABEL, ""),
+    ({"gives": lambda reward: reward / 2}, graded_answers.OTHER_REWARD, ""),
+    ({"truncated": False}, graded_answers.OTHER_END, ""),
+    ({"encodes": lambda prompt: prompt[:-1]}, "", "the prompt has other tokens than the tokenizer gives for its text"),
+]
+
+
+@pytest.mark.parametrize(("changed", "rewards_like", "tokens_like"), MISTAKES)
+def test_a_reward_is_that_of_its_answer(
+    told: Callable[[], TurnsJoined],
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, Any],
+    rewards_like: str,
+    tokens_like: str,
+) -> None:
+    for name, value in changed.items():
+        monkeypatch.setattr(OneTurn, name, staticmethod(value) if callable(value) else value)
+    patches = Patches()
+    agents.place_single_turn_hooks(patches, SimpleNamespace(SingleTurnAgentExecutor=OneTurn))
+    sampling = SimpleNamespace(max_tokens=3)
+    asked = {"prompt": "p:", "label": "5", "sampling_params": sampling, "max_length": 8}
+    try:
+        asyncio.run(OneTurn().execute(**asked, llm_engine=CuttingEngine(), hf_tokenizer=Tokenizer()))
+    finally:
+        assert patches.restore() == []
+    found = told()
+    assert (found.left_out_why, found.rewards_compared, found.rewards_unseen) == ("", 1, 0)
+    assert (found.rewards_moved, found.rewards_like) == (bool(rewards_like), rewards_like)
+    assert (found.tokens_moved, found.tokens_like) == (bool(tokens_like), tokens_like)
+
+
+class SeveralTurns:
+    """An agent's steps added up, as OpenRLHF does it."""
+
+    gives: Callable[[float], float] = staticmethod(lambda reward: reward)
+
+    def __init__(self) -> None:
+        self.agent_instance_cls = Stepping
+
+    async def execute(self, *, prompt: str, label: str, llm_engine: Any, **_: Any) -> dict[str, Any]:
+        agent = self.agent_instance_cls()
+        text = (await agent.reset({"observation": prompt, "label": label}))["observation"]
+        tokens, ranges, reward = [*map(ord, text)], [], 0.0
+        for _ in range(2):
+            output = (await llm_engine.generate(tokens, {})).outputs[0]
+            ranges.append((len(tokens), len(tokens) + len(output.token_ids)))
+            tokens = [*tokens, *output.token_ids, ord("!")]
+            reward += (await agent.step({"label": label}))["rewards"]
+        given = {"prompt": prompt, "label": label, "reward": self.gives(reward), "truncated": True}
+        return given | {"observation_tokens": tokens, "action_ranges": ranges, "rollout_log_probs": None}
+
+
+SeveralTurns.__module__ = "openrlhf.utils.agent"
+
+
+class Stepping:
+    """An agent that says more than the prompt, and gives 0.5 for each step."""
+
+    async def reset(self, states: dict[str, Any]) -> dict[str, Any]:
+        return {"observation": "s:" + states["observation"]}
+
+    async def step(self, states: dict[str, Any]) -> dict[str, Any]:
+        return {"rewards": 0.5}
+
+
+@pytest.mark.parametrize(("gives", "moved"), [(lambda reward: reward, 0), (lambda reward: reward - 0.5, 1)])
+def test_the_reward_of_several_turns_is_the_sum_of_its_steps(
+    told: Callable[[], TurnsJoined], monkeypatch: pytest.MonkeyPatch, gives: Callable[[float], float], moved: int
+) -> None:
+    monkeypatch.setattr(SeveralTurns, "gives", staticmethod(gives))
+    patches = Patches()
+    agents.place_hooks(patches, module := SimpleNamespace(_load_agent_executor=lambda path: SeveralTurns()))
+    executor = module._load_agent_executor("agent.py")
+    asked = {"prompt": "p:", "label": "5", "sampling_params": SimpleNamespace(max_tokens=3), "max_length": 40}
+    try:
+        asyncio.run(executor.execute(**asked, llm_engine=CuttingEngine(), hf_tokenizer=Tokenizer()))
+    finally:
+        assert patches.restore() == []
+    found = told()
+    assert (found.rewards_compared, found.rewards_moved, found.tokens_moved, found.left_out_why) == (1, moved, 0, "")
+
+
 def test_an_engine_is_still_what_it_was() -> None:
-    engine = agents._Asked(Engine(), agents._Open())
+    engine = agents._Asked(Engine(), agents._Open({}))
     assert engine.name == "engine"
     assert isinstance(engine, Engine)

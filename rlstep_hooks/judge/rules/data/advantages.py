@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Rollout,
         RolloutValues,
         RunEnded,
+        TurnsJoined,
         Update,
         UpdateValues,
     )
@@ -286,7 +287,9 @@ class RewardsMoved(Rule):
     What it checks:
         The reward of each sample when it came from generation, against the reward from which its advantage is computed.
         Samples are told apart by their tokens. Exact. In OpenRLHF also those that a reward model gave, and the labels of the prompts,
-        by which rewards are computed, against those of the data set. In TRL (0.20 and later) what each reward function returned
+        by which rewards are computed, against those of the data set; and where answers are made, what a reward function or server was
+        asked about (the text of prompt and answer, of many answers some; the prompt; its label), what it gave or what the steps of an
+        agent add up to, and whether the longest length cut the answer off. In TRL (0.20 and later) what each reward function returned
         against the rewards that advantages are computed from, and what it was asked about against the rollout: the tokens of the
         completions, their texts (of a large rollout some, others each time), that they are texts where the prompts are, and the
         prompts and columns of the rows that the loader gave. All functions are asked about the same. In Stable-Baselines3 what the
@@ -310,7 +313,8 @@ class RewardsMoved(Rule):
 
     Known limits:
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
-        - Reward models are not looked at, nor the texts of completions of several messages; such rollouts count as not compared.
+        - What a reward model reads is not looked at, nor the texts of completions of several messages, nor the rewards of a loop of
+          one's own in OpenRLHF; such rollouts count as not compared, but for reward models of OpenRLHF.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer
@@ -321,7 +325,7 @@ class RewardsMoved(Rule):
     title = "Rewards moved or altered"
     topics = ("samples",)
     nothing_seen = "nobody saw samples with their rewards both after generation and before their advantages"
-    cannot_see = "what some reward function got or gave is not seen: a reward model, or completions of several messages"
+    cannot_see = "what some reward function got or gave is unseen: a reward model, completions of several messages, a loop of one's own"
     optional = True
     produces = (of_rollout("RLS505", "RLS508", "RLS516"),)
     needs = ("rollout_values.rewards_moved", "rollout_values.rewards_uncompared")
@@ -343,6 +347,18 @@ class RewardsMoved(Rule):
         self.missed += bool(values.rewards_uncompared)
         if self.any_wrong(values.rewards_moved):
             self._report()
+
+    def turns_joined(self, event: TurnsJoined) -> None:
+        """Look at what the rewards of a rollout were given for, where the answers are made."""
+        self.missed += bool(event.rewards_unseen)
+        if self.any_wrong(event.rewards_moved if event.rewards_compared else None):
+            self.fail(
+                expected="each answer with the reward that was given for it, for its own text, prompt and label",
+                observed=f"others in {event.rewards_moved} of {event.rewards_compared} samples: {event.rewards_like}",
+                why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
+                fix="look for code between the answer of the engine and the reward function, and between that and the sample",
+                variant="where answers are made",
+            )
 
     def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison that a controller made once the rollout was trained."""

@@ -1,4 +1,4 @@
-"""The turns of OpenRLHF's agents against the rows that they answer with, in the actors of the engines where agents run.
+"""The turns of OpenRLHF's agents against the rows and rewards that they answer with, in the actors of the engines where agents run.
 
 An agent asks the engine that it was given; what it asks and gets stands in plain lists. What a comparison finds goes to a file that
 the controller reads (`rlstep_hooks.observe.turn_records`).
@@ -18,12 +18,24 @@ from rlstep_hooks.observe.token_origins import compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule
 from rlstep_hooks.record.describe import describe
+from rlstep_hooks.systems.openrlhf.observe.graded_answers import (
+    Graded,
+    place_on_agents,
+    place_on_single_turns,
+    session_of,
+)
 from rlstep_hooks.systems.openrlhf.observe.process import folder, run_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rlstep_hooks.observe.patches import Patches
 
 _ANY_LENGTH = 1 << 60
+_ALL_OF_FIRST, _ONE_OF = 1024, 16
+"""Sessions whose texts and prompts are compared: all of the first of a process, then one of so many, because encoding and decoding
+cost time."""
+_OTHER_PROMPT = "the prompt has other tokens than the tokenizer gives for its text"
 _numbers = itertools.count()
 
 
@@ -31,6 +43,7 @@ def place_single_turn_hooks(patches: Patches, module: Any) -> None:
     """Put the hook on the executor of `openrlhf.utils.agent` that runs where no agent is configured."""
     # Verified in 0.11.2: one call is one sample (utils/agent.py:192, called at vllm_engine.py:189).
     patches.wrap(module.SingleTurnAgentExecutor, "execute", _session)
+    place_on_single_turns(patches, module.SingleTurnAgentExecutor)
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
@@ -41,6 +54,7 @@ def place_hooks(patches: Patches, module: Any) -> None:
         try:
             # The class may be a child of one of OpenRLHF's that is observed already, so the object carries the hook.
             patches.wrap(executor, "execute", _session)
+            place_on_agents(patches, executor)
         except Exception:  # noqa: BLE001 - nothing here may reach OpenRLHF; the controller finds no line, and compares nothing
             return executor
         return executor
@@ -52,9 +66,13 @@ def place_hooks(patches: Patches, module: Any) -> None:
 class _Open:
     """A session that is being generated."""
 
-    def __init__(self, why_not: str = "") -> None:
+    def __init__(self, asked: Mapping[str, Any]) -> None:
         self.turns = KeptTurns()
-        self.why_not = why_not
+        self.graded = Graded(asked.get("prompt"), asked.get("label"))
+        self.number = next(_numbers)
+        self.longest_prompt: int | None = None
+        """Tokens of the longest prompt that is not cut; None where that is not known."""
+        self.why_not = ""
         """Why its answer is not compared; empty where it is."""
         self.own_loop = False
         """Whether the executor has a loop of its own."""
@@ -81,6 +99,7 @@ class _Asked(wrapt.ObjectProxy):  # type: ignore[type-arg]  # an engine of any c
         result = await self.__wrapped__.generate(*args, **kwargs)
         try:
             session.turns.add(_turn(asked, result.outputs[0]))
+            session.graded.cut_off = getattr(result.outputs[0], "finish_reason", None) == "length"
         except Exception as error:  # noqa: BLE001
             session.failed(error)
         return result
@@ -97,17 +116,19 @@ async def _session(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
     if type(kwargs.get("llm_engine")) is _Asked:  # the same session, seen by the object and by its class
         return await wrapped(*args, **kwargs)
     session, kwargs = _begun(executor, kwargs)
-    response = await wrapped(*args, **kwargs)
+    with session_of(session.graded):
+        response = await wrapped(*args, **kwargs)
     _ended(session, response, kwargs)
     return response
 
 
 def _begun(executor: Any, asked: dict[str, Any]) -> tuple[_Open, dict[str, Any]]:
     """A session that begins, and what its agent is called with."""
-    session = _Open()
+    session = _Open(asked)
     try:
         session.why_not = _why_not(asked)
         session.own_loop = _has_own_loop(executor)
+        session.longest_prompt = _longest_prompt(asked)
         if not session.why_not:
             return session, {**asked, "llm_engine": _Asked(asked["llm_engine"], session)}
     except Exception as error:  # noqa: BLE001
@@ -124,6 +145,12 @@ def _why_not(asked: dict[str, Any]) -> str:
     return ""
 
 
+def _longest_prompt(asked: dict[str, Any]) -> int | None:
+    """Tokens of a prompt that leave room for an answer; longer ones lose their beginning (utils/agent.py:64, 229)."""
+    most, answer = asked.get("max_length"), getattr(asked.get("sampling_params"), "max_tokens", None)
+    return None if most is None or answer is None else max(int(most) - int(answer), 0)
+
+
 def _has_own_loop(executor: Any) -> bool:
     """Whether the loop of an executor is not one of OpenRLHF's."""
     return next(each for each in type(executor).__mro__ if "execute" in vars(each)).__module__ != "openrlhf.utils.agent"
@@ -135,6 +162,8 @@ def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
     try:
         if not session.why_not:
             found = _compare(session, response, asked["hf_tokenizer"])
+            _compare_prompt(found, session, asked["hf_tokenizer"])
+            _compare_reward(found, session, response, asked["hf_tokenizer"])
             if not found.rows:
                 session.why_not = "an answer begins with a prompt that no turn was asked for"
             if not session.turns:
@@ -142,7 +171,7 @@ def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
     except Exception as error:  # noqa: BLE001
         session.failed(error)
     try:
-        write(folder(), run_name(), Session(f"{os.getpid()}_{next(_numbers)}", found, session.why_not))
+        write(folder(), run_name(), Session(f"{os.getpid()}_{session.number}", found, session.why_not))
     except Exception:  # noqa: BLE001 - the folder is on another machine: the controller finds no line, and compares nothing
         return
 
@@ -174,3 +203,32 @@ def _compare(session: _Open, response: dict[str, Any], tokenizer: Any) -> Joined
     )
     turns = session.turns.all()
     return compare_rows([row], turns, rule) if session.own_loop else compare_row(row, turns, rule)
+
+
+def _is_encoded(session: _Open) -> bool:
+    """Whether texts of a session are compared with its tokens."""
+    return not session.own_loop and (session.number < _ALL_OF_FIRST or session.number % _ONE_OF == 0)
+
+
+def _compare_prompt(found: Joined, session: _Open, tokenizer: Any) -> None:
+    """Compare the prompt of the first turn with what the tokenizer makes of its text, where nothing else is wrong with the row."""
+    text, turns, longest = session.graded.began_with, session.turns.all(), session.longest_prompt
+    if found.tokens_moved or not turns or longest is None or not isinstance(text, str) or not _is_encoded(session):
+        return
+    encoded = list(tokenizer(text=text, add_special_tokens=False)["input_ids"])
+    if 0 < len(encoded) <= longest and encoded != turns[0].asked:
+        found.tokens_moved += 1
+        found.tokens_like, found.tokens_at = _OTHER_PROMPT, f"an answer to {text[:40]!r}"
+
+
+def _compare_reward(found: Joined, session: _Open, response: dict[str, Any], tokenizer: Any) -> None:
+    """Compare the reward of an answer with what was given, and what it was given for with the answer."""
+    if session.own_loop or not session.graded.is_seen(response):
+        found.rewards_unseen += response.get("reward") is not None
+        return
+    turns = session.turns.all()
+    single = len(turns) == 1 and _is_encoded(session)
+    text = str(tokenizer.decode(turns[0].whole, skip_special_tokens=False)) if single else None
+    found.rewards_compared += 1
+    found.rewards_like = session.graded.difference(response, text)
+    found.rewards_moved += bool(found.rewards_like)

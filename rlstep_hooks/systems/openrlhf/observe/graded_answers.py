@@ -1,0 +1,222 @@
+"""What the reward of an answer was given for, and what became of it, in the actors of OpenRLHF's engines.
+
+Verified in 0.11.2: an executor of one turn asks a function or a server about each answer alone, with the text of prompt and answer,
+the prompt and its label (utils/agent.py:281-289). One of several turns adds up what the steps of its agent give (utils/agent.py:127).
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.record.describe import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.observe.patches import Patches
+
+OTHER_TEXT = "the reward function was asked about another text than the prompt and the tokens that were sampled"
+OTHER_PROMPT = "the reward function was asked about another prompt"
+OTHER_LABEL = "the reward function was asked with the label of another prompt"
+OTHER_REWARD = "the answer has another reward than was given for it"
+OTHER_NAME = "the answer came back under another prompt or label than was asked for"
+OTHER_END = "the answer says otherwise than the engine whether the longest length cut it off"
+
+
+class _Call(msgspec.Struct):
+    """One answer that was asked about: copies, because a function may write to the lists that it gets."""
+
+    queries: list[Any]
+    prompts: list[Any]
+    labels: list[Any]
+    reward: float | None = None
+    """What was given; None where that is not one number."""
+
+
+class Graded:
+    """One session: what it was asked for, and what its rewards were given for.
+
+    Args:
+        prompt: What the executor was called with.
+        label: The label of that.
+    """
+
+    def __init__(self, prompt: Any, label: Any) -> None:
+        self._prompt = prompt
+        self._label = label
+        self._calls: list[_Call] = []
+        self._steps: list[float | None] = []
+        """What each step of the agent gave."""
+        self._labels_of_steps: list[Any] = []
+        self.began_with: Any = prompt
+        """The text that the first turn is asked with; an agent may make another one of the prompt."""
+        self.cut_off = False
+        """Whether the longest length cut the latest turn off, as the engine says."""
+        self.trouble = ""
+        """Why nothing is compared; empty where it is."""
+
+    def asked(self, queries: Any, prompts: Any, labels: Any) -> _Call:
+        """A reward function or server is about to be asked."""
+        self._calls.append(_Call(list(queries), list(prompts), list(labels)))
+        return self._calls[-1]
+
+    def stepped(self, states: Any, result: Any) -> None:
+        """The agent made a step."""
+        self._labels_of_steps.append(states.get("label"))
+        self._steps.append(_number(result["rewards"]))
+
+    def is_seen(self, response: dict[str, Any]) -> bool:
+        """Whether it was seen what the reward of an answer was given for."""
+        return not self.trouble and (bool(self._calls or self._steps) or response.get("reward") is None)
+
+    def difference(self, response: dict[str, Any], text: str | None) -> str:
+        """What is wrong with an answer, in words; empty where nothing is.
+
+        Args:
+            response: The answer.
+            text: That of the tokens of prompt and answer; None where it is not compared.
+        """
+        for call in self._calls:
+            if text is not None and call.queries != [text]:
+                return OTHER_TEXT
+            if call.prompts != [self._prompt]:
+                return OTHER_PROMPT
+            if _differ(call.labels, [self._label]):
+                return OTHER_LABEL
+        if any(_differ(label, self._label) for label in self._labels_of_steps):
+            return OTHER_LABEL
+        if response.get("prompt") != self._prompt or _differ(response.get("label"), self._label):
+            return OTHER_NAME
+        given = self._given()
+        if given is not None and not _same_number(given, _number(response.get("reward"))):
+            return OTHER_REWARD
+        if bool(response.get("truncated", self.cut_off)) != self.cut_off:
+            return OTHER_END
+        return ""
+
+    def _given(self) -> float | None:
+        """The reward of the answer; None where it is not known."""
+        if self._calls:
+            return self._calls[-1].reward
+        numbers = [step for step in self._steps if step is not None]
+        return sum(numbers) if numbers and len(numbers) == len(self._steps) else None
+
+
+_now: ContextVar[Graded | None] = ContextVar("rlstep_graded", default=None)
+"""The session of the task that runs; a thread that a function is called in has a copy of it."""
+
+
+@contextmanager
+def session_of(graded: Graded) -> Iterator[None]:
+    """What is asked and given within belongs to this session."""
+    token = _now.set(graded)
+    try:
+        yield
+    finally:
+        _now.reset(token)
+
+
+def place_on_single_turns(patches: Patches, executor_class: Any) -> None:
+    """Put the hooks on an executor of one turn."""
+    # utils/agent.py:203: the function is read from its file when an executor is built.
+    patches.wrap(executor_class, "__init__", lambda *call: _built(patches, *call))
+    if hasattr(executor_class, "_fetch_rewards_via_http"):
+        patches.wrap(executor_class, "_fetch_rewards_via_http", _served)
+
+
+def place_on_agents(patches: Patches, executor: Any) -> None:
+    """Put the hook on an executor of several turns, which builds an agent for each session (utils/agent.py:42)."""
+    if hasattr(executor, "agent_instance_cls"):
+        patches.wrap(executor, "agent_instance_cls", _agent)
+
+
+def _built(patches: Patches, wrapped: Any, executor: Any, args: Any, kwargs: Any) -> None:
+    wrapped(*args, **kwargs)
+    if getattr(executor, "reward_func", None) is not None:
+        patches.wrap(executor, "reward_func", _called)
+
+
+def _called(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    graded, call = _now.get(), None
+    if graded is not None:
+        try:
+            call = graded.asked(*args)
+        except Exception as error:  # noqa: BLE001 - nothing here may reach OpenRLHF
+            graded.trouble = describe(error)
+    result = wrapped(*args, **kwargs)
+    if call is not None:
+        call.reward = _reward_of(result)
+    return result
+
+
+async def _served(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
+    graded, call = _now.get(), None
+    if graded is not None:
+        try:
+            call = graded.asked(*args)
+        except Exception as error:  # noqa: BLE001
+            graded.trouble = describe(error)
+    result = await wrapped(*args, **kwargs)
+    if call is not None:
+        call.reward = _reward_of(result[0] if isinstance(result, list) and len(result) == 1 else None)
+    return result
+
+
+def _agent(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    agent, graded = wrapped(*args, **kwargs), _now.get()
+    if graded is None:
+        return agent
+    reset, step = agent.reset, agent.step
+
+    async def seen_reset(*given: Any, **named: Any) -> Any:
+        result = await reset(*given, **named)
+        try:
+            graded.began_with = result["observation"]
+        except Exception as error:  # noqa: BLE001
+            graded.trouble = describe(error)
+        return result
+
+    async def seen_step(*given: Any, **named: Any) -> Any:
+        result = await step(*given, **named)
+        try:
+            graded.stepped(given[0], result)
+        except Exception as error:  # noqa: BLE001
+            graded.trouble = describe(error)
+        return result
+
+    try:
+        agent.reset, agent.step = seen_reset, seen_step
+    except AttributeError as error:  # a class with slots
+        graded.trouble = describe(error)
+    return agent
+
+
+def _reward_of(result: Any) -> float | None:
+    return _number(result.get("rewards")) if isinstance(result, dict) else None
+
+
+def _number(value: Any) -> float | None:
+    """One number, whatever holds it; None for anything else."""
+    while isinstance(value, list | tuple) and len(value) == 1:
+        [value] = value
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _same_number(one: float, other: float | None) -> bool:
+    return other is None or one == other or (math.isnan(one) and math.isnan(other))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two labels are known to differ: those that do not compare as one may be equal."""
+    try:
+        return bool(one != other)
+    except (TypeError, ValueError, RuntimeError):
+        return False
