@@ -32,6 +32,7 @@ def attach() -> None:
     # Verified with 0.11.2. The comments at the hooks say in which process each class is used.
     _when_imported("openrlhf.trainer.ppo_trainer", _place("controller"))
     _when_imported("openrlhf.trainer.ppo_utils.samples_generator", _place("generator"))
+    _when_imported("openrlhf.datasets.prompts_dataset", _place("rows"))
     _when_imported("openrlhf.trainer.ray.vllm_engine", _place("agents"))
     _when_imported("openrlhf.utils.agent", _place("single turns"))
     _when_imported("openrlhf.trainer.ray.launcher", _place("calls"))
@@ -64,6 +65,8 @@ def _place(role: str) -> Callable[[Any], None]:
             from rlstep_hooks.systems.openrlhf.observe.controller import place_hooks
         elif role == "generator":
             from rlstep_hooks.systems.openrlhf.observe.generator import place_hooks
+        elif role == "rows":
+            from rlstep_hooks.systems.openrlhf.observe.prompt_rows import place_hooks
         elif role == "engine":
             from rlstep_hooks.systems.openrlhf.observe.engine import place_hooks
         elif role == "requests":

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from rlstep_hooks.record.events import Carried
+from rlstep_hooks.systems.openrlhf.observe.prompt_rows import differing
 
 FROM_DATA = "from the data set to the engines"
 
@@ -33,6 +34,8 @@ class ServedPrompts:
         """The prompts of the data set with their labels; None where labels are not compared."""
         self._compared = 0
         self._altered: dict[str, int] = {}
+        self._of_rows = differing(generator.prompts_dataloader.dataset) if self._pairs is not None else (0, 0, 0)
+        """Of how many rows it was compared what was made of them, and of how many the prompt and the label are others; told once."""
         self._served: Counter[int] = Counter()
         self._passes = 1
         """Passes over the set that have begun."""
@@ -76,8 +79,14 @@ class ServedPrompts:
         """The prompts of the latest rollout with their labels, compared with those of the set; None if they were not."""
         if not self._compared:
             return None
-        names = ("tokens", "labels")
-        return Carried(way=FROM_DATA, rollout=rollout, compared=self._compared, names=names, altered=self._altered)
+        rows, prompts, labels = self._of_rows
+        self._of_rows = 0, 0, 0
+        altered = dict(self._altered)
+        for name, count in (("tokens", prompts), ("labels", labels)):
+            if count:
+                altered[name] = altered.get(name, 0) + count
+        compared = self._compared + rows
+        return Carried(way=FROM_DATA, rollout=rollout, compared=compared, names=("tokens", "labels"), altered=altered)
 
     def _see_end(self) -> None:
         """samples_generator.py:131: a generator drops an iterator that is used up."""
