@@ -182,13 +182,18 @@ class Generator:
 
     def __init__(self) -> None:
         self.args = SimpleNamespace(
-            vllm=SimpleNamespace(num_engines=1, tensor_parallel_size=1), rollout=SimpleNamespace(n_samples_per_prompt=2)
+            vllm=SimpleNamespace(num_engines=1, tensor_parallel_size=1),
+            rollout=SimpleNamespace(n_samples_per_prompt=2, max_new_tokens=None),
+            train=SimpleNamespace(agent_func_path=None),
         )
         self.prompts_dataloader = SimpleNamespace(dataset=[], batch_size=1)
         self._sample_buffer: list[int] = []
 
     def _dispatch_prompts_to_vllm(self, prompts: list[str], labels: list[str]) -> None:
         """Sends nothing here."""
+
+    def _process_response_into_experience(self, response: dict[str, str]) -> None:
+        """Makes nothing here."""
 
 
 def test_a_rollout_from_the_buffer_has_not_the_settings_of_the_evaluation_before_it(

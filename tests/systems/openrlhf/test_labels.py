@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from rlstep_hooks.record.events import Attached, FactsRead, Generated, Unobserve
 from rlstep_hooks.record.ledger import FolderLedger
 from rlstep_hooks.systems.openrlhf.observe import generator
 from rlstep_hooks.systems.openrlhf.observe.generator import GENERATOR, GeneratorTail
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, EngineWeights, sampling_of
+from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NOT_KNOWN, CutOff, EngineWeights, sampling_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -118,3 +119,23 @@ def test_what_an_engine_samples_with_lasts_until_it_says_otherwise(tmp_path: Pat
     assert weights.settings() == (other, usual)
     weights.labels(4)
     assert weights.settings() == (usual,)
+
+
+def test_answers_are_cut_off_at_the_configured_length() -> None:
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(max_new_tokens=4),
+        data=SimpleNamespace(max_len=16),
+        train=SimpleNamespace(agent_func_path=None),
+    )
+    seen, usual = CutOff(args), sampling_of(1.0, 1.0, top_k=-1)
+    seen.answered({"truncated": False, "action_ranges": [(2, 4)]})
+    assert seen.take((usual,)) == (usual,), "none was cut off"
+    seen.answered({"truncated": True, "action_ranges": [(2, 6)]})
+    assert seen.take((usual,)) == ({**usual, "max_tokens": 4.0},)
+    for end in (6, 4):
+        seen.answered({"truncated": True, "action_ranges": [(2, end)]})
+    assert seen.take((usual,)) == ({**usual, "max_tokens": 2.0},)
+    args.train.agent_func_path = "agent.py"
+    several = CutOff(args)
+    several.answered({"truncated": True, "action_ranges": [(2, 4)]})
+    assert several.take((usual,)) == (usual,), "turns have what is left"

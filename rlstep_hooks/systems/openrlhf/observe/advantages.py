@@ -137,7 +137,7 @@ class AdvantageWatch:
                 "rewards": experience.rewards.clone(),
                 "kl": experience.kl if divergences is None else divergences[place],
                 "values": experience.values,
-                "lengths": experience.response_length,
+                "lengths": _lengths(experience.action_mask.bool()),
                 "truncated": experience.truncated,
             }
             for place, experience in enumerate(experiences)
@@ -201,6 +201,14 @@ class AdvantageWatch:
             rows([experience.advantages for experience in experiences]),
             rows([experience.returns for experience in experiences]) if with_critic else None,
         )
+
+
+def _lengths(mask: Tensor) -> Tensor:
+    """(B,), from the first token of a sample that counts to its last (samples_generator.py:272)."""
+    places = torch.arange(1, mask.shape[1] + 1)
+    last = torch.where(mask, places, 0).amax(1)
+    first = torch.where(mask, places, mask.shape[1] + 1).amin(1)
+    return torch.where(mask.any(1), last - first + 1, 0)
 
 
 def _masks_wrong(experiences: list[Any], masks: dict[int, int]) -> tuple[int, int]:

@@ -18,7 +18,14 @@ from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, TurnsJoin
 from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.record.writer import EventWriter
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN, EngineWeights, Labels, SampledWith, Settings
+from rlstep_hooks.systems.openrlhf.observe.labels import (
+    NOT_KNOWN,
+    CutOff,
+    EngineWeights,
+    Labels,
+    SampledWith,
+    Settings,
+)
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.prompts import ServedPrompts
 
@@ -66,6 +73,7 @@ class SamplingWeights:
         self._dispatched = False
         """Whether this call sent prompts to the engines. One whose samples all wait in the buffer sends none."""
         self._prompts = ServedPrompts(generator)
+        self._cut_off = CutOff(args)
         self._group = int(args.rollout.n_samples_per_prompt)
 
     @property
@@ -77,6 +85,11 @@ class SamplingWeights:
         """Follow the prompts on their way to the engines."""
         # samples_generator.py:202 (0.11.2): gets the prompts of a rollout or an evaluation, and those that replace filtered ones.
         hooks.wrap(self._generator, "_dispatch_prompts_to_vllm", before=self._dispatches, topics=("rows",))
+        # samples_generator.py:255: one answer of an engine.
+        hooks.wrap(self._generator, "_process_response_into_experience", before=self._answered, topics=("sampler",))
+
+    def _answered(self, call: Call) -> None:
+        self._cut_off.answered(call.argument("response", 0))
 
     def _dispatches(self, call: Call) -> None:
         prompts, labels = call.argument("prompts", 0), call.argument("labels", 1)
@@ -88,6 +101,7 @@ class SamplingWeights:
         self._waited, self._held = 0, NOT_KNOWN
         self._prompts.begin()
         self._dispatched = False
+        self._cut_off.take(())  # of an evaluation
         self._waited = len(getattr(self._generator, "_sample_buffer", None) or ())
         self._held = self.held()
 
@@ -104,7 +118,7 @@ class SamplingWeights:
         made = samples + len(self._generator._sample_buffer) - self._waited
         share = tuple((label, max(made * count // self._group, 1)) for label, count in self._held)
         # What was sent by an earlier call, and paused since, keeps the settings of its request, whatever an evaluation asked for later.
-        settings = self._weights.settings()
+        settings = self._cut_off.take(self._weights.settings())
         self._settings = settings if self._dispatched else self._settings
         self._sampled.generated(made, share, self._settings)
         labels, sampling = self._sampled.take(samples)

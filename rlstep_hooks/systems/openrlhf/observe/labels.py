@@ -46,8 +46,13 @@ NEUTRAL = {
     "allowed_token_ids": 0.0,
     "bad_words": 0.0,
     "seed": -1.0,
+    "stop": 0.0,
+    "ignore_eos": 0.0,
+    "min_tokens": 1.0,
 }
-"""Further settings of a request that change what is sampled, as OpenRLHF leaves them (samples_generator.py:205)."""
+"""Further settings of a request that change what is sampled, or where it ends, as OpenRLHF leaves them (samples_generator.py:205).
+
+Tokens that end a completion are not among them: vLLM adds those of the model's own settings."""
 
 
 def sampling_asked(asked: Any) -> dict[str, float]:
@@ -60,6 +65,35 @@ def sampling_asked(asked: Any) -> dict[str, float]:
         else:
             found[name] = float(value if isinstance(value, int | float) else len(value or ()) or neutral)
     return found
+
+
+class CutOff:
+    """At how many tokens the longest length cut answers of one turn off, by the answers.
+
+    Args:
+        args: OpenRLHF's arguments.
+    """
+
+    def __init__(self, args: Any) -> None:
+        most = getattr(args.rollout, "max_new_tokens", None)
+        # utils/agent.py:209: without a configured length it is what the prompt leaves, and an agent's turns have what is left.
+        several = bool(getattr(args.train, "agent_func_path", None))
+        self._configured = 0 if several or most is None or most >= args.data.max_len else int(most)
+        self._lengths: set[int] = set()
+
+    def answered(self, response: dict[str, Any]) -> None:
+        """An engine gave an answer."""
+        if self._configured and response.get("truncated"):
+            self._lengths.add(sum(end - start for start, end in response["action_ranges"]))
+
+    def take(self, settings: Settings) -> Settings:
+        """Settings with the length that answers were cut off at since the last call, if any was."""
+        lengths, self._lengths = self._lengths, set()
+        if not lengths:
+            return settings
+        others = lengths - {self._configured}
+        found = {"max_tokens": float(min(others) if others else self._configured)}
+        return tuple({**used, **found} for used in settings)
 
 
 class EngineWeights:
