@@ -51,6 +51,16 @@ class LossNumbers(msgspec.Struct, frozen=True):
     advantages_intact: bool | None = None
     targets_intact: bool | None = None
     values_intact: bool | None = None
+    sampling_intact: bool | None = None
+    reference_intact: bool | None = None
+    entropy_gap: float | None = None
+    entropy_like: str = ""
+    entropy_exact: bool | None = None
+
+    @property
+    def loss_is_documented(self) -> bool:
+        """Whether the loss is the documented one but for rounding."""
+        return self.loss_gap is not None and self.loss_gap <= FITS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     scope: Literal["token", "sequence"] = "token"
     old_intact: bool | None = None
     """Whether the old log-probs equal those of the refresh bit for bit, row by row."""
+    sampling_intact: bool | None = None
+    """Whether the sampler's log-probs equal those that the rollout came with bit for bit, row by row."""
     tokens_intact: bool | None = None
     """Whether the completion tokens equal those of the rollout, row by row."""
     left_out: bool = False
@@ -173,8 +175,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     backward_ratio: float | None = None
     """The factor of the loss in the backward, divided by the documented one; None if it was not compared."""
     gradient_gap: float | None = None
-    """Largest distance of a gradient that arrived at a log-prob, or at a value of the critic, from that of the documented loss, in
-    roundings; None if it was not compared."""
+    """Largest distance of a gradient that arrived at a log-prob, an entropy or a value of the critic, from that of the documented loss,
+    in roundings; None if it was not compared."""
     head_gap: float | None = None
     """Largest distance of a gradient that arrived at the output of the model's layers from that of its log-prob, over the size of the
     largest; None if it was not compared."""
@@ -231,6 +233,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     entropy_gap: float | None = None
     """Mean |entropy - that of a forward of the row alone| over the tokens of the farthest of these rows, over the mean entropy where
     that is above 1; None where entropies were not compared."""
+    entropy_exact: bool = False
+    """Whether the other entropies are computed from the same logits, so that the rounding of float32 alone explains a distance."""
     entropy_like: str = ""
     """What else gives the entropies of that row; empty where nothing does that was tried."""
     reference_clean_gap: float | None = None

@@ -22,10 +22,11 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from rlstep_hooks.observe.losses import LossBatch
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
+from rlstep_hooks.systems.openrlhf.observe.entropies import gradient_gap
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
 from rlstep_hooks.systems.openrlhf.observe.value_loss import ValueSettings, value_formula
 
-NAMES = ("log_probs", "old", "advantages", "mask", "engine", "reference")
+NAMES = ("log_probs", "old", "advantages", "mask", "engine", "reference", "entropies")
 
 
 def arguments(**changed: Any) -> Any:
@@ -34,6 +35,7 @@ def arguments(**changed: Any) -> Any:
         "estimator": "reinforce", "gamma": 0.9, "lambd": 0.8, "no_std_norm": False, "clip_range": (-10, 10), "level": "off",
         "mode": "mask", "gating": "ratio", "threshold": (0.5, 5.0), "type": "ppo", "agg": "token-mean", "dual": None,
         "kl_loss": False, "kl": "k3", "overlong": None, "properly": None, "samples": 2,
+        "entropy": None,
     } | changed  # fmt: skip
     advantage = SimpleNamespace(
         estimator=given["estimator"],
@@ -54,6 +56,7 @@ def arguments(**changed: Any) -> Any:
             eps_clip_low_high=(0.2, 0.3),
             dual_clip=given["dual"],
             loss_agg_mode=given["agg"],
+            entropy_coef=given["entropy"],
         ),
         reward=SimpleNamespace(
             clip_range=given["clip_range"],
@@ -94,12 +97,14 @@ CORRECTIONS = [{}] + [
 @pytest.mark.parametrize("correction", CORRECTIONS, ids=lambda one: "-".join(map(str, one.values())) or "off")
 @pytest.mark.parametrize("kind", ["ppo", "gspo"])
 @pytest.mark.parametrize(
-    "more", [{}, {"dual": 3.0}, {"agg": "seq-mean"}, {"kl_loss": True, "kl": "k1"}, {"kl_loss": True}]
+    "more",
+    [{}, {"dual": 3.0}, {"agg": "seq-mean"}, {"kl_loss": True, "kl": "k1"}, {"kl_loss": True}, {"entropy": 0.05}],
 )
 def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -> None:
     for seed in range(5):
         args, given = arguments(type=kind, **correction, **more), numbers(seed)
         given["log_probs"].requires_grad_()
+        given["entropies"].requires_grad_()
         own = args.algo.advantage
         loss = PolicyLoss(
             *args.actor.eps_clip_low_high,
@@ -116,13 +121,18 @@ def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -
         if args.algo.kl.use_loss:
             kl = compute_approx_kl(given["log_probs"], given["reference"], kl_estimator=args.algo.kl.estimator)
             value = value + 0.1 * aggregate_loss(kl, given["mask"], **totals)
+        if args.actor.entropy_coef:
+            value = value - args.actor.entropy_coef * aggregate_loss(given["entropies"], given["mask"], **totals)
         batch = batch_of({name: given[name] for name in NAMES}, given["mask"], torch.float32)
         formula = policy_formula(read_settings(args, 0.1))
         expected = float(formula.value(batch)[0])
-        (arrived,) = torch.autograd.grad(value, given["log_probs"])
+        arrived, at_entropies = torch.autograd.grad(value, (given["log_probs"], given["entropies"]), allow_unused=True)
         found = formula.compare(batch, float(value), 2, arrived.double())
         assert found.loss_gap is not None
         assert found.loss_gap <= 32
+        if args.actor.entropy_coef:
+            assert gradient_gap(batch, args.actor.entropy_coef, at_entropies.double().flatten()) <= 32
+            assert gradient_gap(batch, args.actor.entropy_coef, torch.zeros(24)) > 1e6
         if not bool((formula.gradient(batch)[2] | (batch.mask == 0)).all()):
             assert found.gradient_gap is not None
             assert found.gradient_gap <= 32

@@ -29,7 +29,7 @@ class OldLogProbsAltered(Rule):
 
     What it checks:
         A checksum of each sample's old log-probs, taken when they were computed, equals the checksum at each use: bit
-        for bit, sample by sample. In OpenRLHF the engine's log-probs too, up to the trainer's buffer. In TRL (1.16) those that a
+        for bit, sample by sample. In OpenRLHF the engine's log-probs too, up to the loss. In TRL (1.16) those that a
         `rollout_func` hands over: the rollout has them bit for bit, and where the policy's `generate` drew the tokens they are not
         those of the token before or after. In verl's agent loops and OpenRLHF's executors the engine's log-probs in each row
         are not those of the token before or after.
@@ -91,6 +91,7 @@ class OldLogProbsAltered(Rule):
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
         """Look at the comparison of checksums."""
+        _in_the_loss(self, values.sampling_intact, "log-probs of the sampler")
         if values.old_intact is None:
             self.missed += event.old_source in ("at_rollout", "recompute") and not values.left_out
             return
@@ -108,7 +109,8 @@ class TokensAltered(Rule):
         of TRL 1.16) the tokens of each turn are those that `generate` gave, in order, and the prompt of each turn is what stands
         before it in the row. So are the rows of
         verl's agent loops and of OpenRLHF's executors, against what the engines were asked and gave. In OpenRLHF prompts are
-        those of the data set, and samples have the tokens that the engine gave, up to the trainer's buffer.
+        those of the data set, have the tokens that the tokenizer gives for their text, and samples have the tokens that the engine
+        gave, up to the trainer's buffer.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong

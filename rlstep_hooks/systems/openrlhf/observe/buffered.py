@@ -36,10 +36,15 @@ class Came(msgspec.Struct, frozen=True, gc=False):
 
 
 _FOLLOWED: dict[Role, dict[str, str]] = {
-    "policy": {"advantages": "advantages"},
+    "policy": {
+        "advantages": "advantages",
+        "rollout_log_probs": "rollout_log_probs",
+        "reference": "base_action_log_probs",
+    },
     "critic": {"returns": "returns", "old_values": "values"},
 }
-"""The field of OpenRLHF's `Experience` that an argument of the loss is taken from, by role and argument."""
+"""The field of OpenRLHF's `Experience` that an argument of the loss is taken from, by role and argument; the reference's log-probs are
+in the loss beside these."""
 
 
 class BufferedSamples:
@@ -67,7 +72,9 @@ class BufferedSamples:
             # The same prompt may stand in two groups, with equal completions of other advantages.
             came = self._came.setdefault(identity(item), {})
             for name, of in self._fields.items():
-                came.setdefault(name, set()).add(checksum_of(getattr(item, of)))
+                held = getattr(item, of)
+                if held is not None:
+                    came.setdefault(name, set()).add(checksum_of(held))
 
     def collated(self, experience: Any, items: Iterable[Any]) -> None:
         """Look at a micro-batch that was put together from items of the buffer."""

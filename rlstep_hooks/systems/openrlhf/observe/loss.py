@@ -2,7 +2,7 @@
 
 Source: OpenRLHF 0.11.2, models/loss.py (`PolicyLoss`, `aggregate_loss`), models/utils.py (`compute_approx_kl`),
 trainer/ray/ppo_actor.py `training_step`; arxiv.org/abs/1707.06347, 1912.09729 (dual clip), 2507.18071 (GSPO).
-Tensors of a batch: log_probs, old, advantages, and where they are there engine (the engine's log-probs) and reference.
+Tensors of a batch: log_probs, old, advantages, and where they are there engine (the engine's log-probs), reference and entropies.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class LossSettings:
     kl_coef: float
     """0 without a KL term."""
     kl_type: str
+    entropy_coef: float = 0.0
+    """0 without an entropy bonus."""
 
 
 def read_settings(args: Any, kl_coef: float) -> LossSettings:
@@ -83,6 +85,7 @@ def read_settings(args: Any, kl_coef: float) -> LossSettings:
         correction=correction,
         kl_coef=kl_coef if args.algo.kl.use_loss and args.algo.kl.init_coef > 0 else 0.0,
         kl_type=str(args.algo.kl.estimator),
+        entropy_coef=float(actor.entropy_coef or 0.0),
     )
 
 
@@ -103,6 +106,8 @@ def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
         estimates = kl_estimate(given["log_probs"] - given["reference"], settings.kl_type)
         of_kl = estimates.abs() + (2.0 if settings.kl_type == "k3" else 0.0)
         yield Term(estimates, "token-mean", settings.kl_coef, of_kl)
+    if settings.entropy_coef and "entropies" in given:
+        yield Term(given["entropies"], "token-mean", -settings.entropy_coef)
 
 
 def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
@@ -165,6 +170,12 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
     flipped = batch.with_tensors(advantages=-given["advantages"])
     yield "that of advantages of the opposite sign", settings, flipped
     yield "without its KL term", replace(settings, kl_coef=0.0), batch
+    yield "without its entropy bonus", replace(settings, entropy_coef=0.0), batch
+    yield (
+        "that with the sign of its entropy bonus flipped",
+        replace(settings, entropy_coef=-settings.entropy_coef),
+        batch,
+    )
     yield "without the correction for the engine's log-probs", replace(settings, correction=None), batch
     ones = batch.with_tensors(old=given["log_probs"])
     yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones

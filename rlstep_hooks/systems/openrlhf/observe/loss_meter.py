@@ -12,9 +12,13 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
+from rlstep_hooks.observe.clean_entropies import entropy_fields
+from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.losses import Formula, LossBatch
+from rlstep_hooks.systems.openrlhf.observe.entropies import Computed, computed_by, gradient_gap
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
 from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings, value_formula
 
@@ -51,6 +55,10 @@ class _Held(HeldBatch):
     epsilon: float
     came: list[Came]
     """What its samples came to this process with; empty where that is not known."""
+    entropy_coef: float = 0.0
+    """The coefficient of the entropy bonus; 0 where it is not compared."""
+    again: tuple[int, int, int] | None = None
+    """The row, the first token and the number of the entropies that were computed again; None where none were."""
 
 
 class LossMeter(HeldLosses[_Held]):
@@ -80,6 +88,9 @@ class LossMeter(HeldLosses[_Held]):
         self._coefficient = 0.0
         self._experience: Any = None
         self._came: list[Came] = []
+        self._entropies: Computed | None = None
+        self._of_entropies: DeferredValues[int] = DeferredValues()
+        """Gradients that arrived at the entropies of a micro-batch."""
 
     def next_rollout(self) -> None:
         """The passes over a rollout begin."""
@@ -97,6 +108,12 @@ class LossMeter(HeldLosses[_Held]):
         """
         self._pass += step == 0
         self._step, self._coefficient, self._experience, self._came = step, float(coefficient), experience, came
+        self._entropies = None
+
+    def scored(self, result: Any) -> None:
+        """The policy's forward of a micro-batch returned this."""
+        if self.looks and self._role == "policy" and self._args.actor.entropy_coef:
+            self._entropies = computed_by(result, self._step)
 
     def computed(self, index: int, given: Mapping[str, Any], loss: Tensor) -> None:
         """The loss of a micro-batch was computed from these, by the name of their argument."""
@@ -122,27 +139,56 @@ class LossMeter(HeldLosses[_Held]):
             epsilon=max(torch.finfo(dtype).eps for dtype in computed),
             came=self._came,
         )
+        again = self._take_entropies(held, tensors)
         numbers = [torch.as_tensor(given[name]) for name in ("batch_num_tokens", "global_batch_size")]
         numbers = [number.to(loss.device) for number in numbers]
-        self._open = held, [part.detach().float() for part in (*tensors.values(), *numbers, loss)]
+        self._open = held, [part.detach().float() for part in (*tensors.values(), *again, *numbers, loss)]
         given_by_model = given[_GIVEN_BY_MODEL[self._role]]
-        if whole and self._exact and self._scale and given_by_model.requires_grad:
-            self.follow_gradient(index, given_by_model, self._scale)
+        if whole and self._scale and given_by_model.requires_grad:
+            if self._exact:
+                self.follow_gradient(index, given_by_model, self._scale)
+            if "entropies" in tensors:
+                self._follow_entropies(held, tensors["entropies"])
 
     def _policy(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
         """The tensors of the policy's loss, its formula, and whether that is the whole loss."""
         names = ("log_probs", "old_log_probs", "advantages", "rollout_log_probs")
         tensors = {name: given[name] for name in names if given.get(name) is not None}
         kl = self._args.algo.kl
+        if self._entropies is not None:
+            tensors["entropies"] = self._entropies.all[:, -given["action_mask"].shape[1] :]
         # A coefficient that adapts is taken as it came (kl_controller.py).
         settings = read_settings(self._args, self._coefficient if getattr(kl, "target", None) else float(kl.init_coef))
         reference = getattr(self._experience, "base_action_log_probs", None)
         if settings.kl_coef and reference is not None:
             tensors["reference"] = reference
-        whole = not self._args.actor.entropy_coef and self._plain
+        whole = ("entropies" in tensors or not settings.entropy_coef) and self._plain
         # The gradient of this form of the KL term is not that of its value (models/utils.py `compute_approx_kl`).
         self._exact = not (settings.kl_coef and getattr(self._args.algo.kl, "unbiased_gradient", False))
-        return tensors, policy_formula(settings if whole else replace(settings, kl_coef=0.0)), whole
+        return tensors, policy_formula(settings if whole else replace(settings, kl_coef=0.0, entropy_coef=0.0)), whole
+
+    def _take_entropies(self, held: _Held, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Note what is compared of the entropies of a micro-batch; returns those that were computed again, if any were."""
+        found = self._entropies
+        if found is None or "entropies" not in tensors:
+            return []
+        held.entropy_coef = float(self._args.actor.entropy_coef)
+        if found.again is None or found.all.shape != tensors["entropies"].shape:
+            return []
+        held.again = found.row, found.first, found.again.numel()
+        return [found.again]
+
+    def _follow_entropies(self, held: _Held, entropies: Tensor) -> None:
+        """Keep the gradient that arrives at the entropies: none does where they are cut off from the model."""
+        if not entropies.requires_grad:
+            self._of_entropies.add(held.index, torch.zeros_like(entropies).flatten())
+            return
+
+        def arrives(gradient: Tensor) -> None:
+            with self._guard:
+                self._of_entropies.add(held.index, (gradient.detach().float() * self._scale).flatten())
+
+        entropies.register_hook(arrives)
 
     def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
         """What the critic's loss is computed from, its formula, and whether that is the whole of it."""
@@ -161,9 +207,17 @@ class LossMeter(HeldLosses[_Held]):
         held, parts = opened
         self.hold(held, (*parts, loss))
 
+    def send(self) -> None:
+        """Start fetching what is on the device."""
+        self._of_entropies.send()  # first: they must be there when their micro-batch is
+        super().send()
+
     def arrived(self) -> dict[int, LossNumbers]:
         """The losses that have arrived, compared; by micro-batch."""
         arrived = [_Arrived.of(held, parts, gradient) for held, parts, gradient in self.ready()]
+        of_entropies = {index: gradient.double() for index, gradient in self._of_entropies.tensors()}
+        for each in arrived:
+            each.of_entropies = of_entropies.get(each.held.index)
         windows: dict[tuple[int, int], list[LossBatch]] = {}
         for each in arrived:
             if each.held.window is not None:
@@ -197,11 +251,16 @@ class _Arrived(msgspec.Struct):
     """What went into the backward."""
     gradient: Tensor | None
     """The gradient of the loss at what the model gave, as it arrived there, in one row."""
+    again: Tensor | None = None
+    """(N,), entropies that were computed again."""
+    of_entropies: Tensor | None = None
+    """The gradient of the loss at the entropies, as it arrived there, in one row."""
 
     @classmethod
     def of(cls, held: _Held, parts: list[Tensor], gradient: Tensor | None) -> _Arrived:
         """Take what arrived apart."""
         *rows, tokens, samples, first, whole = parts
+        again = rows.pop() if held.again is not None else None
         tensors = {name: row.view(held.shape) for name, row in zip(held.names, rows, strict=True)}
         given = LossBatch(
             tensors={_NAMES.get(name, name): tensor for name, tensor in tensors.items()},
@@ -211,7 +270,7 @@ class _Arrived(msgspec.Struct):
             samples=float(samples),
             epsilons={"policy": held.epsilon},
         )
-        return cls(held, tensors, given, float(first), float(whole), gradient)
+        return cls(held, tensors, given, float(first), float(whole), gradient, again)
 
     def compared(self) -> LossNumbers:
         """The loss against its formula, and what it was computed from against what came to this process."""
@@ -219,10 +278,28 @@ class _Arrived(msgspec.Struct):
         found = self.held.formula.compare(self.given, loss, self.held.window_size, self.gradient)
         return msgspec.structs.replace(
             found,
+            gradient_gap=self._with_entropies(found),
+            **self._entropy_fields(),
             advantages_intact=self._intact("advantages"),
             targets_intact=self._intact("returns"),
             values_intact=self._intact("old_values"),
+            sampling_intact=self._intact("rollout_log_probs"),
+            reference_intact=self._intact("reference"),
         )
+
+    def _with_entropies(self, found: LossNumbers) -> float | None:
+        """The largest distance of a gradient from the documented one: at what the model gave, and at the entropies."""
+        followed = self.of_entropies
+        if followed is None or not found.loss_is_documented:
+            return found.gradient_gap
+        return finite(max(gradient_gap(self.given, self.held.entropy_coef, followed), found.gradient_gap or 0.0))
+
+    def _entropy_fields(self) -> dict[str, Any]:
+        if self.again is None or self.held.again is None:
+            return {}
+        row, first, count = self.held.again
+        observed = self.tensors["entropies"][row, first : first + count]
+        return entropy_fields(self.again.float(), observed, MEAN_TOLERANCE["float32"]) | {"entropy_exact": True}
 
     def _intact(self, name: str) -> bool | None:
         """Whether a tensor is the one that came, sample by sample; None where that is not known."""
