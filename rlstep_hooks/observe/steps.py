@@ -280,6 +280,8 @@ class StepFollower:
         with self._weights_guard:
             if self._sums is not None:
                 self._sums.before_step(update, self._bits)
+            if self._moments is not None:
+                self._moments.before_step(update)
         with self._gradient_guard:
             if self._reached is not None:
                 self._known |= self._reached.look()
@@ -324,7 +326,7 @@ class StepFollower:
         with self._weights_guard:
             if self._sums is not None and not self.in_parts:
                 self._sums.before_step(update, self._bits)
-            if self._moments is not None:
+            if self._moments is not None and not self.in_parts:
                 self._moments.before_step(update)
             left_over = None if self._left_over is None else self._left_over.before_step()
             if self.probe is not None and left_over is not None:

@@ -108,7 +108,9 @@ class EngineFollower:
             self._steps.watch_steps(self._parts)
             # What forwards read are other tensors, which the engine writes at the end of its step and nobody else until the next one.
             self._model = WeightProbe(local_shards(self._engine.module.parameters()))
-            self._steps.watch_model(local_shards(self._engine.module.parameters()))
+            self._steps.watch_model(self._of_model_and_optimizer())
+            self._steps.watch_moments(inner)
+            self._steps.watch_kept(self._engine.module)
             trained = [(name, p) for name, p in self._engine.module.named_parameters() if p.requires_grad]
             self._steps.watch_reached((name, p, len(getattr(p, "ds_shape", p.shape))) for name, p in trained)
             # The inner optimizer's step: once for each group (ZeRO-1, 2), each sub-group (ZeRO-3), or once. It gives what the owner of
@@ -116,6 +118,13 @@ class EngineFollower:
             self._handles.append(inner.register_step_pre_hook(self._before_part))
             if self._reduces:
                 self._watch_reduction()
+
+    def _of_model_and_optimizer(self) -> list[Any]:
+        """The weights that forwards read, and those that the optimizer steps where these are on the same device."""
+        own = list(local_shards(self._engine.module.parameters()))
+        known, devices = {id(tensor) for tensor in own}, {tensor.device for tensor in own}
+        stepped = [tensor for tensor, _ in stepped_tensors(self._engine)]
+        return [*own, *(tensor for tensor in stepped if id(tensor) not in known and {tensor.device} == devices)]
 
     def _watch_reduction(self) -> None:
         found = zero_reduction(self._engine)

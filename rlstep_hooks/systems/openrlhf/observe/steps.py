@@ -75,6 +75,8 @@ class EngineSteps:
         """Whether the engine is about to make an update, and whether its optimizer has stepped for it."""
         self._steps = engine.global_steps
         """Steps that are recorded."""
+        self._kept_seen = -1
+        """The latest rollout in which it was looked at what training leaves as it is."""
         self._rate, self._tick, self._skipped = 0.0, None, 0
         """The learning rate of the step that is made, its scheduler's tick, and the steps that were skipped before."""
 
@@ -148,8 +150,13 @@ class EngineSteps:
         # runtime/engine.py 0.19.6: `step` makes an update where this is true, else it only counts the micro-batch.
         self._begun = bool(self._engine.is_gradient_accumulation_boundary())
         if self._follower is not None and self._begun:
-            self._record.steps[self._role].see_frozen(self._model.frozen)
-            self._follower.begin(self._record.updates(self._role), whole=is_compared_whole(self._cycle()))
+            update, cycle, steps = self._record.updates(self._role), self._cycle(), self._record.steps[self._role]
+            steps.see_frozen(self._model.frozen)
+            whole = is_compared_whole(cycle)
+            if whole and cycle != self._kept_seen:
+                self._kept_seen = cycle
+                steps.see_kept(update, cycle)
+            self._follower.begin(update, whole=whole)
 
     def _engine_stepped(self, call: Call) -> None:
         follower, cycle = self._follower, self._cycle()
