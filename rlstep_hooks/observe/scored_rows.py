@@ -72,14 +72,17 @@ class ScoredRows:
         self.open, self._impossible = False, True
         self._recorder.cannot(TOPIC, why)
 
-    def compare(self, clean: CleanForward, rows: Sequence[Row], observed: Sequence[Tensor], tolerance: float) -> None:
+    def compare(
+        self, clean: CleanForward, rows: Sequence[Row], observed: Sequence[Tensor], tolerance: float, of: str = OLD
+    ) -> None:
         """Score two rows again.
 
         Args:
             clean: Scores them.
             rows: The micro-batch.
-            observed: (C,) each, the old log-probs of each row's completion.
+            observed: (C,) each, the log-probs of each row's completion.
             tolerance: Mean distance that rounding explains.
+            of: What these log-probs are.
         """
         places = [place for place, row in enumerate(rows) if row.length]
         if not places:
@@ -89,5 +92,5 @@ class ScoredRows:
         for place in {longest, places[self._number % len(places)]}:
             others = [rows[near] for near in sorted(places, key=lambda of: abs(of - place)) if near != place]
             scored = clean.score(rows[place])
-            found.append((OLD, clean.compare(rows[place], scored, observed[place], tolerance, others)))
+            found.append((of, clean.compare(rows[place], scored, observed[place], tolerance, others)))
         self._found = fields_of(found)

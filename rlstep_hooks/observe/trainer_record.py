@@ -165,10 +165,16 @@ class TrainerRecord:
             if self._open.old_version == self._open.policy_version:
                 self._numbers.see(self._open.index, tokens_apart(log_probs, old_log_probs, mask))
 
-    def see_values(self, mask: Any) -> None:
-        """The critic's loss, which is compared, is about to be computed of the tokens of this mask."""
+    def see_values(self, mask: Any, **known: Any) -> None:
+        """The critic's loss, which is compared, is about to be computed of the tokens of this mask.
+
+        Args:
+            mask: (B, T).
+            known: Further fields of the micro-batch.
+        """
         if self._open is not None:
             self._numbers.see(self._open.index, {"tokens": mask.bool().sum()}, "critic")
+            self._numbers.know(self._open.index, **known)
 
     def see_constants(self, **given: Any) -> None:
         """The tensors that the loss is about to treat as constant: `old_logprobs`, `advantages`, `targets`."""

@@ -171,6 +171,14 @@ class TurnsJoined(Event, frozen=True, kw_only=True, gc=False, tag="turns_joined"
     """Rows whose log-probs of the sampling stand at other tokens."""
     log_probs_like: str = ""
     """What is wrong with the log-probs of the first such row, in words."""
+    rewards_compared: int = 0
+    """Rows whose rewards were compared with what was given for them, and for what."""
+    rewards_moved: int = 0
+    """Rows with other rewards, or whose rewards were given for something else."""
+    rewards_like: str = ""
+    """What is wrong with the reward of the first such row, in words."""
+    rewards_unseen: int = 0
+    """Rows with rewards of which nobody saw what they were given for."""
     wrong_row: TokenRow | None = None
     """The first row that is wrong, token by token."""
     left_out: int = 0
@@ -188,6 +196,10 @@ class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
     copied: tuple[int, float] | None = None
     signal: bool | None = None
     reference_intact: bool | None = None
+    reference_gap: float | None = None
+    reference_clean_gap: float | None = None
+    reference_clean_max: float | None = None
+    reference_clean_like: str = ""
 
 
 class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):

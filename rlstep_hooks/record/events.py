@@ -124,6 +124,11 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Whether rewards differ within the groups that advantages compare; None if not observed."""
     reference_intact: bool | None = None
     """Whether the reference model still has its first weights; None if not observed."""
+    reference_gap: float | None = None
+    """The same as in `RolloutValues`, where a controller compares it; so are the next three."""
+    reference_clean_gap: float | None = None
+    reference_clean_max: float | None = None
+    reference_clean_like: str = ""
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engine, each combination once; empty if not observed."""
     due: int | None = None

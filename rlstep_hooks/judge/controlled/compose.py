@@ -347,6 +347,10 @@ class TrainerStream:
             copied=self._inspected.copied,
             signal=self._inspected.signal,
             reference_intact=self._inspected.reference_intact,
+            reference_gap=self._inspected.reference_gap,
+            reference_clean_gap=self._inspected.reference_clean_gap,
+            reference_clean_max=self._inspected.reference_clean_max,
+            reference_clean_like=self._inspected.reference_clean_like,
             sampling=event.sampling,
             queue=event.queue,
         )

@@ -15,7 +15,7 @@ _SPREAD: tuple[Deployment, ...] = ("ZeRO-1", "ZeRO-2", "ZeRO-3", "offload", "LoR
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(
-        "the arguments of each process with the beginning; betas, epsilon, decay and clip of the optimizer with those configured",
+        "the arguments of each process with the beginning; betas, epsilon, clip and the decay of each tensor with those configured",
         "not engines, references and reward models, and not Muon",
         proved=("ZeRO-2",),
     ),
@@ -23,16 +23,17 @@ LINKS: dict[LinkName, Link] = {
         "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
     ),
     "completions on the way": yes(
-        "prompts from the data set to the engines, and from the engine's answer to the trainer's buffer; the answers of executors "
-        "against the turns that the engine sampled for them",
+        "prompts from the rows to the engines and by the tokenizer, and from the engine's answer to the trainer's buffer; the "
+        "answers of executors against the turns that the engine sampled for them",
         "asynchronous: answers, and then from the controller on; not answers that begin with a prompt that no turn was asked for, or "
         "with images",
         often="compared",
         proved=("ZeRO-2",),
     ),
     "rewards on the way": yes(
-        "from the answer of the engine or the reward model to the advantages, by the tokens; the labels of the prompts",
-        "asynchronous: not labels",
+        "from the answer of the engine or the reward model to the advantages, by the tokens; the labels of rows and prompts; what a "
+        "reward function or server was asked about each answer and gave, and what the steps of an agent add up to",
+        "asynchronous: not the labels of the data set; not what a reward model reads, nor the rewards of a loop of one's own",
     ),
     "advantages": yes(
         "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
@@ -55,15 +56,14 @@ LINKS: dict[LinkName, Link] = {
         "from the advantages to the loss, and from old log-probs or values to it", often="compared", proved=_SPREAD
     ),
     "loss": yes(
-        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term; the critic's with its clip "
-        "of values; in float64",
-        "not an entropy bonus or a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with "
-        "OpenRLHF's own divisor",
+        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term, the entropy bonus; the "
+        "critic's with its clip of values; in float64",
+        "not a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with OpenRLHF's own divisor",
         often="compared",
         proved=_SPREAD,
     ),
     "backward": yes(
-        "the factor that arrives at the loss of policy or critic, and the gradient at each log-prob or value",
+        "the factor that arrives at the loss of policy or critic, and the gradient at each log-prob, entropy or value",
         "not in float16, where a scaler multiplies too",
         proved=_SPREAD,
     ),
@@ -95,12 +95,13 @@ LINKS: dict[LinkName, Link] = {
     ),
     "optimizer moments": yes("between a replayed step and the next", often="compared", proved=_SPREAD),
     "learning rate": yes(
-        "constant, linear and cosine of transformers, of policy and critic", "not other schedules", proved=_SPREAD
+        "constant, linear and cosine of transformers as configured, of policy and critic",
+        "not other schedules",
+        proved=_SPREAD,
     ),
     "reference": yes("a checksum of its weights", "not on other machines than the controller's"),
     "reference on the way": yes(
-        "from the reference's answer to the trainer's buffer; the KL penalty from it",
-        "not from the buffer to the loss",
+        "from the reference's answer to the trainer's buffer and the loss; the KL penalty from it",
         often="compared",
     ),
     "sampler": yes(
@@ -108,8 +109,9 @@ LINKS: dict[LinkName, Link] = {
         "not weights through CUDA IPC",
     ),
     "weights between updates": yes(
-        "a probe of the optimizer's weights between updates, and of the model's at each use",
-        "not the model's with ZeRO-3",
+        "a probe of the optimizer's weights between updates, and of the model's at each use; sums of all of both, of moments, of "
+        "frozen weights and of rotary frequencies",
+        "not the model's with ZeRO-3; not the sums of weights that the optimizer holds on another device",
         proved=("ZeRO-2",),
     ),
     "replicas": yes(
@@ -123,7 +125,9 @@ LINKS: dict[LinkName, Link] = {
 _ENGINE = yes("what vLLM is given and holds after each sync", "not weights through CUDA IPC")
 
 RULES: dict[str, Link] = {
-    "RLS305": yes("from the refresh to the loss, and the engine's log-probs from its turns to the trainer's buffer"),
+    "RLS305": yes(
+        "from the refresh to the loss, and the engine's log-probs from its turns to the trainer's buffer and the loss"
+    ),
     "RLS306": yes(
         "prompts from the data set to the engines; tokens from the engine's turns to the trainer's buffer",
         "asynchronous: to the executors' answers, and from the controller on",
@@ -131,8 +135,13 @@ RULES: dict[str, Link] = {
     ),
     "RLS310": yes("the ratio of each rollout that has advantages"),
     "RLS314": yes(
-        "two rows of one micro-batch of old log-probs, scored again one at a time",
-        "on one trainer, with padded rows and without images",
+        "two rows of one micro-batch of old log-probs, scored again one at a time; two rows of the critic's values",
+        "log-probs on one trainer, with padded rows and without images; values not with ZeRO-3 or packed rows",
+        "whole",
+    ),
+    "RLS315": yes(
+        "two rows of one micro-batch of the reference, scored again one at a time",
+        "where the reference has one process, on the controller's machine, with padded rows and without images",
         "whole",
     ),
     "RLS402": yes("the weights of the engine at each rollout"),
@@ -147,8 +156,11 @@ RULES: dict[str, Link] = {
     "RLS408": yes(
         "layers that are frozen in mid-run; one tensor without a gradient", "not layers that are frozen from the start"
     ),
-    "RLS410": yes("the settings of each request of an engine"),
+    "RLS410": yes(
+        "the settings of each request of an engine, and the length at which answers of one turn were cut off"
+    ),
     "RLS411": yes("a checksum of its weights", "not on other machines than the controller's"),
+    "RLS414": yes("the first rollout of a run"),
     "RLS415": _ENGINE,
     "RLS416": _ENGINE,
     "RLS417": _ENGINE,
@@ -161,10 +173,10 @@ RULES: dict[str, Link] = {
     "RLS519": yes("the completions of each rollout, in the controller"),
     "RLS702": yes("the weights of each role"),
     "RLS801": yes(
-        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term; the critic's with its clip of "
-        "values",
-        "with an entropy bonus or a loss of experts the policy's term alone; on several ranks with OpenRLHF's own divisor; in reduced "
-        "precision not where its terms cancel to less than a hundredth of their sizes",
+        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term, the entropy bonus; the critic's "
+        "with its clip of values",
+        "with a loss of experts the policy's term alone; on several ranks with OpenRLHF's own divisor; in reduced precision not where "
+        "its terms cancel to less than a hundredth of their sizes",
         "compared",
     ),
     "RLS802": yes("old log-probs, advantages and the critic's targets"),

@@ -20,7 +20,7 @@ for builder in ("ShareMemCommBuilder", "FusedAdamBuilder"):
 
 @pytest.fixture(scope="session")
 def assets(tmp_path_factory: pytest.TempPathFactory) -> Assets:
-    return Assets.write(tmp_path_factory.mktemp("assets"), rows=8 * 48)
+    return Assets.write(tmp_path_factory.mktemp("assets"), rows=8 * 64)
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ STRATEGY = "openrlhf.utils.deepspeed.deepspeed"
 MODELS = "openrlhf.models.actor"
 ENGINE = "openrlhf.trainer.ray.vllm_worker_wrap"
 LOSS = "openrlhf.models.loss"
+AGENT = "openrlhf.utils.agent"
 
 SAMPLES = 16
 """Of a rollout."""

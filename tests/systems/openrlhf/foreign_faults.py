@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from typing import Any
 
 import wrapt
 
 from tests.systems.openrlhf.faults import (
+    AGENT,
     BUFFER,
+    CRITIC,
     ENGINE,
     GENERATOR,
+    LAUNCHER,
     LOSS,
     MAKER,
     MODELS,
     POLICY,
+    SAMPLES,
+    WORKER,
     Now,
     at_call,
     fault,
@@ -131,6 +137,21 @@ def advantages_normalised_by_part(at: int) -> None:
     at_call(MAKER, "RemoteExperienceMaker.compute_advantages_and_returns", at, compute)
 
 
+@fault(report="log-probs off by one", code="RLS315", cause="the log-prob of the one before it")
+def reference_of_the_token_before(at: int) -> None:
+    """The reference gives each token the log-prob of the one before it."""
+    calls = itertools.count()
+
+    def execute(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        method = kwargs.get("method_name", args[0] if args else None)
+        given = wrapped(*args, **kwargs)
+        here = type(actor).__name__ == "ReferenceModelActor" and method == "forward" and next(calls) == at
+        return [log_probs.roll(1, 1) for log_probs in given] if here else given
+
+    if WORKER in os.environ:  # what the driver sends of this class must be found by its name
+        wrap(LAUNCHER, "BaseModelActor.execute_batch", execute)
+
+
 # On the way to the trainer
 
 
@@ -159,6 +180,100 @@ def engine_log_probs_moved(at: int) -> None:
         return parts
 
     at_call(MAKER, "RemoteExperienceMaker.split_rollout_samples", at, split)
+
+
+def before_the_loss(at: int, change: Any) -> None:
+    """Change a micro-batch of the policy between the buffer and its loss."""
+
+    def step(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training == at:
+            change(kwargs["experience"] if "experience" in kwargs else args[0])
+        return wrapped(*args, **kwargs)
+
+    wrap(POLICY, "ActorPPOTrainer.training_step", step)
+
+
+@fault(report="a reference that is the policy", code="RLS311", cause="other reference log-probs")
+def reference_is_the_policy_in_the_loss(at: int) -> None:
+    """The loss gets the old log-probs as those of the reference."""
+
+    def change(experience: Any) -> None:
+        experience.base_action_log_probs = experience.action_log_probs.clone()
+
+    before_the_loss(at, change)
+
+
+@fault(report="the engine's log-probs of other samples", code="RLS305", cause="log-probs of the sampler")
+def engine_log_probs_moved_before_the_loss(at: int) -> None:
+    """The engine's log-probs move by one sample between the buffer and the loss."""
+
+    def change(experience: Any) -> None:
+        experience.rollout_log_probs = experience.rollout_log_probs.roll(1, 0)
+
+    before_the_loss(at, change)
+
+
+# Where answers are made
+
+
+def around_answers(at: int, change: Any) -> None:
+    """Change how the answers of a rollout are made, which begin one after the other in the process of the engine.
+
+    Args:
+        at: The rollout.
+        change: Gets what an executor is called with, and gives it with what is done to the answer, if anything.
+    """
+    begun = itertools.count()
+
+    async def answer(wrapped: Any, kwargs: Any) -> Any:
+        here = next(begun) // SAMPLES == at
+        kwargs, then = change(kwargs) if here else (kwargs, None)
+        given = await wrapped(**kwargs)
+        if then is not None:
+            then(given)
+        return given
+
+    wrap(AGENT, "SingleTurnAgentExecutor.execute", lambda wrapped, executor, args, kwargs: answer(wrapped, kwargs))
+
+
+@fault(report="rewards of a batch in another order", code="RLS515", cause="another reward than was given for it")
+def reward_of_another_answer(at: int) -> None:
+    """Each answer has the reward of the one before it, and a little more."""
+    before = [0.0]
+
+    def take(given: Any) -> None:
+        given["reward"], before[0] = before[0] + 0.01, float(given["reward"])
+
+    around_answers(at, lambda kwargs: (kwargs, take))
+
+
+@fault(report="a tokenizer that adds a token", code="RLS306", cause="the tokenizer gives for its text")
+def prompt_begins_with_another_token(at: int) -> None:
+    """A token is put before each prompt that the engine is asked with, and nobody else sees the text with it."""
+
+    class Adds(wrapt.ObjectProxy):  # type: ignore[misc, type-arg]  # wrapt's proxy is not typed
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            import torch
+
+            encoded = self.__wrapped__(*args, **kwargs)
+            ids = encoded["input_ids"]
+            encoded["input_ids"] = torch.cat([torch.full_like(ids[:, :1], 2), ids], 1)
+            return encoded
+
+    around_answers(at, lambda kwargs: ({**kwargs, "hf_tokenizer": Adds(kwargs["hf_tokenizer"])}, None))
+
+
+@fault(report="a length of another run", code="RLS410", cause="max_tokens 6")
+def answers_cut_short(at: int) -> None:
+    """The engine may give fewer tokens than configured."""
+    import copy
+
+    def change(kwargs: dict[str, Any]) -> Any:
+        sampling = copy.deepcopy(kwargs["sampling_params"])
+        sampling.max_tokens = 6
+        return {**kwargs, "sampling_params": sampling}, None
+
+    around_answers(at, change)
 
 
 # Loss and backward
@@ -219,6 +334,30 @@ def half_of_the_tokens_detached(at: int) -> None:
         return wrapped(log_probs, *rest, **kwargs)
 
     wrap(LOSS, "PolicyLoss.forward", forward)
+
+
+def other_entropies(at: int, change: Any) -> None:
+    """Change the entropies that the policy's forward gives while one rollout is trained."""
+
+    def forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        given = wrapped(*args, **kwargs)
+        if kwargs.get("return_entropy") and Now.training == at:
+            given[1].entropy = change(given[1].entropy)
+        return given
+
+    wrap(MODELS, "Actor.forward", forward)
+
+
+@fault(report="entropies of other tokens", code="RLS314", cause="entropies of the loss")
+def entropies_shifted(at: int) -> None:
+    """The bonus takes the entropy of the token before each."""
+    other_entropies(at, lambda entropies: entropies.roll(1, 1))
+
+
+@fault(report="an entropy that no gradient reaches", code="RLS805", cause="gradient of the documented loss")
+def entropies_detached(at: int) -> None:
+    """The bonus has its value, and teaches nothing."""
+    other_entropies(at, lambda entropies: entropies.detach())
 
 
 # Gradients and optimizer
@@ -347,7 +486,62 @@ def coefficient_of_another_run(at: int) -> None:
     wrap(POLICY, "ActorPPOTrainer.training_step", step)
 
 
+@fault(report="an optimizer made anew in part", code="RLS807", cause="")
+def moments_of_a_norm_cleared(at: int) -> None:
+    """The first moments of one norm are set to 0 before one rollout is trained."""
+
+    def begin(trainer: Any) -> None:
+        engine = trainer.actor.model
+        named = dict(engine.module.named_parameters())
+        mapping = named["model.layers.1.post_attention_layernorm.weight"]._hp_mapping
+        place = mapping.hp_fragment_address
+        for flat, kept in engine.basic_optimizer.state.items():
+            if flat.untyped_storage().data_ptr() == mapping.hp_fragment.untyped_storage().data_ptr():
+                kept["exp_avg"].view(-1).narrow(0, place.start, place.numel).zero_()
+
+    during_training(at, begin, lambda trainer, kept: None)
+
+
 # Weights
+
+
+@fault(report="positions of another length", code="RLS404", cause="rotary_emb.inv_freq")
+def rotary_frequencies_of_another_model(at: int) -> None:
+    """The frequencies of the positions are halved while one rollout is trained."""
+
+    def begin(trainer: Any) -> Any:
+        found = [of for name, of in trainer.actor.model.module.named_buffers() if name.endswith("inv_freq")]
+        kept = [of.clone() for of in found]
+        for of in found:
+            of.mul_(0.5)
+        return found, kept
+
+    def end(trainer: Any, kept: Any) -> None:
+        for of, before in zip(*kept, strict=True):
+            of.copy_(before)
+
+    during_training(at, begin, end)
+
+
+@fault(report="values off by one", code="RLS314", cause="values as a forward of the row alone gives them")
+def values_of_the_token_before(at: int) -> None:
+    """The critic gives each token the value of the one before it, when values are computed and in the loss."""
+
+    def init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
+        wrapped(*args, **kwargs)
+        module = trainer.critic.module
+        plain = module.forward
+
+        @functools.wraps(plain)
+        def forward(*given: Any, **named: Any) -> Any:
+            values = plain(*given, **named)
+            if at != (Now.training if Now.inside else Now.training + 1):
+                return values
+            return (values[0].roll(1, 1), *values[1:]) if isinstance(values, tuple) else values.roll(1, 1)
+
+        module.forward = forward
+
+    wrap(CRITIC, "CriticPPOTrainer.__init__", init)
 
 
 @fault(report="weights averaged in place", code="RLS404", cause="in the model")

@@ -18,12 +18,14 @@ class ScoredOtherwise(ValueRule):
 
     What it checks:
         In one micro-batch of a compared cycle, two rows are scored again by the same weights, one at a time, without padding and
-        without neighbours: the one with the most padding in TRL, the one with the longest completion elsewhere, and another. The mean
-        distance of the loss's log-probs from those, and at lag 0 that of the old log-probs, is within what rounding explains, 0.0001
-        in float32 and 0.05 in reduced precision. In verl rows are scored where old log-probs are computed; that the loss's are the
-        same at lag 0 is what RLS301 checks. 100 times as far three times is an error. Where one of the usual mistakes gives the same
-        log-probs, it is named. In TRL the entropies that came with the loss's log-probs are compared too, within the same tolerance
-        of their mean.
+        without neighbours: the one with the most padding in TRL, the one with the longest completion elsewhere, and another. The
+        mean distance of the loss's log-probs from those, and at lag 0 that of the old log-probs, is within what rounding explains,
+        0.0001 in float32 and 0.05 in reduced precision. In verl rows are scored where old log-probs are computed; that the loss's
+        are the same at lag 0 is what RLS301 checks. 100 times as far three times is an error. Where one of the usual mistakes gives
+        the same log-probs, it is named. In TRL the entropies that came with the loss's log-probs are compared too, within the same
+        tolerance of their mean; in OpenRLHF some of those that an entropy bonus takes, with the logits of the same forward, within
+        0.0001; and the values that its critic gives two rows for advantages and targets, with those of its layers and head for the
+        row alone.
 
     Why it matters:
         Old log-probs and those of the loss may be wrong in the same way: their ratio is 1, no metric moves, and the gradient is that
@@ -66,7 +68,10 @@ class ScoredOtherwise(ValueRule):
     topics = ("clean_forward", "log_ratio")
     nothing_seen = "no row was scored alone"
     optional = True
-    needs = ("microbatch_values.clean_gap", "microbatch_values.entropy_gap", "rollout_values.clean_gap")
+    needs = (
+        *("microbatch_values.clean_gap", "microbatch_values.entropy_gap"),
+        *("critic_microbatch_values.clean_gap", "rollout_values.clean_gap"),
+    )
     # Text is judged by the entropies that its loss computed.
     produces = (lasting("RLS413"),)
 
@@ -79,16 +84,38 @@ class ScoredOtherwise(ValueRule):
         """Compare the mean distance with the tolerance, where old log-probs are compared when they are computed."""
         self._compare(values)
 
+    def critic_microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
+        """Compare the mean distance of the critic's values, over their mean, with the tolerance."""
+        if values.clean_gap is None:
+            return
+        tolerance = MEAN_TOLERANCE[self.progress.precision]
+        if self.holds(values.clean_gap <= tolerance):
+            return
+        self.fail_by(
+            values.clean_gap / tolerance,
+            expected=f"values as a forward of the row alone gives them, within {tolerance:g} of their mean in "
+            f"{self.progress.compute_dtype}",
+            observed=f"{values.clean_gap:.2g} of their mean away on average",
+            variant=f"values {values.clean_like}",
+            degree=how_far(values.clean_gap, tolerance),
+            why=f"these are {values.clean_like}"
+            if values.clean_like
+            else "layers and head of the critic give the row others alone, by none of the usual mistakes",
+            fix="look at the critic's forward, and at what is done with what it gives, before advantages and targets take it",
+        )
+
     def _compare_entropies(self, values: MicroBatchValues) -> None:
         if values.entropy_gap is None:
             return
-        tolerance = MEAN_TOLERANCE[self.progress.precision]
+        exact = values.entropy_exact
+        tolerance = MEAN_TOLERANCE["float32" if exact else self.progress.precision]
         if self.holds(values.entropy_gap <= tolerance):
             return
+        by = "the logits of the same forward give them" if exact else "a forward of the row alone gives them"
+        dtype = "float32" if exact else self.progress.compute_dtype
         self.fail_by(
             values.entropy_gap / tolerance,
-            expected=f"entropies of the loss as a forward of the row alone gives them, within {tolerance:g} of their mean in "
-            f"{self.progress.compute_dtype}",
+            expected=f"entropies of the loss as {by}, within {tolerance:g} of their mean in {dtype}",
             observed=f"{values.entropy_gap:.2g} of their mean away on average",
             variant=f"entropies {values.entropy_like}",
             degree=how_far(values.entropy_gap, tolerance),
@@ -124,11 +151,12 @@ class ReferenceScoredOtherwise(ValueRule):
     """The log-probs of the reference are not those that the reference gives a row alone.
 
     What it checks:
-        Two rows of one micro-batch of a compared cycle in GRPO, and of the rollout in RLOO, are scored again by the reference, one at
-        a time, without padding, without neighbours, and without dropout. The mean distance of the log-probs that training takes is
-        within what rounding explains, 0.0001 in float32 and 0.05 in reduced precision. 100 times as far three times is an error. Where
-        one of the usual mistakes gives the same log-probs, it is named. With adapters the reference is the policy with them switched
-        off, as TRL documents it. Log-probs that are the policy's own, bit for bit, although both models give a row other ones, are an
+        Two rows of one micro-batch of a compared cycle in GRPO, and of the rollout in RLOO, are scored again by the reference,
+        one at a time, without padding, without neighbours, and without dropout. The mean distance of the log-probs that
+        training takes is within what rounding explains, 0.0001 in float32 and 0.05 in reduced precision. 100 times as far three
+        times is an error. Where one of the usual mistakes gives the same log-probs, it is named. With adapters the reference is
+        the policy with them switched off, as TRL documents it. In OpenRLHF rows are scored in the process of the reference, as
+        log-probs leave it. Log-probs that are the policy's own, bit for bit, although both models give a row other ones, are an
         error however near they are.
 
     Why it matters:
@@ -152,7 +180,7 @@ class ReferenceScoredOtherwise(ValueRule):
         the batch alone, and look for dropout and for another precision.
 
     Known limits:
-        - In TRL alone, and there under the limits of RLS314.
+        - In TRL and OpenRLHF alone, and there under the limits of RLS314.
         - With adapters that are switched off, not where the model below them has dropout, nor with NEFTune. Dropout of the adapters
           themselves is no hindrance, but for a comparison bit for bit with the policy.
         - Whether the reference has the weights that it should have is what RLS411 and RLS414 check.
@@ -177,7 +205,11 @@ class ReferenceScoredOtherwise(ValueRule):
         """Compare the mean distance with the tolerance, and the reference with the policy, where rewards take the reference."""
         self._compare(values)
 
-    def _compare(self, values: MicroBatchValues | RolloutValues) -> None:
+    def rollout(self, event: Rollout) -> None:
+        """Compare the mean distance with the tolerance, where a reference has processes of its own."""
+        self._compare(event)
+
+    def _compare(self, values: MicroBatchValues | RolloutValues | Rollout) -> None:
         gap = values.reference_clean_gap
         if gap is None:
             return
@@ -199,7 +231,7 @@ class ReferenceScoredOtherwise(ValueRule):
                 else "the reference gives the row other log-probs alone, by none of the usual mistakes",
                 fix=fix,
             )
-        elif values.reference_is_policy:
+        elif getattr(values, "reference_is_policy", None):
             self.fail(
                 severity="error",
                 expected="log-probs of the reference that differ from the policy's, as forwards of both of the row alone do",

@@ -170,6 +170,11 @@ class ReferenceNotThePolicy(ValueRule):
         if values.reference_gap is not None:
             self._compare(values.reference_gap)
 
+    def rollout(self, event: Rollout) -> None:
+        """Look at the distance that a controller found in the answers of both."""
+        if event.reference_gap is not None and not event.policy_version:
+            self._compare(event.reference_gap)
+
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at the distance in a rollout whose rewards take it, or whose reference a controller asked for."""
         if values.reference_gap is not None and not event.policy_version:

@@ -185,6 +185,18 @@ class CarriedSamples:
             return None
         return [_divergence(a, b, self._estimator) for a, b in zip(own, theirs, strict=True)]
 
+    def reference_gap(self, experiences: list[Any]) -> float | None:
+        """Mean |policy - reference| of the log-probs of all tokens that count, by the models' answers; None where these are unknown."""
+        own, theirs = self._answers.get("actor_model_group"), self._answers.get("reference_model_group")
+        if own is None or theirs is None or not len(own) == len(theirs) == len(experiences):
+            return None
+        total, tokens = 0.0, 0
+        for one, other, experience in zip(own, theirs, experiences, strict=True):
+            counted = experience.action_mask.bool()
+            total += float((one.float() - other.float())[counted].abs().sum())
+            tokens += int(counted.sum())
+        return total / tokens if tokens else None
+
     # From the advantages to the trainers
 
     def computed(self, experiences: list[Any], rollout: int) -> None:

@@ -38,7 +38,7 @@ from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL,
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.reference import ReferenceWeights, processes_of_reference
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
-from rlstep_hooks.systems.openrlhf.observe.settings import of_arguments
+from rlstep_hooks.systems.openrlhf.observe.settings import configured_schedule, of_arguments
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
@@ -117,6 +117,10 @@ class OpenRlhfController:
         self._served: Carried | None = None
         """The comparison of the prompts that went to the engines for the latest rollout."""
         self._rollouts = 0
+        self._begins = not int(states["global_step"])
+        """Whether training begins with the weights of its model, and not with those of a checkpoint."""
+        self._reference_gap: float | None = None
+        """The distance of policy and reference in the first rollout, until it is recorded."""
         self._episode = int(states["episode"])
         self._episode_ended = False
         self._ended = False
@@ -182,10 +186,16 @@ class OpenRlhfController:
             # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
             asked = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
             facts["configured_sampling"] = asked | NEUTRAL
+            if args.rollout.max_new_tokens is not None:
+                facts["configured_sampling"]["max_tokens"] = float(args.rollout.max_new_tokens)
         if not rollouts:
             facts["first_label"] = FIRST_WEIGHTS
         if schedule is not None and schedule.lr_horizon:
             facts["lr_warmup"] = math.ceil(schedule.lr_horizon * args.actor.lr_warmup_ratio)  # deepspeed.py:381
+            for name, own in (("lr_schedule", args.actor), ("critic_lr_schedule", args.critic)):
+                # A checkpoint brings the rate that it was made with, and Muon has two: then the trainer says what it has.
+                if not rollouts and own.optim == "adam":
+                    facts[name] = configured_schedule(own, schedule.lr_horizon)
         return self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
 
     def _engine_updates(self, run: str) -> int:
@@ -310,7 +320,18 @@ class OpenRlhfController:
     def _inspected(self, call: Call) -> None:
         inspected = self._samples.inspected(call.result, self._rollouts - 1)
         intact = self._references.intact()
-        self._recorder.emit(msgspec.structs.replace(inspected, at=self._recorder.now(), reference_intact=intact))
+        if self._references.why_not_alone:
+            self._recorder.cannot("clean_reference", self._references.why_not_alone)
+        gap, self._reference_gap = self._reference_gap, None
+        self._recorder.emit(
+            msgspec.structs.replace(
+                inspected,
+                at=self._recorder.now(),
+                reference_intact=intact,
+                reference_gap=gap,
+                **self._references.alone(),
+            )
+        )
 
     def _carried(self, *events: Carried | None) -> None:
         """Record what samples held at two places."""
@@ -323,6 +344,8 @@ class OpenRlhfController:
 
     def _made(self, call: Call) -> None:
         self._carried(self._way.made(call.result, self._rollouts - 1))
+        if self._begins and self._rollouts == 1:
+            self._reference_gap = self._way.reference_gap(call.result)
 
     def _answered(self, call: Call) -> None:
         self._way.answered(call.argument("refs", 0), call.result, self._rollouts - 1)

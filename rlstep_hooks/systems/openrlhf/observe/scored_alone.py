@@ -9,16 +9,16 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
+from torch import Tensor
 
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.observe.clean_forward import CleanForward, Row, WholeModel, hooked_by_others, why_not_at_all
-from rlstep_hooks.observe.scored_rows import SHARED_OUT, ScoredRows
+from rlstep_hooks.observe.scored_rows import OLD, SHARED_OUT, ScoredRows
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rlstep_hooks.observe.hooks import Call
 
 
@@ -34,18 +34,46 @@ def look(scored: ScoredRows, call: Call, *, ranks: int, temperature: float, dtyp
     """
     if not scored.wants():
         return
-    actor = call.owner
-    if why := _why_not(actor, call, ranks):
+    given = call.named("sequences", "action_mask", "attention_mask")
+    batch = Scored(given["sequences"], given["attention_mask"], given["action_mask"], call.result)
+    shared = ranks > 1 or call.kwargs.get("ring_attn_group") is not None
+    compare(scored, call.owner, batch, shared=shared, temperature=temperature, dtype=dtype)
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """One micro-batch that a model scored."""
+
+    sequences: Tensor
+    """(B, L), padded on the right."""
+    attention: Tensor
+    """(B, L), 1 on real tokens."""
+    counted: Tensor
+    """(B, L - 1), 1 where the token after a position is one of an answer."""
+    log_probs: Tensor
+    """(B, L - 1), of the token after each position."""
+
+
+def compare(
+    scored: ScoredRows, actor: Any, batch: Scored, *, shared: bool, temperature: float, dtype: str, of: str = OLD
+) -> None:
+    """Score two rows of a micro-batch again, each alone.
+
+    Args:
+        scored: Compares.
+        actor: OpenRLHF's `Actor`, which scored the micro-batch.
+        batch: The micro-batch.
+        shared: Whether several processes share the model, or a row.
+        temperature: By which logits are to be divided, as it is configured.
+        dtype: In which the model computes, as torch names it.
+        of: What its log-probs are.
+    """
+    if why := _why_not(actor, shared=shared):
         scored.cannot(why)
         return
-    given = call.named("sequences", "action_mask", "attention_mask")
-    found = [
-        _row(*row)
-        for row in zip(given["sequences"], given["attention_mask"], given["action_mask"], call.result, strict=True)
-    ]
+    found = [_row(*row) for row in zip(batch.sequences, batch.attention, batch.counted, batch.log_probs, strict=True)]
     clean = CleanForward(WholeModel(actor.model, nullcontext, packs=False), temperature)
     tolerance = MEAN_TOLERANCE[precision_class(dtype)]
-    scored.compare(clean, [row for row, _ in found], [log_probs for _, log_probs in found], tolerance)
+    scored.compare(clean, [row for row, _ in found], [log_probs for _, log_probs in found], tolerance, of)
 
 
 def _row(tokens: Tensor, attention: Tensor, counted: Tensor, log_probs: Tensor) -> tuple[Row, Tensor]:
@@ -67,9 +95,9 @@ def _row(tokens: Tensor, attention: Tensor, counted: Tensor, log_probs: Tensor) 
     return Row(tokens[: last + 2], real, last - first + 1, first + 1), log_probs[first : last + 1]
 
 
-def _why_not(actor: Any, call: Call, ranks: int) -> str:
+def _why_not(actor: Any, *, shared: bool) -> str:
     """Why no row can be scored alone; empty where rows can."""
-    if ranks > 1 or call.kwargs.get("ring_attn_group") is not None:
+    if shared:
         return SHARED_OUT
     if actor.packing_samples:
         return "rows are packed, and whether one alone is scored as it is in a pack was not tried"

@@ -6,16 +6,21 @@ training goes on, with one exception of OpenRLHF's own (`_OWN_CHANGES`). Verifie
 
 from __future__ import annotations
 
+import math
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlstep_hooks.observe.settings import SettingsWatch, optimizer_settings
+from rlstep_hooks.observe.sharding.zero import parameters_of_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rlstep_hooks.observe.settings import Setting
     from rlstep_hooks.record.values import Role
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""`ds.param_dtype` -> torch's name."""
 
 FOLLOWED = ("actor", "algo", "critic", "data", "ref", "reward", "rollout", "train")
 """Parts of the arguments that training depends on."""
@@ -95,10 +100,14 @@ def of_optimizer(engine: Any, settings: Any, role: Role) -> SettingsWatch:
     DeepSpeed decays the weights of one of two groups, and a group without trained weights is left out (deepspeed_utils.py:121).
     """
     prefix = f"{role} optimizer "
+    decays = _decays(engine, float(settings.adam.weight_decay)) if settings.optim == "adam" else []
 
     def read() -> Iterator[Setting]:
         if settings.optim != "adam":
             return
+        groups = engine.basic_optimizer.param_groups
+        for of in decays:
+            yield prefix + of.name, groups[of.place].get("weight_decay")
         yield from optimizer_settings(engine.basic_optimizer, lambda name, place: prefix + name)
         limit = getattr(engine.optimizer, "clip_grad", None)
         if limit is not None:
@@ -107,6 +116,60 @@ def of_optimizer(engine: Any, settings: Any, role: Role) -> SettingsWatch:
     def right() -> dict[str, Any]:
         adam = settings.adam
         given = {"betas": tuple(map(float, adam.betas)), "eps": adam.eps, "weight_decay": adam.weight_decay}
-        return {prefix + name: value for name, value in given.items()} | {f"{prefix}max_norm": settings.max_norm}
+        of_tensors = {prefix + of.name: of.right for of in decays}
+        return (
+            of_tensors
+            | {prefix + name: value for name, value in given.items()}
+            | {f"{prefix}max_norm": settings.max_norm}
+        )
 
     return SettingsWatch(read, right, since="configuration", allowed={f"{prefix}weight_decay": (0.0,)})
+
+
+_NOT_DECAYED = ("bias", "layer_norm.weight", "layernorm.weight", "norm.weight", "ln_f.weight")
+"""Parts of the names of parameters that Adam does not decay (deepspeed_utils.py:124)."""
+
+
+class _Decay(NamedTuple):
+    """Some tensors of one group that have one decay."""
+
+    name: str
+    place: int
+    """The place of their group in `param_groups`."""
+    right: float
+
+
+def _decays(engine: Any, configured: float) -> list[_Decay]:
+    """What the tensors of each group must be decayed by, those that are decayed and those that are not; nothing without a decay."""
+    if not configured:
+        return []
+    names, found = {id(p): name for name, p in engine.module.named_parameters()}, list[_Decay]()
+    for place, members in enumerate(parameters_of_groups(engine)):
+        own = [names[id(p)] for p in members if id(p) in names]
+        spared = [name for name in own if any(part in name for part in _NOT_DECAYED)]
+        for tensors, right in ((spared, 0.0), ([name for name in own if name not in set(spared)], configured)):
+            if tensors:
+                others = f" and {len(tensors) - 1} others" if len(tensors) > 1 else ""
+                found.append(_Decay(f"weight_decay of {tensors[0]}{others}", place, right))
+    return found
+
+
+_WITH_LEAST = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
+"""Schedules that OpenRLHF hands the least rate to (deepspeed.py:373)."""
+
+
+def configured_schedule(settings: Any, horizon: int) -> dict[str, Any]:
+    """The schedule of the learning rate that the arguments of a role ask for, as rule RLS605 reads it (deepspeed.py:365-384).
+
+    Args:
+        settings: The arguments of the role.
+        horizon: Updates that the schedule is built for.
+    """
+    kind = str(settings.lr_scheduler)
+    return {
+        "kind": kind,
+        "base": float(settings.adam.lr),
+        "horizon": horizon,
+        "warmup": math.ceil(horizon * float(settings.lr_warmup_ratio)),
+        "least": float(settings.min_lr_ratio) if kind in _WITH_LEAST else 0.0,
+    }

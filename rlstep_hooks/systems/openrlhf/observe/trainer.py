@@ -26,7 +26,7 @@ from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe import scored_alone
+from rlstep_hooks.systems.openrlhf.observe import scored_alone, values_alone
 from rlstep_hooks.systems.openrlhf.observe.buffered import (
     BufferedNumbers,
     BufferedSamples,
@@ -39,7 +39,13 @@ from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, weig
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
-from rlstep_hooks.systems.openrlhf.observe.settings import of_arguments, of_optimizer, of_trainer
+from rlstep_hooks.systems.openrlhf.observe.settings import (
+    DTYPES,
+    configured_schedule,
+    of_arguments,
+    of_optimizer,
+    of_trainer,
+)
 from rlstep_hooks.systems.openrlhf.observe.steps import EngineSteps
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 
@@ -51,9 +57,6 @@ if TYPE_CHECKING:
 _ORDER, _VALUES, _SAMPLES = ("order",), ("log_ratio", "weights"), ("samples", "refresh")
 _FORMULA, _LOSS, _SAMPLER, _DELIVERY = ("formula",), ("loss",), ("sampler",), ("delivery",)
 """What is not observed any more where a hook fails."""
-
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""`ds.param_dtype` -> torch's name."""
 
 
 class OpenRlhfTrainer:
@@ -96,6 +99,10 @@ class OpenRlhfTrainer:
         self._scored = ScoredRows(self._record.writer)
         self._scored_alone: dict[str, Any] = {}
         """Fields about the rows of the latest refresh that were scored again."""
+        self._of_values: dict[str, Any] = {}
+        """Fields about the rows whose values were computed again, until a micro-batch is trained on them."""
+        self._values_unseen = ""
+        """Why no value is computed again; empty where values are."""
         self._dtype = DTYPES.get(str(args.ds.param_dtype), str(args.ds.param_dtype))
         self._arguments = of_arguments(args)
         configured = args.actor if role == "policy" else args.critic
@@ -163,6 +170,7 @@ class OpenRlhfTrainer:
             return
         # actor.py:221: one micro-batch of old log-probs, or of training. Here because the model still holds what it was scored with.
         hooks.forward(trainer.actor, after=self._score_alone, topics=(CLEAN_FORWARD,))
+        hooks.forward(trainer.actor, after=self._see_entropies, topics=_FORMULA)
         # loss.py:174: gets both log-probs of a micro-batch, on the device, and returns its loss. The gradient that arrives there is
         # the factor of the loss in the backward.
         hooks.forward(trainer.actor_loss_fn, before=self._see_log_probs, topics=_VALUES)
@@ -200,14 +208,14 @@ class OpenRlhfTrainer:
         )
 
     def _schedule(self, name: str, settings: Any) -> dict[str, Any]:
-        """The fact that rule RLS605 reads, under this name: the schedule of a role with these settings."""
-        schedule = rate_schedule(self._engine.lr_scheduler, str(settings.lr_scheduler))
-        if schedule is None:
+        """The fact that rule RLS605 reads, under this name: the configured schedule, of as many updates as the scheduler was built for.
+        Where the scheduler is of another kind, the controller's own fact stays."""
+        live = rate_schedule(self._engine.lr_scheduler, str(settings.lr_scheduler))
+        if live is None:
             return {}
-        if (
-            settings.optim == "adam" and not self._engine.global_steps
-        ):  # a checkpoint brings the rate that it was made with
-            schedule["base"] = float(settings.adam.lr)
+        schedule = configured_schedule(settings, live["horizon"])
+        if settings.optim != "adam" or self._engine.global_steps:
+            schedule["base"] = live["base"]  # Muon has two, and a checkpoint brings the rate that it was made with
         return {name: schedule}
 
     # Checkpoints
@@ -288,6 +296,24 @@ class OpenRlhfTrainer:
                     values.setdefault(key, set()).add(checksum_of(row[: length - 1]))
                     self._masks[key] = checksum_of(mask[: length - 1].bool())
             self._samples.computed(values)
+            self._compute_values_again(data, part, results)
+
+    def _compute_values_again(self, data: Any, part: slice, results: Any) -> None:
+        """Compare some values with those of rows alone; what is found goes with the first micro-batch that is trained on them."""
+        self._of_values = {}
+        number = self._record.calls("values") - 1
+        if not is_compared_whole(number) or not results or self._values_unseen:
+            return
+        args, critic = self._trainer.strategy.args, self._engine.module
+        whole = int(args.ds.zero_stage) < 3 and int(args.ds.ring_attn_size) == 1 == int(args.ds.tensor_parallel_size)
+        self._values_unseen = values_alone.why_not(critic, whole=whole)
+        if self._values_unseen:
+            self._record.writer.cannot(CLEAN_FORWARD, self._values_unseen)
+            return
+        place = number % len(results)
+        names = ("sequences", "attention_mask", "action_mask")
+        tokens, attention, counted = (data[name][part][place].to(self._engine.device) for name in names)
+        self._of_values = values_alone.look(critic, (tokens, attention, counted), results[place], number)
 
     def _appended(self, call: Call) -> None:
         experience = call.argument("experience", 0)
@@ -345,6 +371,10 @@ class OpenRlhfTrainer:
         if known and self._meter.looks:
             self._record.see_mask(intact=all(before == now for before, now in known))
 
+    def _see_entropies(self, call: Call) -> None:
+        if self._record.open_index is not None:
+            self._meter.scored(call.result)
+
     def _see_log_probs(self, call: Call) -> None:
         given = call.named(*_OF_POLICY_LOSS)
         self._record.see_log_probs(given["log_probs"], given["old_log_probs"], given["action_mask"])
@@ -357,7 +387,8 @@ class OpenRlhfTrainer:
         given = call.named(*_OF_VALUE_LOSS)
         if self._record.open_index is not None:
             if self._meter.looks:
-                self._record.see_values(given["action_mask"])
+                self._record.see_values(given["action_mask"], **self._of_values)
+                self._of_values = {}
             self._meter.computed(self._record.open_index, given, call.result)
 
     def _loss(self, call: Call) -> None:

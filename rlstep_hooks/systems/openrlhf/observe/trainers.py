@@ -24,7 +24,7 @@ def place_call_hooks(patches: Patches, module: Any) -> None:
     actor = module.BaseModelActor
     Hooks(_process, patches).wrap(actor, "execute_batch", around=_batch, topics=_ORDER)
     # launcher.py:118: the same calls of the reference, whose processes record nothing else.
-    Hooks(_of_reference, patches).wrap(actor, "execute_batch", before=_look_at_reference, topics=("weights",))
+    Hooks(_of_reference, patches).wrap(actor, "execute_batch", around=_of_references, topics=("weights",))
 
 
 def place_policy_hooks(patches: Patches, module: Any) -> None:
@@ -85,8 +85,13 @@ _reference: ReferenceRecord | None = None
 _of_reference = LateRecorder(lambda: _reference)
 
 
-def _look_at_reference(call: Call) -> None:
+def _of_references(call: Call) -> Iterator[None]:
     global _reference
-    if call.argument("method_name", 0) == "forward" and type(call.owner).__name__ == "ReferenceModelActor":
-        _reference = _reference or ReferenceRecord(call.owner)
-        _reference.look()
+    if call.argument("method_name", 0) != "forward" or type(call.owner).__name__ != "ReferenceModelActor":
+        yield
+        return
+    _reference = _reference or ReferenceRecord(call.owner)
+    _reference.look()
+    yield
+    part = slice(call.argument("start_idx", 2), call.argument("end_idx", 3))
+    _reference.scored(call.argument("all_data", 1), part, call.result)

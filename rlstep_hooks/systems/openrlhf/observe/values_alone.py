@@ -1,0 +1,111 @@
+"""Values of two rows of one micro-batch, computed again alone, beside those that OpenRLHF's critic gave. B samples, L tokens.
+
+The critic is the layers of a model and a head of one number (models/model.py 0.11.2, `_get_critic_model`). Both are called here by
+themselves, past the forward that puts them together, in evaluation mode and with the same weights.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.clean_forward import hooked_by_others, unseen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROUNDINGS = 8
+"""Roundings of what a value is added up from that a distance may have."""
+
+
+def why_not(critic: Any, *, whole: bool) -> str:
+    """Why no value can be computed again; empty where values can.
+
+    Args:
+        critic: The model.
+        whole: Whether this process holds all of its weights, and whole rows.
+    """
+    if not whole:
+        return "the critic's weights or its rows are shared out among processes"
+    if not hasattr(critic, "value_head_prefix") or getattr(critic, "packing_samples", False):
+        return "the critic is none of OpenRLHF's own, or its rows are packed"
+    if hooked_by_others(critic):
+        return "somebody's own hooks of the critic's modules would see forwards that training does not make"
+    return ""
+
+
+def look(critic: Any, batch: tuple[Tensor, Tensor, Tensor], observed: Tensor, turn: int) -> dict[str, Any]:
+    """Compare the values of two rows, the one with the longest answer and another; waits for the device.
+
+    Args:
+        critic: The model.
+        batch: (B, L) tokens, (B, L) 1 on real ones, (B, L - 1) 1 where the token after a position is one of an answer.
+        observed: (B, L - 1), the values that the critic gave, 0 where nothing counts.
+        turn: Which other row is looked at.
+
+    Returns:
+        Fields of `MicroBatchValues`; none where no row has an answer.
+    """
+    tokens, attention, counted = batch
+    lengths = counted.bool().sum(1).tolist()
+    places = [place for place, length in enumerate(lengths) if length]
+    if not places:
+        return {}
+    chosen = {max(places, key=lengths.__getitem__), places[turn % len(places)]}
+    found = [_of_row(critic, tokens[row], attention[row], counted[row].bool(), observed[row]) for row in chosen]
+    return max(found, key=lambda fields: fields["clean_gap"]) | {"clean_of": "the values"}
+
+
+def _of_row(critic: Any, tokens: Tensor, attention: Tensor, counted: Tensor, observed: Tensor) -> dict[str, Any]:
+    real = attention.bool()
+    alone = tokens[real]
+    values, sizes = _values(critic, alone)
+    spread = torch.zeros(tokens.shape, dtype=values.dtype).masked_scatter(real.cpu(), values)[:-1]
+    counted = counted.cpu()
+    clean, given = spread[counted], observed.detach().cpu().float()[counted]
+    gap = _apart(given, clean)
+    # A sum of large numbers that is small has the rounding of the large ones.
+    rounding = torch.finfo(critic.dtype).eps * float(sizes.mean()) * ROUNDINGS
+    if gap <= rounding:
+        return {"clean_gap": 0.0, "clean_like": ""}
+    unit = max(float(clean.abs().mean()), torch.finfo(torch.float32).tiny)
+    like = next((words for words, of in _mistaken(spread, counted) if _apart(given, of) <= max(rounding, gap / 20)), "")
+    return {"clean_gap": min(gap / unit, 1e30), "clean_like": like}
+
+
+def _values(critic: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """(L,), the value at each token of a row alone, and the sizes of what it is added up from; on the CPU."""
+    layers, head = getattr(critic, critic.base_model_prefix), getattr(critic, critic.value_head_prefix)
+    positions = torch.arange(tokens.numel(), device=tokens.device).unsqueeze(0)
+    training = [module for module in critic.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with unseen(tokens.device, nullcontext):
+            hidden = layers(
+                tokens.unsqueeze(0), attention_mask=torch.ones_like(tokens).unsqueeze(0), position_ids=positions
+            ).last_hidden_state[0]
+            values = head(hidden).squeeze(-1)
+            sizes = hidden.abs().float() @ head.weight.abs().float().squeeze(0)
+            if critic.normalize_reward:
+                values, sizes = (values - critic.mean) / critic.std, sizes / critic.std
+    finally:
+        for module in training:
+            module.training = True
+    return values.float().cpu(), sizes.cpu()
+
+
+def _mistaken(values: Tensor, counted: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The values of a row under mistakes, with what each is."""
+    yield "those of the token before each", values.roll(1)[counted]
+    yield "those of the token after each", values.roll(-1)[counted]
+    yield "0", torch.zeros_like(values[counted])
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """The mean distance; two that are no numbers are equal."""
+    distance = (one - other).abs().nan_to_num(nan=1e30, posinf=1e30)
+    return float(torch.where(one.isnan() & other.isnan(), 0.0, distance).mean())
