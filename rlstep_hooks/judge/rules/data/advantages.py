@@ -314,7 +314,7 @@ class RewardsMoved(Rule):
     Known limits:
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
         - What a reward model reads is not looked at, nor the texts of completions of several messages, nor the rewards of a loop of
-          one's own in OpenRLHF; such rollouts count as not compared, but for reward models of OpenRLHF.
+          one's own in OpenRLHF; such rollouts count as not compared.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer

@@ -70,9 +70,10 @@ class Graded:
         self._labels_of_steps.append(states.get("label"))
         self._steps.append(_number(result["rewards"]))
 
-    def is_seen(self, response: dict[str, Any]) -> bool:
+    @property
+    def is_seen(self) -> bool:
         """Whether it was seen what the reward of an answer was given for."""
-        return not self.trouble and (bool(self._calls or self._steps) or response.get("reward") is None)
+        return not self.trouble and bool(self._calls or self._steps)
 
     def difference(self, response: dict[str, Any], text: str | None) -> str:
         """What is wrong with an answer, in words; empty where nothing is.
