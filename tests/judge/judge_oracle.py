@@ -347,7 +347,7 @@ def _sampler_gap(events: Events) -> Iterator[bool]:
 
 def _moved_between(events: Events) -> Iterator[bool]:
     for at, values, event in measured(events, "updates", Update):
-        if event.role == "policy" and event.index > 0 and len(policy(events[:at], Update)) >= 2:
+        if event.index > 0 and (event.role == "critic" or len(policy(events[:at], Update)) >= 2):
             yield not values.moved_before
 
 

@@ -150,7 +150,8 @@ RULES: dict[str, Link] = {
         "of causes only a configured top_p is told from the rest",
     ),
     "RLS404": yes(
-        "the policy's weights: the optimizer's between updates, the model's at each use", "not the model's with ZeRO-3"
+        "the weights of policy and critic: the optimizer's between updates, and the policy's model at each use",
+        "not the model's with ZeRO-3",
     ),
     "RLS406": yes("all updates, by the advantages of the rollouts"),
     "RLS408": yes(

@@ -523,6 +523,18 @@ def rotary_frequencies_of_another_model(at: int) -> None:
     during_training(at, begin, end)
 
 
+@fault(report="weights averaged in place", code="RLS404", cause="into the critic")
+def critic_written_between_updates(at: int) -> None:
+    """One matrix of the critic's model is changed before a rollout is trained."""
+
+    def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training == at - 1:  # counted by the wrapper inside of this one
+            dict(trainer.critic.module.named_parameters())["model.layers.1.self_attn.v_proj.weight"].data.mul_(1.5)
+        return wrapped(*args, **kwargs)
+
+    wrap(CRITIC, "CriticPPOTrainer.ppo_train", training)
+
+
 @fault(report="values off by one", code="RLS314", cause="values as a forward of the row alone gives them")
 def values_of_the_token_before(at: int) -> None:
     """The critic gives each token the value of the one before it, when values are computed and in the loss."""

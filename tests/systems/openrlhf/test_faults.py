@@ -162,8 +162,9 @@ LAUNCHES = {
             "targets_shifted_on_the_way": 19,
             "values_smoothed": 21,
             "values_of_the_token_before": 23,
+            "critic_written_between_updates": 25,
         },
-        rollouts=25,
+        rollouts=27,
         settings={
             "algo.advantage.estimator": "gae",
             "algo.advantage.gamma": 0.9,

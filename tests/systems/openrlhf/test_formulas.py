@@ -35,7 +35,7 @@ def arguments(**changed: Any) -> Any:
         "estimator": "reinforce", "gamma": 0.9, "lambd": 0.8, "no_std_norm": False, "clip_range": (-10, 10), "level": "off",
         "mode": "mask", "gating": "ratio", "threshold": (0.5, 5.0), "type": "ppo", "agg": "token-mean", "dual": None,
         "kl_loss": False, "kl": "k3", "overlong": None, "properly": None, "samples": 2,
-        "entropy": None,
+        "entropy": None, "unbiased": False,
     } | changed  # fmt: skip
     advantage = SimpleNamespace(
         estimator=given["estimator"],
@@ -49,7 +49,10 @@ def arguments(**changed: Any) -> Any:
     )
     return SimpleNamespace(
         algo=SimpleNamespace(
-            advantage=advantage, kl=SimpleNamespace(use_loss=given["kl_loss"], init_coef=0.1, estimator=given["kl"])
+            advantage=advantage,
+            kl=SimpleNamespace(
+                use_loss=given["kl_loss"], init_coef=0.1, estimator=given["kl"], unbiased_gradient=given["unbiased"]
+            ),
         ),
         actor=SimpleNamespace(
             policy_loss_type=given["type"],
@@ -98,7 +101,10 @@ CORRECTIONS = [{}] + [
 @pytest.mark.parametrize("kind", ["ppo", "gspo"])
 @pytest.mark.parametrize(
     "more",
-    [{}, {"dual": 3.0}, {"agg": "seq-mean"}, {"kl_loss": True, "kl": "k1"}, {"kl_loss": True}, {"entropy": 0.05}],
+    [
+        *({}, {"dual": 3.0}, {"agg": "seq-mean"}, {"kl_loss": True, "kl": "k1"}, {"kl_loss": True}, {"entropy": 0.05}),
+        *({"kl_loss": True, "kl": kind, "unbiased": True} for kind in ("k1", "k2", "k3")),
+    ],
 )
 def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -> None:
     for seed in range(5):
@@ -119,7 +125,13 @@ def test_the_loss(kind: str, correction: dict[str, Any], more: dict[str, Any]) -
         totals = {"dp_size": 2, "batch_num_tokens": torch.tensor(20.0), "global_batch_size": torch.tensor(7.0)}
         value = loss(given["log_probs"], given["old"], given["advantages"], given["mask"], given["engine"], **totals)[0]
         if args.algo.kl.use_loss:
-            kl = compute_approx_kl(given["log_probs"], given["reference"], kl_estimator=args.algo.kl.estimator)
+            kl = compute_approx_kl(
+                given["log_probs"],
+                given["reference"],
+                given["old"],
+                kl_estimator=args.algo.kl.estimator,
+                unbiased_gradient=args.algo.kl.unbiased_gradient,
+            )
             value = value + 0.1 * aggregate_loss(kl, given["mask"], **totals)
         if args.actor.entropy_coef:
             value = value - args.actor.entropy_coef * aggregate_loss(given["entropies"], given["mask"], **totals)

@@ -40,7 +40,7 @@ class WeightsMovedBetweenUpdates(Rule):
         Look for callbacks and engines that write into the model's parameters.
 
     Known limits:
-        - Only the policy is compared, not the critic.
+        - Of a critic its use between updates is not looked at, where DeepSpeed steps on weights of its own.
         - torch does not count what is written through `.data`: between the cycles in which the whole model is read, only the probed
           weights show it. Of a model of more than 8 million numbers a seventh of each tensor is read at a time.
         - Frozen weights are not compared in shards, nor where syncs to an engine merge an adapter into them; of buffers only rotary
@@ -61,18 +61,18 @@ class WeightsMovedBetweenUpdates(Rule):
 
     def update_values(self, values: UpdateValues, event: Update) -> None:
         """Look at the movement since the last update."""
-        if event.role == "critic" or not values.probed:
+        if not values.probed or event.index == 0 or (event.role == "policy" and self.progress.updates < 2):
             return
-        if event.index == 0 or self.progress.updates < 2:
-            return
+        role = event.role
         if not self.holds(not values.moved_before and not values.tensors_moved):
             tensors = number(values.tensors_moved, "tensors") + (" has" if values.tensors_moved == 1 else " have")
             moved = f"{values.moved_before} of {values.probed} probed weights have" if values.moved_before else tensors
             self.fail(
                 expected="the weights that the last update left",
                 observed=f"{moved} other values",
-                why="something other than the optimizer wrote into the policy",
+                why=f"something other than the optimizer wrote into the {role}",
                 fix="look for callbacks and engines that write into the model's parameters",
+                variant="critic" if role == "critic" else "",
             )
         elif event.written:
             again = (
@@ -92,9 +92,9 @@ class WeightsMovedBetweenUpdates(Rule):
             self.fail(
                 expected="the frozen weights and rotary frequencies with which training began",
                 observed=f"{number(values.kept_moved, 'tensors')} with other values, the first is {values.kept_tensor}",
-                why="the policy is another function than the one whose weights are trained and saved",
+                why=f"the {role} is another function than the one whose weights are trained and saved",
                 fix="look for callbacks, engines and adapters that write into frozen weights or buffers",
-                variant="frozen",
+                variant="frozen critic" if role == "critic" else "frozen",
             )
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:

@@ -32,6 +32,10 @@ EDGE_OF_CLIP = 1e-4
 """A ratio that is this near to a bound of the clip may be on either side of it, as far as the gradient goes."""
 
 
+LARGEST_IMPORTANCE = 10.0
+"""What the importance weights of the gradient of the KL term are cut at (models/utils.py `KL_IS_WEIGHT_CLIP`)."""
+
+
 @dataclass(frozen=True)
 class Correction:
     """The correction for the distance between the engine's log-probs and the trainer's (`algo.advantage.is_correction_*`)."""
@@ -60,6 +64,8 @@ class LossSettings:
     kl_type: str
     entropy_coef: float = 0.0
     """0 without an entropy bonus."""
+    unbiased: bool = False
+    """Whether the gradient of the KL term is that of the divergence, and not of its estimate."""
 
 
 def read_settings(args: Any, kl_coef: float) -> LossSettings:
@@ -86,6 +92,7 @@ def read_settings(args: Any, kl_coef: float) -> LossSettings:
         kl_coef=kl_coef if args.algo.kl.use_loss and args.algo.kl.init_coef > 0 else 0.0,
         kl_type=str(args.algo.kl.estimator),
         entropy_coef=float(actor.entropy_coef or 0.0),
+        unbiased=bool(getattr(args.algo.kl, "unbiased_gradient", False)),
     )
 
 
@@ -105,6 +112,11 @@ def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
     if settings.kl_coef and "reference" in given:
         estimates = kl_estimate(given["log_probs"] - given["reference"], settings.kl_type)
         of_kl = estimates.abs() + (2.0 if settings.kl_type == "k3" else 0.0)
+        if settings.unbiased:
+            # The value is the estimate's, the gradient that of what is added and taken away again.
+            surrogate = _importance(batch) * (given["log_probs"] - given["reference"]).square() / 2
+            estimates = estimates.detach() + surrogate - surrogate.detach()
+            of_kl = of_kl + 2 * surrogate
         yield Term(estimates, "token-mean", settings.kl_coef, of_kl)
     if settings.entropy_coef and "entropies" in given:
         yield Term(given["entropies"], "token-mean", -settings.entropy_coef)
@@ -114,6 +126,8 @@ def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
     bounds = [1 - settings.clip_low, 1 + settings.clip_high, *([settings.dual_clip] if settings.dual_clip else [])]
     rounding = max(EDGE_OF_CLIP, batch.epsilons.get("policy", 0.0))
     of_clip = near_clip(_ratio(settings, batch), *bounds, rounding=rounding)
+    if settings.unbiased and settings.kl_coef:
+        of_clip = of_clip | near_clip(_importance(batch), LARGEST_IMPORTANCE, rounding=rounding)
     # One sample that is left out or not changes nothing for the others, but which one it is was not followed.
     return of_clip | _weights(settings, batch)[1].any()
 
@@ -122,7 +136,16 @@ def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor:
     given = batch.tensors
     moved = (given["log_probs"] - given["old"]).abs()
     sizes = given["advantages"].abs() * _ratio(settings, batch) * _weights(settings, batch)[0] * (1 + moved)
+    if settings.unbiased and "reference" in given:
+        of_difference = given["log_probs"].abs() + given["reference"].abs()
+        return sizes + abs(settings.kl_coef) * _importance(batch) * of_difference * (1 + moved)
     return sizes + 2 * abs(settings.kl_coef)
+
+
+def _importance(batch: LossBatch) -> Tensor:
+    """(B, T), the weights of the gradient of the KL term, which are constants (models/utils.py:126)."""
+    given = batch.tensors
+    return (given["log_probs"] - given["old"]).exp().clamp(max=LARGEST_IMPORTANCE).detach()
 
 
 def _ratio(settings: LossSettings, batch: LossBatch) -> Tensor:

@@ -80,8 +80,6 @@ class LossMeter(HeldLosses[_Held]):
         self._ranks = ranks
         self._accumulation = accumulation
         self._scale = scale
-        self._exact = True
-        """Whether the gradient of the loss is that of its formula."""
         self._pass = -1
         self._open: tuple[_Held, list[Tensor]] | None = None
         self._step = 0
@@ -145,8 +143,7 @@ class LossMeter(HeldLosses[_Held]):
         self._open = held, [part.detach().float() for part in (*tensors.values(), *again, *numbers, loss)]
         given_by_model = given[_GIVEN_BY_MODEL[self._role]]
         if whole and self._scale and given_by_model.requires_grad:
-            if self._exact:
-                self.follow_gradient(index, given_by_model, self._scale)
+            self.follow_gradient(index, given_by_model, self._scale)
             if "entropies" in tensors:
                 self._follow_entropies(held, tensors["entropies"])
 
@@ -163,8 +160,6 @@ class LossMeter(HeldLosses[_Held]):
         if settings.kl_coef and reference is not None:
             tensors["reference"] = reference
         whole = ("entropies" in tensors or not settings.entropy_coef) and self._plain
-        # The gradient of this form of the KL term is not that of its value (models/utils.py `compute_approx_kl`).
-        self._exact = not (settings.kl_coef and getattr(self._args.algo.kl, "unbiased_gradient", False))
         return tensors, policy_formula(settings if whole else replace(settings, kl_coef=0.0, entropy_coef=0.0)), whole
 
     def _take_entropies(self, held: _Held, tensors: Mapping[str, Tensor]) -> list[Tensor]:

@@ -17,7 +17,7 @@ from rlstep_hooks.observe.clean_forward import hooked_by_others, unseen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROUNDINGS = 8
+ROUNDINGS = 2
 """Roundings of what a value is added up from that a distance may have."""
 
 
