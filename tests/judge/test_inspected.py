@@ -83,6 +83,26 @@ def test_healthy_samples_are_no_finding() -> None:
         assert play(inspected(3, seen)) == []
 
 
+@pytest.mark.parametrize(
+    ("rollout", "seen", "code"),
+    [
+        (0, Inspected(reference_gap=6.0), "RLS414"),
+        (1, Inspected(reference_gap=6.0), ""),
+        (
+            2,
+            Inspected(reference_clean_gap=0.4, reference_clean_max=1.0, reference_clean_like="something else"),
+            "RLS315",
+        ),
+        (2, Inspected(reference_clean_gap=1e-5, reference_clean_max=1e-4), ""),
+    ],
+)
+def test_a_reference_is_the_first_policy_and_gives_what_it_gives_alone(
+    rollout: int, seen: Inspected, code: str
+) -> None:
+    found = play(inspected(rollout, seen))
+    assert [(finding.code, finding.where.rollout) for finding in found] == ([(code, rollout)] if code else [])
+
+
 def with_values(rollout: int, script: Script, **values: Any) -> Script:
     def change(event: AnyEvent) -> AnyEvent:
         if not isinstance(event, Measured):

@@ -121,6 +121,18 @@ def test_the_divergence_is_that_of_the_answers() -> None:
     assert torch.equal(found, own - theirs)
 
 
+def test_the_distance_of_policy_and_reference_is_that_of_the_tokens_that_count() -> None:
+    seen = CarriedSamples(ARGS)
+    part = experience([1, 2, 3, 4], [5, 6])
+    assert seen.reference_gap([part]) is None
+    theirs = torch.full((2, 3), 0.5)
+    theirs[1, 1:] = 9  # padding
+    for group, answer in (("actor_model_group", torch.zeros(2, 3)), ("reference_model_group", theirs)):
+        seen.called(group, references := [object()])
+        seen.answered(references, [answer], 0)
+    assert seen.reference_gap([part]) == 0.5
+
+
 def test_samples_that_cannot_be_told_apart_may_have_other_advantages() -> None:
     buffer = BufferedSamples("policy")
     one, other = experience([1, 2, 3], advantage=1.0), experience([1, 2, 3], advantage=2.0)

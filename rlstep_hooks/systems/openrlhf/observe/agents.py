@@ -216,6 +216,8 @@ def _compare_prompt(found: Joined, session: _Open, tokenizer: Any) -> None:
     if found.tokens_moved or not turns or longest is None or not isinstance(text, str) or not _is_encoded(session):
         return
     encoded = list(tokenizer(text=text, add_special_tokens=False)["input_ids"])
+    if encoded and isinstance(encoded[0], list):  # a processor gives a list for each text
+        [encoded] = encoded
     if 0 < len(encoded) <= longest and encoded != turns[0].asked:
         found.tokens_moved += 1
         found.tokens_like, found.tokens_at = _OTHER_PROMPT, f"an answer to {text[:40]!r}"

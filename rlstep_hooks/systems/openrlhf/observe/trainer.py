@@ -88,6 +88,7 @@ class OpenRlhfTrainer:
         """Whether samples are redistributed to the ranks before they are trained."""
         self._losses = Guard(self._record.writer, _LOSS)
         self._formula = Guard(self._record.writer, _FORMULA)
+        self._alone = Guard(self._record.writer, (CLEAN_FORWARD,))
         self._masks: dict[int, int] = {}
         """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
@@ -296,6 +297,7 @@ class OpenRlhfTrainer:
                     values.setdefault(key, set()).add(checksum_of(row[: length - 1]))
                     self._masks[key] = checksum_of(mask[: length - 1].bool())
             self._samples.computed(values)
+        with self._alone:
             self._compute_values_again(data, part, results)
 
     def _compute_values_again(self, data: Any, part: slice, results: Any) -> None:

@@ -30,6 +30,8 @@ def why_not(critic: Any, *, whole: bool) -> str:
     """
     if not whole:
         return "the critic's weights or its rows are shared out among processes"
+    if hasattr(critic, "peft_config"):
+        return "adapters stand between the critic and its layers"
     if not hasattr(critic, "value_head_prefix") or getattr(critic, "packing_samples", False):
         return "the critic is none of OpenRLHF's own, or its rows are packed"
     if hooked_by_others(critic):
