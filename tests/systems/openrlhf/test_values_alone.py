@@ -57,6 +57,19 @@ def test_the_values_of_a_padded_batch_are_those_of_its_rows(critic: Any) -> None
     assert critic.training
 
 
+def test_numbers_that_normalise_values_are_those_of_the_configuration(critic: Any) -> None:
+    tokens, attention, counted = batch()
+    critic.normalize_reward = True
+    critic.mean.fill_(0.0)
+    critic.std.fill_(1.0)
+    with torch.no_grad():
+        assert look(critic, (tokens, attention, counted), critic(tokens, counted, attention), 0)["clean_gap"] == 0.0
+        critic.std.fill_(-1e5)
+        found = look(critic, (tokens, attention, counted), critic(tokens, counted, attention), 0)
+    assert found["clean_gap"] > 0.05
+    assert found["clean_like"] == "normalised by a mean and a deviation that the model's configuration does not have"
+
+
 @pytest.mark.parametrize(
     ("change", "like"),
     [

@@ -74,7 +74,8 @@ def _of_row(critic: Any, tokens: Tensor, attention: Tensor, counted: Tensor, obs
     if gap <= rounding:
         return {"clean_gap": 0.0, "clean_like": ""}
     unit = max(float(clean.abs().mean()), torch.finfo(torch.float32).tiny)
-    like = next((words for words, of in _mistaken(spread, counted) if _apart(given, of) <= max(rounding, gap / 20)), "")
+    mistakes = [*_normalised_otherwise(critic, spread, counted), *_mistaken(spread, counted)]
+    like = next((words for words, of in mistakes if _apart(given, of) <= max(rounding, gap / 20)), "")
     return {"clean_gap": min(gap / unit, 1e30), "clean_like": like}
 
 
@@ -93,11 +94,29 @@ def _values(critic: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
             values = head(hidden).squeeze(-1)
             sizes = hidden.abs().float() @ head.weight.abs().float().squeeze(0)
             if critic.normalize_reward:
-                values, sizes = (values - critic.mean) / critic.std, sizes / critic.std
+                mean, deviation = _configured(critic)
+                values, sizes = (values - mean) / deviation, sizes / abs(deviation)
     finally:
         for module in training:
             module.training = True
     return values.float().cpu(), sizes.cpu()
+
+
+def _configured(critic: Any) -> tuple[float, float]:
+    """What values are normalised by: the numbers of the model's configuration, or 0 and 1 (models/model.py:258-266)."""
+    return float(getattr(critic.config, "mean", 0.0)), float(getattr(critic.config, "std", 1.0))
+
+
+def _normalised_otherwise(critic: Any, values: Tensor, counted: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The values by the numbers that the model holds, where these are others than configured: transformers 5 builds a model without
+    memory, and fills no buffer that is not saved."""
+    if critic.normalize_reward:
+        mean, deviation = _configured(critic)
+        raw = values[counted] * deviation + mean
+        yield (
+            "normalised by a mean and a deviation that the model's configuration does not have",
+            (raw - critic.mean.float().cpu()) / critic.std.float().cpu(),
+        )
 
 
 def _mistaken(values: Tensor, counted: Tensor) -> Iterator[tuple[str, Tensor]]:
