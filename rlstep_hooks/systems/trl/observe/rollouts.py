@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole
 from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout, WeightSync
+from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.correction import weighed
+from rlstep_hooks.systems.trl.observe.engine_syncs import EngineSyncs
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
 from rlstep_hooks.systems.trl.observe.identities import identities
 from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advantages
@@ -30,8 +32,6 @@ from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.scored_alone import Computed
 from rlstep_hooks.systems.trl.observe.settings import of_copies, of_training
 from rlstep_hooks.systems.trl.observe.turns import TurnsWatch
-from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
-from rlstep_hooks.systems.vllm_engine.served import served_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,16 +40,55 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.observe.importance import Comparison
-    from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.systems.trl.observe.advantages import Misplaced
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
     from rlstep_hooks.systems.trl.observe.randomness import Drawn
-    from rlstep_hooks.systems.vllm_engine.served import ServedEngine
 
 
 REMEMBERED_ROLLOUTS = 64
 """Rollouts whose counted tokens are kept for their losses."""
+
+
+class _Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout that was made, and what is looked at in it."""
+
+    index: int
+    trained: int
+    """Its number among those that are not of an evaluation."""
+    cycle: int
+    """The cycle of rollouts that it belongs to."""
+    purpose: Purpose
+    rows: Any
+    """What was submitted for generation."""
+    output: Any
+    """What the trainer's method returned."""
+    parts: list[dict[str, Any]]
+    """That, as batches of samples."""
+    sizes: list[int]
+    """Samples of each part."""
+    samples: int
+    """Samples that were generated, those that a filter took out too."""
+    generation: Generation
+    replayed: bool
+    """Whether it has samples of earlier rollouts."""
+    compared: bool
+    """Whether its numbers are recomputed."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is not of an evaluation."""
+        return self.purpose == "training"
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether its numbers are recomputed, and all of its samples are its own."""
+        return self.compared and not self.replayed
+
+    @property
+    def alone(self) -> dict[str, Any] | None:
+        """The only part; None where there are several."""
+        return self.parts[0] if len(self.parts) == 1 else None
 
 
 class RolloutHooks:
@@ -70,11 +109,8 @@ class RolloutHooks:
         """Rollouts of the evaluation that is going on."""
         self._forwards: ForwardWatch | None = None
         self._compiled = is_compiled(observation.trainer)
-        self._engine_version: int | None = None
-        """Version of the weights that were last synced to the engine."""
-        self._engine: ColocatedEngine | ServedEngine | None = None
-        """The engine, where it tells what it holds."""
-        self._delivery_guard = Guard(recorder, ("delivery",))
+        self._engine = EngineSyncs(observation) if observation.adapter.samples_with_engine() else None
+        """Follows the weights into the engine; None where the policy generates by itself."""
         self._distance_guard = Guard(recorder, ("engine_distance",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
@@ -105,25 +141,15 @@ class RolloutHooks:
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
         trainer = self._observation.trainer
+        if self._engine is not None:
+            self._engine.attach(hooks)
         # Generation, rewards and old log-probs: gives Rollout and Refresh. In all releases; called by `_prepare_inputs`.
-        if self._observation.adapter.samples_with_engine():
-            hooks.wrap(trainer, "_generate_and_score_completions", after=self._engine_generated, topics=("delivery",))
         hooks.wrap(
             trainer,
             "_generate_and_score_completions",
             around=self._generates,
             topics=("order", "samples", "refresh"),
         )
-        # Weights synced to vLLM: _move_model_to_vllm up to 0.27, an object's sync_weights from 0.28. Verified with the real engine on a
-        # CPU in 1.16.0 (tests/systems/trl_vllm), with a stand-in for it in all releases.
-        if self._observation.adapter.samples_with_engine():
-            syncs = (getattr(trainer, "vllm_generation", None), "sync_weights"), (trainer, "_move_model_to_vllm")
-            place = next(((owner, name) for owner, name in syncs if hasattr(owner, name)), None)
-            if place is not None:
-                hooks.wrap(*place, after=self._synced_weights, topics=("sampler",))
-                hooks.wrap(*place, around=self._delivers, topics=("delivery",))
-            with self._delivery_guard:
-                self._attach_engine(hooks)
         self._sampling.attach(hooks)
         self._generated.attach(hooks)  # around the hook of `SamplingWatch`, which counts the processors of others
         self._turns.attach(hooks)
@@ -169,50 +195,11 @@ class RolloutHooks:
             if generation.forwards is not None:
                 generation.forwards.begin(look)
 
-    def _engine_generated(self, call: Call) -> None:
-        if self._engine is not None:
-            self._engine.generated()
-
     def _corrects_for_engine(self) -> bool:
         """Whether the trainer scores each rollout itself and compares that with the engine's log-probs."""
         trainer = self._observation.trainer
         correction = getattr(trainer, "vllm_importance_sampling_correction", False)
         return bool(correction and self._observation.adapter.samples_with_engine())
-
-    def _attach_engine(self, hooks: Hooks) -> None:
-        """Follow the weights into vLLM: in this process (`vllm_mode="colocate"`), or in a server that tells what it holds."""
-        trainer = self._observation.trainer
-        generation = getattr(trainer, "vllm_generation", None)
-        llm = getattr(trainer if generation is None else generation, "llm", None)
-        unwrap = trainer.accelerator.unwrap_model
-        if llm is not None:
-            self._engine = own = ColocatedEngine(llm, self._recorder, lambda: unwrap(trainer.model))
-            own.attach(hooks)
-            # Earlier releases hand each tensor to the engine where they gather it.
-            own.hands_over = not hasattr(generation, "_iter_named_params")
-        elif getattr(generation, "mode", "") == "server" and trainer.accelerator.is_main_process:
-            if hasattr(generation, "_iter_named_params"):
-                self._engine = served_engine(self._recorder, lambda: unwrap(trainer.model))
-            else:
-                self._recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
-        if self._engine is not None and hasattr(generation, "_iter_named_params"):
-            # vllm_generation.py 1.16.0:435: all tensors of a sync under vLLM's names, each gathered and, with PEFT, merged.
-            hooks.wrap(generation, "_iter_named_params", after=self._hands_over, topics=("delivery",))
-
-    def _hands_over(self, call: Call) -> None:
-        if self._engine is not None:
-            call.result = self._engine.sync.through(call.result, self._engine.sync.handed_over)
-
-    def _synced_weights(self, call: Call) -> None:
-        version = self._engine_version = self._observation.updates.version
-        self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=version))
-
-    def _delivers(self, call: Call) -> Iterator[None]:
-        if self._engine is not None:
-            self._engine.begin()
-        yield
-        if self._engine is not None:
-            self._engine.end(self._observation.updates.version)
 
     def pass_ended(self) -> None:
         """A pass of the loader ended."""
@@ -252,8 +239,8 @@ class RolloutHooks:
 
     def _sampler_version(self, forwards: ForwardWatch | None) -> int | None:
         """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
-        if self._observation.adapter.samples_with_engine():
-            return self._engine_version
+        if self._engine is not None:
+            return self._engine.version
         if forwards is None:
             return None
         if not forwards.seen and getattr(self._observation.trainer, "rollout_func", None) is not None:
@@ -275,108 +262,132 @@ class RolloutHooks:
         return activity.purpose if activity is not None else "training"
 
     def _emit_rollout(self, rows: Any, output: Any, generation: Generation) -> None:
-        seen, recorder = self._observation, self._recorder
-        index, trained = self._rollouts, self._trained_rollouts
+        """Record a rollout that was made, and keep of it, on the device, what is worked up later."""
+        made = self._made(rows, output, generation)
+        event = self._rollout_of(made)
+        if made.trains:
+            with self._rows_guard:
+                self._row_order.look(rows, self._observation.schedule.samples_per_prompt, self._recorder)
+        if not made.replayed:
+            self._observation.identities.sampled(made.index, self._observation.updates.version)
+        with torch.no_grad():
+            olds = [self._observation.adapter.old_log_probs_of(part) for part in made.parts]
+            self._mark(made, olds)
+            self._take_numbers(made)
+        refresh = self._refresh_of(made, olds)
+        self._recorder.emit_soon(*([event] if refresh is None else [event, refresh]))
+        if made.trains:
+            self._settings.tell(self._recorder)  # they take effect at the next micro-batch
+        self._observation.numbers.collect()
+
+    def _made(self, rows: Any, output: Any, generation: Generation) -> _Made:
+        """Take the rollout that was just made, and count it."""
+        index, trained, purpose = self._rollouts, self._trained_rollouts, self._purpose()
         self._rollouts += 1
-        purpose = self._purpose()
         if purpose == "evaluation":
             self.of_evaluation += 1
         else:
             self._trained_rollouts += 1
-        parts = seen.adapter.parts(output)
+        parts = self._observation.adapter.parts(output)
         sizes = [int(part["completion_mask"].shape[0]) for part in parts]
-        samples = sum(sizes) + (self._left_out if purpose == "training" else 0)
-        replayed = self._replay.take()
-        compared = purpose == "training" and is_compared(trained)
-        intact = self._groups_intact(rows, samples) if purpose == "training" else None
-        drawn = self._drawn(index) if compared else None
-        events: list[AnyEvent] = [
-            Rollout(
-                at=recorder.now(),
-                index=index,
-                samples=samples,
-                policy_version=seen.updates.version,
-                sampler_version=self._sampler_version(generation.forwards),
-                purpose=purpose,
-                reference=any(part.get("ref_per_token_logps") is not None for part in parts)
-                or self._has_reference_call(generation.calls),
-                groups_intact=intact,
-                sampling=self._sampling.take(),
-                repeats_random=None if drawn is None else drawn.earlier,
-                random_state=None if drawn is None or self._alone else drawn.checksum,
-                repeated=self._served_again(rows, intact) if purpose == "training" else None,
+        return _Made(
+            index=index,
+            trained=trained,
+            cycle=trained // self._observation.schedule.rollouts_per_cycle,
+            purpose=purpose,
+            rows=rows,
+            output=output,
+            parts=parts,
+            sizes=sizes,
+            samples=sum(sizes) + (self._left_out if purpose == "training" else 0),
+            generation=generation,
+            replayed=self._replay.take(),
+            compared=purpose == "training" and is_compared(trained),
+        )
+
+    def _rollout_of(self, made: _Made) -> Rollout:
+        intact = self._groups_intact(made.rows, made.samples) if made.trains else None
+        drawn = self._drawn(made.index) if made.compared else None
+        return Rollout(
+            at=self._recorder.now(),
+            index=made.index,
+            samples=made.samples,
+            policy_version=self._observation.updates.version,
+            sampler_version=self._sampler_version(made.generation.forwards),
+            purpose=made.purpose,
+            reference=any(part.get("ref_per_token_logps") is not None for part in made.parts)
+            or self._has_reference_call(made.generation.calls),
+            groups_intact=intact,
+            sampling=self._sampling.take(),
+            repeats_random=None if drawn is None else drawn.earlier,
+            random_state=None if drawn is None or self._alone else drawn.checksum,
+            repeated=self._served_again(made.rows, intact) if made.trains else None,
+        )
+
+    def _mark(self, made: _Made, olds: list[Any]) -> None:
+        """Give each sample what says later, in the loss, which one it is and what it was."""
+        seen = self._observation
+        for part, old, rows_of_part in zip(made.parts, olds, identities(made.index, made.sizes), strict=True):
+            of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
+            if of_others:
+                of = {"old_log_probs_of": int(old.shape[0])}
+                self._recorder.emit(FactsRead(at=self._recorder.now(), facts=of))
+            seen.meter.mark(
+                part,
+                rows_of_part,
+                None if of_others else old,
+                carried=is_carried(made.cycle),
+                whole=made.recomputed,
+                alike=seen.tells_alike(made.cycle),
             )
-        ]
-        if purpose == "training":
-            with self._rows_guard:
-                self._row_order.look(rows, seen.schedule.samples_per_prompt, recorder)
-        if not replayed:
-            seen.identities.sampled(index, seen.updates.version)
-        with torch.no_grad():
-            olds = [seen.adapter.old_log_probs_of(part) for part in parts]
-            cycle = trained // seen.schedule.rollouts_per_cycle
-            for part, old, rows_of_part in zip(parts, olds, identities(index, sizes), strict=True):
-                of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
-                if of_others:
-                    recorder.emit(FactsRead(at=recorder.now(), facts={"old_log_probs_of": int(old.shape[0])}))
-                seen.meter.mark(
-                    part,
-                    rows_of_part,
-                    None if of_others else old,
-                    carried=is_carried(cycle),
-                    whole=compared and not replayed,
-                    alike=seen.tells_alike(cycle),
-                )
-            sampled = self._generated.log_probs(parts[0]["completion_ids"]) if compared and len(parts) == 1 else None
-            if sampled is not None and not replayed:
-                parts[0][SAMPLED] = sampled
-            seen.adapter.mark(output, parts)
-            penalty, gap = self._penalty(generation.calls, parts[0]) if compared else (None, None)
-            misplaced = self._misplaced(parts, rows) if compared else None
-            if compared and not replayed and seen.adapter.counts_tokens():
-                self._count(index, parts)
-            scored = self._rewards.take(trained, sum(sizes), penalty) if purpose == "training" else None
-            rule = read_mask_rule(seen.trainer) if compared and not own_advantages(seen.trainer) else None
-            reference = seen.reference.look() if compared else None
-            seen.numbers.add_rollout(
-                index,
-                parts,
-                scored=scored,
-                misplaced=misplaced,
-                reference_moved=self._reference_moved(parts, generation.calls) if compared and not replayed else None,
-                clean=self._scored_alone(cycle, parts[0], generation.calls)
-                if purpose == "training" and not replayed
-                else {},
-                moved=self._moved(parts) if compared and not replayed else None,
-                prompts_wrong=self._prompts_wrong(parts) if compared and not replayed else None,
-                rule=rule,
-                reference=reference,
-                penalty_gap=gap,
-                sampling_weights=generation.sampling_weights,
-                kept=generation.logits,
-                counts_own=compared and not replayed and seen.adapter.sums_tokens(),
-                weighed=self._weighed(parts) if compared and not replayed else None,
-            )
-            if compared and not replayed and len(parts) == 1:
-                with self._turns_guard:
-                    seen.numbers.add_turns(self._turns.take(index, parts[0]))
-        if all(old is not None for old in olds) and purpose == "training":
-            made_by = self._origin(olds, generation.calls, copied=replayed)
-            if made_by is not None and not replayed:
-                seen.identities.refreshed(index, made_by)
-            events.append(
-                Refresh(
-                    at=recorder.now(),
-                    rollout=index,
-                    samples=samples,
-                    positions=sum(part["completion_mask"].numel() for part in parts),
-                    policy_version=made_by,
-                )
-            )
-        recorder.emit_soon(*events)
-        if purpose == "training":
-            self._settings.tell(recorder)  # they take effect at the next micro-batch
-        seen.numbers.collect()
+        if made.compared and made.alone is not None:
+            sampled = self._generated.log_probs(made.alone["completion_ids"])
+            if sampled is not None and not made.replayed:
+                made.alone[SAMPLED] = sampled
+        seen.adapter.mark(made.output, made.parts)
+
+    def _take_numbers(self, made: _Made) -> None:
+        """Keep the rollout's numbers, and what they are compared with."""
+        seen, parts, calls = self._observation, made.parts, made.generation.calls
+        penalty, gap = self._penalty(calls, parts[0]) if made.compared else (None, None)
+        misplaced = self._misplaced(parts, made.rows) if made.compared else None
+        if made.recomputed and seen.adapter.counts_tokens():
+            self._count(made.index, parts)
+        seen.numbers.add_rollout(
+            made.index,
+            parts,
+            scored=self._rewards.take(made.trained, sum(made.sizes), penalty) if made.trains else None,
+            misplaced=misplaced,
+            rule=read_mask_rule(seen.trainer) if made.compared and not own_advantages(seen.trainer) else None,
+            reference=seen.reference.look() if made.compared else None,
+            reference_moved=self._reference_moved(parts, calls) if made.recomputed else None,
+            clean=self._scored_alone(made.cycle, parts[0], calls) if made.trains and not made.replayed else {},
+            moved=self._moved(parts) if made.recomputed else None,
+            prompts_wrong=self._prompts_wrong(parts) if made.recomputed else None,
+            penalty_gap=gap,
+            sampling_weights=made.generation.sampling_weights,
+            kept=made.generation.logits,
+            counts_own=made.recomputed and seen.adapter.sums_tokens(),
+            weighed=self._weighed(parts) if made.recomputed else None,
+        )
+        if made.recomputed and made.alone is not None:
+            with self._turns_guard:
+                seen.numbers.add_turns(self._turns.take(made.index, made.alone))
+
+    def _refresh_of(self, made: _Made, olds: list[Any]) -> Refresh | None:
+        """The refresh that is part of the rollout; None where it computed no old log-probs."""
+        if not made.trains or any(old is None for old in olds):
+            return None
+        version = self._origin(olds, made.generation.calls, copied=made.replayed)
+        if version is not None and not made.replayed:
+            self._observation.identities.refreshed(made.index, version)
+        return Refresh(
+            at=self._recorder.now(),
+            rollout=made.index,
+            samples=made.samples,
+            positions=sum(part["completion_mask"].numel() for part in made.parts),
+            policy_version=version,
+        )
 
     def _weighed(self, parts: list[dict[str, Any]]) -> Comparison | None:
         if len(parts) != 1 or not self._corrects_for_engine():
