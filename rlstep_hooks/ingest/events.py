@@ -13,6 +13,7 @@ from rlstep_hooks.ingest.export import NO_LAUNCH, Export
 from rlstep_hooks.ingest.tally import Tally
 from rlstep_hooks.planning.schedule import Schedule
 from rlstep_hooks.record.events import NEVER_SEEN, Measured, Rewarded, Rollout, RolloutValues, RunEnded, RunStarted
+from rlstep_hooks.record.values import TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,35 +24,14 @@ if TYPE_CHECKING:
 REMEMBERED = 256
 """Rollouts whose samples are compared with those of later ones."""
 NOT_WRITTEN = "an export holds samples, and not what updates did with them"
-_NEVER_WRITTEN = (
-    *(
-        "updates",
-        "log_ratio",
-        "refresh",
-        "loss",
-        "formula",
-        "critic_loss",
-        "weights",
-        "optimizer",
-        "gradient",
-        "reduction",
-    ),
-    *(
-        "replicas",
-        "trained_tokens",
-        "drawn",
-        "drawn_log_probs",
-        "clean_forward",
-        "clean_reference",
-        "layer_slope",
-        "delivery",
-        "prefix_cache",
-        "engine_distance",
-        "learning_rate",
-        "ranks",
-    ),
-    *("checkpoints", "timesteps", "reference", "rows", "queue", "correction", "settings"),
+_WRITTEN = frozenset(
+    (
+        *("plan", "order", "versions", "samples", "mask"),
+        *("sampler", "sampler_weights", "rewards", "advantages", "recording", "release"),
+    )
 )
+"""Topics that an export may show."""
+_NEVER_WRITTEN = tuple(topic for topic in TOPICS if topic not in _WRITTEN)
 """Topics that no export shows."""
 
 
