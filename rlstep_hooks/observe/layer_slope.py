@@ -29,7 +29,8 @@ ENOUGH = 4
 STEPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4
 """Lengths of the steps to either side, over the typical size of what is moved."""
 KNOWN = 0.02
-"""Two neighbouring steps that agree as well as this tell the slope; the shorter one is about ten times as near to it."""
+"""Two neighbouring steps that agree as well as this tell the slope, if the backward pass says the same of it at the end of the shorter
+one; that step is about ten times as near to it."""
 _SEED = 813
 
 
@@ -44,7 +45,8 @@ class Slope(msgspec.Struct, frozen=True):
     """The largest distance between what the backward pass and the outputs say in directions where the latter is known, over the
     larger of both sizes."""
     doubt: float
-    """The largest distance between what two lengths of the step say in these, over the size of the latter."""
+    """The largest distance in these between what two lengths of the step say, over the size of the latter, or between what the backward
+    pass says at the row and beside it."""
 
 
 def why_no_slope(model: Any) -> str:
@@ -141,9 +143,8 @@ def _measured(layers: Any, place: _Place, tokens: Tensor) -> Slope | None:
         draw = torch.Generator(device=device).manual_seed(_SEED)
         weights = torch.randn(shape, generator=draw, device=device)
         directions = torch.randn((DIRECTIONS, *numbers.shape[1:]), generator=draw, device=device)
-        gradient = _gradient(layers, place, tokens, weights, torch.zeros_like(numbers))
-        by_backward = (gradient.double() * directions.double()).flatten(1).sum(1)
-        typical = gradient.double().norm()
+        gradient = _gradients(layers, place, tokens, weights, torch.zeros_like(numbers))
+        at_row, typical = _along(gradient, directions), gradient.double().norm()
         before: Tensor | None = None
         for step in STEPS:
             slopes = _by_outputs(layers, place, tokens, weights, directions, size * step)
@@ -151,22 +152,44 @@ def _measured(layers: Any, place: _Place, tokens: Tensor) -> Slope | None:
             own = slopes.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
             if before is not None:
                 doubts = (slopes - before).abs() / own
-                gaps = (slopes - by_backward).abs() / torch.maximum(typical, own)
-                known = doubts <= KNOWN
-                if int(known.sum()) >= ENOUGH:
-                    return Slope(float(gaps[known].amax()), float(doubts[known].amax()))
+                if int((doubts <= KNOWN).sum()) >= ENOUGH:
+                    beside = _beside(layers, place, tokens, weights, directions, size * step)
+                    size_of_both = torch.maximum(typical, own)
+                    doubts = torch.maximum(doubts, (beside - at_row).abs() / size_of_both)
+                    # Simpson's rule: the mean slope along the way from one side to the other.
+                    gaps = (slopes - (4 * at_row + 2 * beside) / 6).abs() / size_of_both
+                    known = doubts <= KNOWN
+                    if int(known.sum()) >= ENOUGH:
+                        return Slope(float(gaps[known].amax()), float(doubts[known].amax()))
             before = slopes
     return None
 
 
-def _gradient(layers: Any, place: _Place, tokens: Tensor, weights: Tensor, nothing: Tensor) -> Tensor:
-    """(1, L, H), the gradient of the weighed sum of the outputs at the numbers of this place."""
+def _gradients(layers: Any, place: _Place, tokens: Tensor, weights: Tensor, moves: Tensor) -> Tensor:
+    """(rows, L, H), the gradient of the weighed sum of the outputs at the numbers of this place, moved in each row by these."""
     with torch.enable_grad():
-        move = nothing.requires_grad_()
-        with _through(place, lambda numbers: numbers + move):  # also while checkpoints compute again
-            summed = (_outputs(layers, tokens, 1) * weights).sum()
-            (gradient,) = torch.autograd.grad(summed, move, allow_unused=True)
-    return torch.zeros_like(nothing) if gradient is None else gradient
+        moves = moves.detach().requires_grad_()
+        with _through(place, lambda numbers: numbers + moves):  # also while checkpoints compute again
+            summed = (_outputs(layers, tokens, len(moves)) * weights).sum()
+            (gradient,) = torch.autograd.grad(summed, moves, allow_unused=True)
+    return torch.zeros_like(moves) if gradient is None else gradient
+
+
+def _along(gradient: Tensor, directions: Tensor) -> Tensor:
+    """(K,) float64, the slopes in these directions, each of its own gradient or all of one."""
+    return (gradient.double() * directions.double()).flatten(1).sum(1)
+
+
+def _beside(layers: Any, place: _Place, tokens: Tensor, weights: Tensor, directions: Tensor, step: Tensor) -> Tensor:
+    """(K,) float64, the mean of the slopes that the backward pass gives a step to either side, direction by direction.
+
+    Where they are others than at the row, the slope is one of a place that is smaller than the steps.
+    """
+    found = []
+    for direction in directions.split(1):
+        moves = torch.cat([direction, -direction]) * step
+        found.append(_along(_gradients(layers, place, tokens, weights, moves), direction).mean())
+    return torch.stack(found)
 
 
 def _by_outputs(

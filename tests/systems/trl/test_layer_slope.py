@@ -93,6 +93,17 @@ def test_layers_of_transformers_have_the_slope_of_their_forward(kind: str) -> No
     assert not model.get_input_embeddings()._forward_hooks
 
 
+@pytest.mark.parametrize("times", [3, 10, 100])
+@pytest.mark.parametrize("kind", KINDS)
+def test_steep_places_that_are_smaller_than_a_step_are_not_judged(kind: str, times: int) -> None:
+    """Learning rates of 1 and 10 leave such weights: attention chooses one token, and another a little to the side."""
+    model = model_of(kind)
+    for parameter in model.parameters():
+        parameter.data.mul_(times)
+    slope = slope_of(model, tokens_of(model))
+    assert slope is None or slope.gap < SLOPE_EXPLAINED + slope.doubt
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("layer", [0, 2])
 def test_a_wrong_backward_pass_is_found_in_its_layer(fault: str, layer: int) -> None:
