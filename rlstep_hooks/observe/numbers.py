@@ -50,6 +50,7 @@ SEEN = {
     "sampling_gap_99": "sampling_known",
     "prompts_intact": "prompts_compared",
     "reference_intact": "reference_compared",
+    "weights_intact": "weights_compared",
 }
 """Fields that say something only where this column is not 0."""
 

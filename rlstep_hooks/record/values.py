@@ -195,6 +195,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the prompts' tokens equal those that the rollout came with, row by row."""
     reference_intact: bool | None = None
     """Whether the reference's log-probs equal those that the rollout came with bit for bit, row by row."""
+    weights_intact: bool | None = None
+    """Whether the importance weights between engine and trainer equal those that the rollout came with bit for bit, row by row."""
     copied: int | None = None
     """Samples whose completion, token by token, another sample of their rollout has; None where that was not looked at."""
     copied_nats: float | None = None

@@ -243,8 +243,9 @@ RULES: dict[str, Link] = {
         "probed",
     ),
     "RLS312": yes(
-        "TRL's correction between vLLM and trainer, of tokens and of sequences, cut off and masked, in 0.23 to 1.16",
-        "not that each loss gets the weights of its own rows",
+        "TRL's correction between vLLM and trainer, of tokens and of sequences, cut off and masked, in 0.23 to 1.16; and that each "
+        "loss gets the weights of its own rows",
+        "",
         "compared",
     ),
     "RLS412": yes(

@@ -75,7 +75,8 @@ def test_the_documented_weights_are_silent(
         vllm_importance_sampling_clip_min=lower,
         vllm_importance_sampling_clip_max=upper,
     )
-    assert weighed(report) == ("PASS", 2)
+    all_zero = (mode, bounds) == ("sequence_mask", (0.9, 1.1))  # whose checksums are those of nothing
+    assert weighed(report) == ("PASS", 2 + (0 if all_zero else 4)), "two rollouts, and the losses that take their weights"
     assert [finding for finding in report.findings if finding.code == "RLS312"] == []
 
 
@@ -130,6 +131,24 @@ def test_other_weights_are_named(build: Callable[..., Any], name: str) -> None:
     [found] = [finding for finding in report.findings if finding.code == "RLS312"]
     assert (found.severity, found.where.rollout) == ("error", 0), problems(report)
     assert found.observed.startswith(words)
+
+
+def test_weights_that_move_on_the_way_to_the_loss_are_named_in_its_micro_batch(build: Callable[..., Any]) -> None:
+    trainer, audit = build(max_steps=4, num_iterations=2, vllm_importance_sampling_correction=True)
+    trainer.use_vllm = True
+    trainer.vllm_generation, trainer._last_loaded_step = Engine(trainer, far), -1
+    prepare = trainer._prepare_inputs
+
+    def prepared(batch: Any) -> Any:
+        inputs = prepare(batch)
+        if trainer.state.global_step == 1:
+            inputs = inputs | {"importance_sampling_ratio": inputs["importance_sampling_ratio"].roll(1, 0)}
+        return inputs
+
+    trainer._prepare_inputs = prepared
+    trainer.train()
+    [found] = [finding for finding in audit.report.findings if finding.code == "RLS312"]
+    assert (found.severity, found.where.update, found.observed) == ("error", 1, "other importance weights")
 
 
 def test_a_mode_that_was_not_read_is_not_compared() -> None:

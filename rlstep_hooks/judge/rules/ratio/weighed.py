@@ -10,7 +10,7 @@ from rlstep_hooks.judge.rules.precision import how_far
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.record.events import Rewarded, Rollout, RolloutValues
+    from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rewarded, Rollout, RolloutValues
 
 
 class WeightsNotDocumented(ValueRule):
@@ -20,7 +20,8 @@ class WeightsNotDocumented(ValueRule):
         Where an importance correction is configured (TIS, IcePop): the weights of each rollout, recomputed in double precision
         from the trainer's old log-probs and those of the engine, by the documented formula with its level, its bounds and its
         mean. The tolerance is what float32 loses in the sum and the exponential. Where
-        they differ, other calculations are tried, and the one that gives these weights is named.
+        they differ, other calculations are tried, and the one that gives these weights is named. In TRL a checksum of each sample's
+        weights in the loss equals the one that was taken with the rollout.
 
     Why it matters:
         The weights are all that corrects for old samples and for another engine. Weights that are all 1 are no correction, and
@@ -53,7 +54,7 @@ class WeightsNotDocumented(ValueRule):
     optional = True
     several = 1
     produces = (here(*LOSS),)
-    needs = ("rollout_values.weights_off",)
+    needs = ("rollout_values.weights_off", "microbatch_values.weights_intact")
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -68,6 +69,20 @@ class WeightsNotDocumented(ValueRule):
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Look at what a trainer compared of a rollout."""
         self._look(values)
+
+    def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
+        """Look at the comparison of checksums."""
+        if values.weights_intact is None:
+            return
+        if not self.holds(values.weights_intact):
+            self.fail(
+                severity="error",
+                expected="the importance weights of these samples, bit for bit as computed with the rollout",
+                observed="other importance weights",
+                why="they were overwritten, replaced, or moved to another sample on the way to the loss",
+                fix="look for code that writes into the samples of a rollout or reorders part of it",
+                variant="in the loss",
+            )
 
     def _look(self, found: Rewarded | RolloutValues) -> None:
         if found.weights_off is None:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ALWAYS = ("tokens", "mask", "advantages")
-_MORE = ("prompts", "reference", "alike")
-_COLUMNS = {3: _ALWAYS, 4: (*_ALWAYS, "old"), 6: (*_ALWAYS, *_MORE), 7: (*_ALWAYS, "old", *_MORE)}
+_MORE = ("prompts", "reference", "weights", "alike")
+_COLUMNS = {3: _ALWAYS, 4: (*_ALWAYS, "old"), 7: (*_ALWAYS, *_MORE), 8: (*_ALWAYS, "old", *_MORE)}
 
 
 def columns_of(checks: Tensor) -> dict[str, Tensor]:
     """What the columns of checksums are of; their number says which there are.
 
-    `old` is there with old log-probs. `prompts`, `reference` and `alike` are there in some rollouts: `alike` is the number of samples
-    in the rollout that have this completion, itself counted; `prompts` and `reference` are 0 where they were not taken.
+    `old` is there with old log-probs. `prompts`, `reference`, `weights` and `alike` are there in some rollouts: `alike` is the number
+    of samples in the rollout that have this completion, itself counted; the others are 0 where they were not taken.
 
     Args:
         checks: (..., columns), of any number of samples.
@@ -48,7 +48,7 @@ class Checksums:
             part: The rollout by TRL's names.
             mask: (B, T), 1 on tokens that count.
             old: The old log-probs of the rollout, (B, T) or (B,).
-            whole: Whether to take those of prompts and reference.
+            whole: Whether to take those of prompts, reference and importance weights.
             alike: Whether to count the samples of equal completions.
         """
         ids, advantages = part["completion_ids"], part["advantages"]
@@ -59,17 +59,21 @@ class Checksums:
         if whole or alike:
             handed, none = self.of_loss(part) if whole else {}, torch.zeros_like(tokens)
             equal = (tokens.unsqueeze(0) == tokens.unsqueeze(1)).sum(1)
-            found += (handed.get("prompts", none), handed.get("reference", none), equal)
+            found += (*(handed.get(name, none) for name in ("prompts", "reference", "weights")), equal)
         return torch.stack(found, 1)  # of the largest type among them, int64
 
     def of_loss(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Checksums of the prompts and of the reference's log-probs, as far as a rollout or a loss has them: each (B,)."""
+        """Checksums of the prompts, of the reference's log-probs and of the importance weights between engine and trainer (0.23 and
+        later), as far as a rollout or a loss has them: each (B,)."""
         prompts, mask, reference = (inputs.get(name) for name in ("prompt_ids", "prompt_mask", "ref_per_token_logps"))
         found = {}
         if prompts is not None and mask is not None:
             found["prompts"] = self.of_prompts(prompts, mask)
         if reference is not None and reference.dim() == 2:
             found["reference"] = of_bits(reference, per_token=True)
+        weights = inputs.get("importance_sampling_ratio")
+        if weights is not None and weights.dim() == 2:
+            found["weights"] = of_bits(weights, per_token=True)
         return found
 
     def of_tokens(self, ids: Tensor) -> Tensor:
