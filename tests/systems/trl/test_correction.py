@@ -76,7 +76,9 @@ def test_the_documented_weights_are_silent(
         vllm_importance_sampling_clip_max=upper,
     )
     all_zero = (mode, bounds) == ("sequence_mask", (0.9, 1.1))  # whose checksums are those of nothing
-    assert weighed(report) == ("PASS", 2 + (0 if all_zero else 4)), "two rollouts, and the losses that take their weights"
+    assert weighed(report) == ("PASS", 2 + (0 if all_zero else 4)), (
+        "two rollouts, and the losses that take their weights"
+    )
     assert [finding for finding in report.findings if finding.code == "RLS312"] == []
 
 
