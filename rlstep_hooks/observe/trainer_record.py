@@ -197,10 +197,20 @@ class TrainerRecord:
         if self._open is not None:
             self._numbers.know(self._open.index, advantages_intact=intact)
 
+    def see_weights(self, *, intact: bool) -> None:
+        """The importance weights of the open micro-batch were compared with those that came to this process."""
+        if self._open is not None:
+            self._numbers.know(self._open.index, weights_intact=intact)
+
     def see_reference_log_probs(self, *, intact: bool) -> None:
         """The reference's log-probs in the open micro-batch were compared with those that the reference computed."""
         if self._open is not None:
             self._numbers.know(self._open.index, reference_intact=intact)
+
+    def see_alone(self, fields: Mapping[str, Any]) -> None:
+        """Rows of the open micro-batch were scored again alone: fields of `MicroBatchValues`."""
+        if self._open is not None and fields:
+            self._numbers.know(self._open.index, **fields)
 
     def see_clipped(self, index: int, fraction: Any) -> None:
         """The fraction of a micro-batch's tokens that the clip acts on; a number on the device."""

@@ -102,4 +102,5 @@ def test_silent_on_healthy_runs(name: str, sharp: Assets, tmp_path: Path) -> Non
     assert run.outcome.status == 0, run.outcome.tail
     assert not alarms(run.report)
     (rule,) = [rule for rule in run.report.rules if rule.code == "RLS314"]
-    assert (rule.verdict, rule.checks) == ("PASS", run.report.counts.rollouts), rule.reason
+    assert rule.verdict == "PASS", rule.reason
+    assert rule.checks > 2 * run.report.counts.rollouts, "old log-probs, and two micro-batches that are trained"

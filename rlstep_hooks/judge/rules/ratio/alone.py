@@ -20,12 +20,12 @@ class ScoredOtherwise(ValueRule):
         In one micro-batch of a compared cycle, two rows are scored again by the same weights, one at a time, without padding and
         without neighbours: the one with the most padding in TRL, the one with the longest completion elsewhere, and another. The
         mean distance of the loss's log-probs from those, and at lag 0 that of the old log-probs, is within what rounding explains,
-        0.0001 in float32 and 0.05 in reduced precision. In verl rows are scored where old log-probs are computed; that the loss's
-        are the same at lag 0 is what RLS301 checks. 100 times as far three times is an error. Where one of the usual mistakes gives
-        the same log-probs, it is named. In TRL the entropies that came with the loss's log-probs are compared too, within the same
-        tolerance of their mean; in OpenRLHF some of those that an entropy bonus takes, with the logits of the same forward, within
-        0.0001; and the values that its critic gives two rows for advantages and targets, with those of its layers and head for the
-        row alone.
+        0.0001 in float32 and 0.05 in reduced precision. In verl rows are scored where old log-probs are computed, and rows of two
+        micro-batches more before they are trained, so that later updates are looked at too. 100 times as far three times is an
+        error. Where one of the usual mistakes gives the same log-probs, it is named. In TRL and verl the entropies that came with
+        the loss's log-probs are compared too, within the same tolerance of their mean; in OpenRLHF some of those that an entropy
+        bonus takes, with the logits of the same forward, within 0.0001; and the values that its critic gives two rows for
+        advantages and targets, with those of its layers and head for the row alone.
 
     Why it matters:
         Old log-probs and those of the loss may be wrong in the same way: their ratio is 1, no metric moves, and the gradient is that
@@ -151,13 +151,13 @@ class ReferenceScoredOtherwise(ValueRule):
     """The log-probs of the reference are not those that the reference gives a row alone.
 
     What it checks:
-        Two rows of one micro-batch of a compared cycle in GRPO, and of the rollout in RLOO, are scored again by the reference,
-        one at a time, without padding, without neighbours, and without dropout. The mean distance of the log-probs that
-        training takes is within what rounding explains, 0.0001 in float32 and 0.05 in reduced precision. 100 times as far three
-        times is an error. Where one of the usual mistakes gives the same log-probs, it is named. With adapters the reference is
-        the policy with them switched off, as TRL documents it. In OpenRLHF rows are scored in the process of the reference, as
-        log-probs leave it. Log-probs that are the policy's own, bit for bit, although both models give a row other ones, are an
-        error however near they are.
+        Two rows of one micro-batch of a compared cycle in GRPO, of the rollout in RLOO, and of one call of the reference in verl,
+        are scored again by the reference, one at a time, without padding, without neighbours, and without dropout. The mean
+        distance of the log-probs that training takes is within what rounding explains, 0.0001 in float32 and 0.05 in reduced
+        precision. 100 times as far three times is an error. Where one of the usual mistakes gives the same log-probs, it is named.
+        With adapters the reference is the policy with them switched off, as TRL and verl document it. In OpenRLHF rows are scored
+        in the process of the reference, as log-probs leave it. In TRL log-probs that are the policy's own, bit for bit, although
+        both models give a row other ones, are an error however near they are.
 
     Why it matters:
         The KL term pulls the policy towards whatever these numbers are. Nobody sees in a metric that they are those of other tokens,
@@ -180,7 +180,7 @@ class ReferenceScoredOtherwise(ValueRule):
         the batch alone, and look for dropout and for another precision.
 
     Known limits:
-        - In TRL and OpenRLHF alone, and there under the limits of RLS314.
+        - In TRL, verl and OpenRLHF alone, and there under the limits of RLS314.
         - With adapters that are switched off, not where the model below them has dropout, nor with NEFTune. Dropout of the adapters
           themselves is no hindrance, but for a comparison bit for bit with the policy.
         - Whether the reference has the weights that it should have is what RLS411 and RLS414 check.

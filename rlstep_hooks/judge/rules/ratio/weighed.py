@@ -21,7 +21,8 @@ class WeightsNotDocumented(ValueRule):
         from the trainer's old log-probs and those of the engine, by the documented formula with its level, its bounds and its
         mean. The tolerance is what float32 loses in the sum and the exponential. Where
         they differ, other calculations are tried, and the one that gives these weights is named. In TRL a checksum of each sample's
-        weights in the loss equals the one that was taken with the rollout.
+        weights in the loss equals the one that was taken with the rollout. In verl those of each micro-batch are,
+        bit for bit, those that came to its trainer.
 
     Why it matters:
         The weights are all that corrects for old samples and for another engine. Weights that are all 1 are no correction, and

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.clean_forward import CleanForward, LayersAndHead, hooked_by_others, why_not_alone
+from rlstep_hooks.observe.model_modes import adapters, evaluating, merged_adapters, switched_layers
 from rlstep_hooks.systems.trl.observe.facts import active_dropout, embedding_noise
 from rlstep_hooks.systems.trl.observe.unwrapped import Unwrapped
 
@@ -66,7 +67,7 @@ class ReferenceAlone:
             return scored, clean.compare(row, scored, observed, tolerance, neighbours, more=lambda: self._others(row))
 
     def _others(self, row: Row) -> Iterator[tuple[str, Tensor]]:
-        with _adapters(self._policy(), switched_off=False):
+        with adapters(self._policy(), switched_off=False):
             yield POLICY, self._forward(self._policy()).score(row)
 
     def _forward(self, model: Any) -> CleanForward:
@@ -82,13 +83,13 @@ class ReferenceAlone:
     def _as_reference(self) -> Iterator[None]:
         model = self._model()
         if self._own:
-            with _evaluating(model):
+            with evaluating(model):
                 yield
         elif _COPY in model.peft_config:
-            with _adapters(model, switched_off=False, name=_COPY):
+            with adapters(model, switched_off=False, name=_COPY):
                 yield
         else:
-            with _adapters(model, switched_off=True):
+            with adapters(model, switched_off=True):
                 yield
 
 
@@ -117,18 +118,13 @@ def _why_not(trainer: Any) -> str:
         return "there is no model that the reference could be"
     if why := why_not_alone(policy):
         return why
-    if any(getattr(layer, "merged", False) for layer in _switched(policy)):
+    if merged_adapters(policy):
         return "adapters are merged into the weights, and switching them off would write to these"
     if embedding_noise(trainer):
         return "NEFTune makes each forward in training mode another one"
-    adapters = {id(module) for layer in _switched(policy) for module in _of_adapters(layer)}
-    kept = [module for module in policy.modules() if _COPY in policy.peft_config or id(module) not in adapters]
+    of_adapters = {id(module) for layer in switched_layers(policy) for module in _of_adapters(layer)}
+    kept = [module for module in policy.modules() if _COPY in policy.peft_config or id(module) not in of_adapters]
     return "dropout makes each forward in training mode another one" if active_dropout(kept) else ""
-
-
-def _switched(model: Any) -> list[Any]:
-    """The layers with adapters, and modules trained in copies (peft 0.21.2, `BaseTunerLayer`, `AuxiliaryTrainingWrapper`)."""
-    return [module for module in model.modules() if hasattr(module, "_disable_adapters")]
 
 
 def _of_adapters(layer: Any) -> list[Any]:
@@ -136,36 +132,3 @@ def _of_adapters(layer: Any) -> list[Any]:
     base = getattr(layer, "base_layer", None) or getattr(layer, "original_module", None)
     kept = set() if base is None else {id(module) for module in base.modules()}
     return [module for module in layer.modules() if module is not layer and id(module) not in kept]
-
-
-@contextmanager
-def _adapters(model: Any, *, switched_off: bool, name: str = "") -> Iterator[None]:
-    """Switch adapters by the flags that their layers read.
-
-    PEFT's own context managers also write to `requires_grad` of all adapters (tuners_utils.py, `enable_adapters`, `set_adapter`), which
-    a training step that is going on must not see.
-    """
-    layers = _switched(model)
-    before = [(layer._disable_adapters, layer._active_adapter) for layer in layers]
-    try:
-        for layer in layers:
-            layer._disable_adapters = switched_off
-            if name:
-                layer._active_adapter = name if isinstance(layer._active_adapter, str) else [name]
-        yield
-    finally:
-        for layer, (off, active) in zip(layers, before, strict=True):
-            layer._disable_adapters, layer._active_adapter = off, active
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """The mode in which nothing is dropped, and the mode of each module again after it."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True

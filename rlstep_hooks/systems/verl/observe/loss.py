@@ -20,6 +20,7 @@ from rlstep_hooks.observe.losses import (
     Formula,
     LossBatch,
     Term,
+    aggregated,
     clip_acts,
     clipped_surrogate,
     gated_surrogate,
@@ -27,6 +28,7 @@ from rlstep_hooks.observe.losses import (
     mean_over_sequence,
     near_clip,
 )
+from rlstep_hooks.observe.own_graph import own_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 COVERED = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dro")
 """Losses with a formula here. Others leave tokens out at random, by rank, or at a threshold that one rounding may cross (clip_cov,
 kl_cov, dppo_tv, dppo_kl), do not weigh micro-batches (geo_mean), or are somebody's own."""
+
+
+_KL_KINDS = ("k1", "abs", "k2", "k3")
+"""Estimates of the KL divergence, each under one of its names (core_algos.py 0.9.1:2216)."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +180,44 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
     yield "that of advantages of the opposite sign", settings, flipped
     yield "without its KL term", replace(settings, kl_coef=0.0), batch
     yield "without its entropy bonus", replace(settings, entropy_coeff=0.0), batch
+    if settings.kl_coef:
+        yield "that with twice the KL term", replace(settings, kl_coef=2 * settings.kl_coef), batch
+        for kind in _KL_KINDS:
+            other = replace(settings, kl_type=kind, kl_gradient=kind)
+            yield f"that of kl_loss_type={kind}", other, batch
+    if settings.entropy_coeff:
+        yield (
+            "that with the sign of its entropy bonus flipped",
+            replace(settings, entropy_coeff=-settings.entropy_coeff),
+            batch,
+        )
     yield "without the importance weights", settings, batch.with_tensors(weights=None)
     ones = batch.with_tensors(old=given["log_probs"])
     yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones
     yield "that without a clip", replace(settings, clip_low=1e30, clip_high=1e30, clip_c=1e30), batch
     for mode in AGGREGATIONS:
         yield f"that of loss_agg_mode={mode}", replace(settings, aggregation=mode), batch
+
+
+def entropy_gap(settings: LossSettings, batch: LossBatch, gradient: Tensor) -> float | None:
+    """How far what arrived at the entropies is from the gradient of the loss there, in roundings of the largest.
+
+    Args:
+        settings: The loss's.
+        batch: What it was computed from.
+        gradient: (B, T), what arrived.
+
+    Returns:
+        None where the loss teaches no entropy.
+    """
+    if "entropies" not in batch.tensors or not settings.entropy_coeff or not batch.mask.any():
+        return None
+    with own_graph():
+        leaf = batch.tensors["entropies"].detach().clone().requires_grad_()
+        term = Term(leaf, settings.aggregation, -settings.entropy_coeff, epsilon="entropy", scale=settings.scale_factor)
+        (expected,) = torch.autograd.grad(term.weight * batch.ranks * aggregated(leaf, term, batch), leaf)
+    rounding = max(batch.epsilons.values(), default=1.0) * float(expected.abs().max())
+    return float((gradient - expected).abs().max()) / rounding if rounding else None
 
 
 def clipped_fraction(settings: LossSettings, batch: LossBatch) -> float | None:

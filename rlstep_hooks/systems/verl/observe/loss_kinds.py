@@ -49,6 +49,8 @@ POLICY = LossKind(
     formula=of_policy.policy_formula,
     batch=_of_policy,
     clipped=of_policy.clipped_fraction,
+    beside="entropy",
+    beside_gap=of_policy.entropy_gap,
 )
 
 CRITIC = LossKind(

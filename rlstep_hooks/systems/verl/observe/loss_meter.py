@@ -78,6 +78,10 @@ class LossKind:
     """What the formula takes."""
     clipped: Callable[[Any, LossBatch], float | None]
     """The fraction of the tokens that a clip acts on."""
+    beside: str = ""
+    """The name of another output of the model that the loss may teach; empty for none."""
+    beside_gap: Callable[[Any, LossBatch, Tensor], float | None] = lambda settings, batch, gradient: None
+    """How far what arrived there, (B, T), is from the gradient of the loss, in roundings; None where it teaches nothing there."""
 
 
 class _Update:
@@ -105,6 +109,8 @@ class _Held(HeldBatch):
     samples: float | None
     dtypes: tuple[torch.dtype, ...] = ()
     """Dtypes of the model's outputs."""
+    beside: int = 0
+    """Numbers of the other output whose gradient is followed; 0 where it is not."""
 
 
 class LossMeter(HeldLosses[_Held]):
@@ -124,6 +130,8 @@ class LossMeter(HeldLosses[_Held]):
         self._update = _Update()
         self._held: _Held | None = None
         self._factors: DeferredValues[int] = DeferredValues()
+        self._beside: DeferredValues[int] = DeferredValues()
+        """Gradients at another output of the model, by micro-batch."""
 
     def next_update(self) -> None:
         """The model was updated, or its update left out."""
@@ -200,6 +208,19 @@ class LossMeter(HeldLosses[_Held]):
         if self._held is not None and output.requires_grad:
             self.follow_gradient(self._held.index, output)
 
+    def follow_beside(self, output: Mapping[str, Any]) -> None:
+        """The model has given its output in a forward of training: look at the gradient that arrives at the one beside the first."""
+        values = output.get(self._kind.beside) if self._held is not None and self._kind.beside else None
+        if self._held is None or values is None:
+            return
+        self._held.beside = int(_values(values.detach()).numel())
+        if values.requires_grad:
+            values.register_hook(partial(self._arrives_beside, self._held.index))
+
+    def _arrives_beside(self, index: int, gradient: Tensor) -> None:
+        with self._guard:
+            self._beside.add(index, _values(gradient.detach()).float())
+
     def _multiplied(self, index: int, factor: Tensor) -> None:
         with self._guard:
             self._factors.add(index, factor.detach().float().reshape(1))
@@ -207,6 +228,7 @@ class LossMeter(HeldLosses[_Held]):
     def send(self) -> None:
         """Start fetching what is on the device."""
         self._factors.send()
+        self._beside.send()
         super().send()
 
     def arrived(self) -> dict[int, LossNumbers]:
@@ -218,6 +240,7 @@ class LossMeter(HeldLosses[_Held]):
         factors: dict[int, float] = {}
         for index, (multiplied,) in self._factors.ready():
             factors[index] = factors.get(index, 0.0) + multiplied
+        beside = {index: gradient.double() for index, gradient in self._beside.tensors()}
         numbers = {index: LossNumbers(backward_ratio=finite(total)) for index, total in factors.items()}
         for held, (loss, *columns), followed in arrived:
             others, count, factor = updates[held.update], held.update.microbatches, factors.get(held.index)
@@ -225,6 +248,12 @@ class LossMeter(HeldLosses[_Held]):
             followed = None if followed is None or not factor else followed / factor
             batch = self._kind.batch(_inputs(held, columns, others if len(others) == count else None))
             found = self._kind.formula(held.settings).compare(batch, float(loss), count, followed)
+            if held.beside and factor and found.gradient_gap is not None:
+                # Where none arrived, the loss is cut off from it.
+                arrived_there = beside.get(held.index, torch.zeros(held.beside, dtype=torch.float64))
+                of_beside = self._kind.beside_gap(held.settings, batch, _rows(arrived_there / factor, held))
+                gap = max(found.gradient_gap, of_beside or 0.0)
+                found = msgspec.structs.replace(found, gradient_gap=finite(gap))
             clipped = self._kind.clipped(held.settings, batch)
             backward = None if factor is None else finite(factor)
             numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)

@@ -1,8 +1,8 @@
-"""Rows of one micro-batch of old log-probs, scored again alone (`clean_forward`), beside what the engine of verl computed.
+"""Rows of one micro-batch, scored again alone (`clean_forward`), beside what the engine of verl computed.
 
 The engine pads or packs the rows of a micro-batch, and scores them by one forward of the model with all that wraps it
-(workers/engine/fsdp/transformer_impl.py 0.9.1:1549). A row is scored by another call of the same, right behind it: in evaluation mode,
-and with the same weights.
+(workers/engine/fsdp/transformer_impl.py 0.9.1:1549). A row is scored by another call of the same in evaluation mode, and with the same
+weights: behind a forward of old log-probs or of the reference, and before one of training, whose backward comes next.
 """
 
 from __future__ import annotations
@@ -14,37 +14,132 @@ import torch
 
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
-from rlstep_hooks.observe.clean_forward import CleanForward, Row, WholeModel, hooked_by_others, why_not_at_all
-from rlstep_hooks.observe.scored_rows import SHARED_OUT, ScoredRows
+from rlstep_hooks.observe.clean_entropies import entropy_fields
+from rlstep_hooks.observe.clean_forward import (
+    CleanForward,
+    Row,
+    WholeModel,
+    fields_of,
+    hooked_by_others,
+    why_not_at_all,
+)
+from rlstep_hooks.observe.model_modes import adapters, evaluating, merged_adapters
+from rlstep_hooks.observe.scored_rows import SHARED_OUT, Scored, ScoredRows
 from rlstep_hooks.systems.verl.observe.ranks import ranks_of
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, rows_of, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rlstep_hooks.observe.guard import GapRecorder
 
-def look(scored: ScoredRows, engine: Any, data: Any, result: Any) -> None:
-    """A forward of old log-probs was made: score rows of it again, if it is the one that is looked at.
+
+def look(scored: ScoredRows, engine: Any, data: Any, result: Any, *, reference: bool = False) -> None:
+    """A forward of old log-probs or of the reference was made: score rows of it again, if it is the one that is looked at.
 
     Args:
         scored: Says so, and compares.
         engine: verl's, in evaluation mode.
         data: The micro-batch, on the CPU.
         result: What the forward returned, on the device.
+        reference: Whether the reference scores: the model without its adapters, where it has any (docs/advance/ppo_lora.rst).
     """
     if not scored.wants():
         return
-    if why := _why_not(engine, data):
+    if why := _why_not(engine, data, reference=reference):
         scored.cannot(why)
         return
-    observed = result[1]["model_output"]["log_probs"]
+    rows, lengths = _rows(engine, data)
+    observed = completion_rows(result[1]["model_output"]["log_probs"], lengths)
+    with adapters(engine.module, switched_off=True) if reference else nullcontext():
+        scored.compare(_clean(engine, data), rows, observed, _tolerance(engine))
+
+
+class TrainedAlone:
+    """Scores rows of two micro-batches that a rollout is trained with: in the first updates, and in later ones.
+
+    Args:
+        recorder: Is told what cannot be scored.
+    """
+
+    def __init__(self, recorder: GapRecorder) -> None:
+        self._rows = ScoredRows(recorder, looks=2)
+        self._scored: list[Scored] = []
+
+    def begin(self) -> None:
+        """The updates on a rollout begin."""
+        self._rows.begin()
+
+    def end(self) -> None:
+        """They are made."""
+        self._rows.end()
+
+    def before(self, engine: Any, data: Any) -> None:
+        """A forward of training comes next.
+
+        Args:
+            engine: verl's, in training mode.
+            data: The micro-batch, on the CPU.
+        """
+        self._scored = []
+        if not self._rows.wants():
+            return
+        if why := _why_not(engine, data) or _noise(engine):
+            self._rows.cannot(why)
+            return
+        rows, _ = _rows(engine, data)
+        with evaluating(engine.module):
+            self._scored = self._rows.score(_clean(engine, data), rows)
+
+    def after(self, engine: Any, data: Any, output: Any) -> dict[str, Any]:
+        """The forward is done.
+
+        Args:
+            engine: verl's.
+            data: The micro-batch, on the CPU.
+            output: The model's, detached, which its loss was computed from.
+
+        Returns:
+            Fields of `MicroBatchValues`; none where no row was scored.
+        """
+        scored, self._scored = self._scored, []
+        if not scored:
+            return {}
+        clean, tolerance = _clean(engine, data), _tolerance(engine)
+        lengths = [int(row.numel()) for row in rows_of(data, "responses") or ()]
+        observed = completion_rows(output["log_probs"], lengths)
+        with evaluating(engine.module):
+            found = [
+                (
+                    "the loss",
+                    clean.compare(each.row, each.log_probs, observed[each.place], tolerance, each.neighbours),
+                )
+                for each in scored
+            ]
+        entropies = []
+        if output.get("entropy") is not None:
+            of_loss = completion_rows(output["entropy"], lengths)
+            entropies = [entropy_fields(each.entropies, of_loss[each.place], tolerance) for each in scored]
+        return fields_of(found) | max(entropies, key=lambda of: of["entropy_gap"], default={})
+
+
+def _clean(engine: Any, data: Any) -> CleanForward:
+    """What scores rows of a micro-batch alone."""
+    packs = _asks_for(data, "use_remove_padding", default=True)
+    return CleanForward(WholeModel(engine.module, _autocast_of(engine), packs=packs), float(data["temperature"]))
+
+
+def _rows(engine: Any, data: Any) -> tuple[list[Row], list[int]]:
+    """The rows of a micro-batch on the device, and the lengths of their completions."""
+    device = next(engine.module.parameters()).device
     lengths = [int(row.numel()) for row in rows_of(data, "responses") or ()]
-    sequences = [tokens.to(observed.device) for tokens in unbound(data["input_ids"])]
-    model = WholeModel(engine.module, _autocast_of(engine), packs=_asks_for(data, "use_remove_padding", default=True))
-    rows = [_row(tokens, length) for tokens, length in zip(sequences, lengths, strict=True)]
-    clean = CleanForward(model, float(data["temperature"]))
-    tolerance = MEAN_TOLERANCE[precision_class(str(_dtype_of(engine)).removeprefix("torch."))]
-    scored.compare(clean, rows, completion_rows(observed, lengths), tolerance)
+    sequences = [tokens.to(device) for tokens in unbound(data["input_ids"])]
+    return [_row(tokens, length) for tokens, length in zip(sequences, lengths, strict=True)], lengths
+
+
+def _tolerance(engine: Any) -> float:
+    """The mean distance that rounding explains."""
+    return MEAN_TOLERANCE[precision_class(str(_dtype_of(engine)).removeprefix("torch."))]
 
 
 def _row(tokens: Any, length: int) -> Row:
@@ -68,10 +163,19 @@ def _autocast_of(engine: Any) -> Callable[[], Any]:
     return lambda: torch.autocast(device_type=device, dtype=dtype)
 
 
-def _why_not(engine: Any, data: Any) -> str:
+def _noise(engine: Any) -> str:
+    """Why the forward of training is another one than that in evaluation mode; empty where it is the same."""
+    dropout = any(isinstance(of, torch.nn.Dropout) and of.p > 0 for of in engine.module.modules())
+    attention = getattr(getattr(engine.module, "config", None), "attention_dropout", 0.0)
+    return "dropout makes each forward in training mode another one" if dropout or attention else ""
+
+
+def _why_not(engine: Any, data: Any, *, reference: bool = False) -> str:
     """Why no row can be scored alone; empty where rows can."""
     if ranks_of(engine) > 1:
         return SHARED_OUT
+    if reference and merged_adapters(engine.module):
+        return "adapters are merged into the weights, and switching them off would write to these"
     if _asks_for(data, "use_fused_kernels"):
         return "fused kernels return no logits"
     names = set(data.keys())

@@ -16,8 +16,8 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.processes import introduce, run_of_ray
+from rlstep_hooks.observe.scored_rows import REFERENCE_TOPIC, ScoredRows, fields_of_reference
 from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
-from rlstep_hooks.observe.scored_rows import ScoredRows
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
 from rlstep_hooks.record.events import FactsRead, RolloutValues
@@ -31,8 +31,10 @@ from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
+from rlstep_hooks.systems.verl.observe.made_rows import MadeRows
 from rlstep_hooks.systems.verl.observe.process import folder, versions
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
+from rlstep_hooks.systems.verl.observe.scored_alone import TrainedAlone
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights
 from rlstep_hooks.systems.verl.observe.steps import EngineSteps
 
@@ -71,6 +73,8 @@ class VerlTrainer:
         """The masks of the refresh."""
         self._advantages = Carried()
         """The advantages as they came to this process."""
+        self._weights = Carried()
+        """The importance weights as they came to this process."""
         self._targets = Carried()
         """The critic's returns as they came to this process."""
         self._values = Carried()
@@ -94,6 +98,13 @@ class VerlTrainer:
         self.distances = DistanceWatch(Guard(self._record.writer, ("engine_distance",)))
         self.scored = ScoredRows(self._record.writer)
         self._alone_guard = Guard(self._record.writer, (CLEAN_FORWARD,))
+        self.reference_scored = ScoredRows(self._record.writer, REFERENCE_TOPIC)
+        self._reference_guard = Guard(self._record.writer, (REFERENCE_TOPIC,))
+        self._trained_alone = TrainedAlone(self._record.writer)
+        self._made = MadeRows()
+        """What the forwards of the call of the controller that is running gave."""
+        self.of_reference = False
+        """Whether this call computes log-probs of the reference."""
         self._versions_of: dict[str, int] = {}
         """Versions of the weights that went to the engine, by their labels."""
         self._label: int | None = None
@@ -180,6 +191,39 @@ class VerlTrainer:
             number = self._record.calls("refresh") - 1 if self._fresh else NO_REFRESH
             self._record.see_reference(number, local_shards(worker.ref.engine.module.parameters()))
 
+    def begins_reference(self) -> None:
+        """The reference is about to compute log-probs."""
+        self.of_reference = True
+        with self._reference_guard:
+            if self._losses.looks_at_all:
+                self.reference_scored.begin()
+
+    def ends_reference(self) -> None:
+        """The reference has computed log-probs."""
+        self.of_reference = False
+        with self._reference_guard:
+            found = fields_of_reference(self.reference_scored.end())
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, **found)
+
+    def computed(self, engine: Any, data: Any, result: Any) -> None:
+        """A forward was made that no backward follows.
+
+        Args:
+            engine: verl's.
+            data: The micro-batch, on the CPU.
+            result: What the forward returned, on the device.
+        """
+        if self._losses.looks:
+            with self._record.samples:
+                output = result[1]["model_output"]
+                self._made.add(data, output["values" if role_of(engine) == "critic" else "log_probs"])
+        if self.of_reference and self.reference_scored.open:
+            with self._reference_guard:
+                scored_alone.look(self.reference_scored, engine, data, result, reference=True)
+        elif self.scored.open and role_of(engine) == "policy":
+            with self._alone_guard:
+                scored_alone.look(self.scored, engine, data, result)
+
     def sees_reference_log_probs(self, data: Any, result: Any, engine: Any) -> None:
         """Remember the reference's log-probs, and how far they are from the policy's while it is what training began with.
 
@@ -195,7 +239,7 @@ class VerlTrainer:
             if not self._losses.looks or not given or tokens is None or masks is None:
                 return
             rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
-            self._reference.keep(keys, rows)
+            self._reference.keep(keys, self._made.take(keys) or rows)
             own, self._own_log_probs = self._own_log_probs, {}
             policy = self._engines["policy"][0]
             alike = getattr(engine, "_autocast_dtype", None) == getattr(policy, "_autocast_dtype", None)
@@ -212,7 +256,14 @@ class VerlTrainer:
             rows = None
             if tokens is not None and result is not None:
                 rows = completion_rows(result["values"], [len(row) for row in tokens])
-            self._values.keep(keys_of(data) if rows is not None else None, rows)
+            keys = keys_of(data) if rows is not None else None
+            self._values.keep(keys, self._made.take(keys) or rows)
+
+    def computed_named_values(self) -> None:
+        """The critic has computed the values of samples of which the call brought the names alone, as V1's do."""
+        with self._record.samples:
+            made = self._made.take_all()
+            self._values.keep(list(made) or None, list(made.values()))
 
     def begin(self, name: PhaseName) -> None:
         """A call of the controller begins."""
@@ -224,11 +275,16 @@ class VerlTrainer:
                 self.distances.begin()
             if name == "refresh" and self._losses.looks_at_all:
                 self.scored.begin()
+            if name == "policy_updates" and self._losses.looks_at_all:
+                self._trained_alone.begin()
+            self._made.begin()
 
     def end(self, name: PhaseName) -> None:
         """A call of the controller is about to return."""
         with self._record.order:
             self._record.end(name)
+            if name == "policy_updates":
+                self._trained_alone.end()
 
     # Old log-probs
 
@@ -242,7 +298,8 @@ class VerlTrainer:
             own = None
             if tokens is not None and result is not None:
                 own = completion_rows(result["log_probs"], [len(row) for row in tokens])
-            for key, row in zip(keys or (), own or [None] * len(keys or ()), strict=True):
+            made = self._made.take(keys) if own is not None else None
+            for key, row in zip(keys or (), made or own or [None] * len(keys or ()), strict=True):
                 refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
             masks = rows_of(data, "response_mask") if self._losses.looks else None
             self._masks.keep(keys, None if masks is None else [row.bool() for row in masks])
@@ -254,16 +311,10 @@ class VerlTrainer:
             label = self._label if self._versions_of.get(str(self._label)) == version else None
             fit = self.distances.explain(keys, own, data)
             self._rollout_values = sampler_gap(refresh.number, own, data, label=label, fit=fit)
-            if clean := self.scored.end():
-                self._rollout_values = msgspec.structs.replace(self._rollout_values, **clean)
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, **self.scored.end())
             if own is not None and self._losses.looks:
                 self._see_drawn(data, result, own, tokens)
                 self._own_log_probs = {} if self.version else dict(zip(keys, own, strict=True))
-
-    def scored_old(self, engine: Any, data: Any, result: Any) -> None:
-        """A forward of old log-probs was made."""
-        with self._alone_guard:
-            scored_alone.look(self.scored, engine, data, result)
 
     def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
         """Add up how surprising the completions are to the policy that computed their old log-probs."""
@@ -286,6 +337,7 @@ class VerlTrainer:
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
                 rows, keys = rows_of(data, "advantages"), keys_of(data)
                 self._advantages.keep(keys, rows if self._losses.looks else None)
+                self._weights.keep(keys, rows_of(data, "rollout_is_weights") if self._losses.looks else None)
 
     def sees_targets(self, data: Any) -> None:
         """The critic is about to train on these samples."""
@@ -293,8 +345,12 @@ class VerlTrainer:
             looks = self._value_losses.looks
             self._targets.keep(keys_of(data) if looks else None, rows_of(data, "returns"))
 
-    def before_microbatch(self, data: Any, role: Role, loss_function: Any) -> None:
+    def before_microbatch(self, engine: Any, data: Any, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
+        role = role_of(engine)
+        if role == "policy":
+            with self._alone_guard:
+                self._trained_alone.before(engine, data)
         self._record.abandon_microbatch()
         with self._record.values:
             self._record.begin_window(role, followed=self._losses.looks_at_all)
@@ -347,6 +403,9 @@ class VerlTrainer:
         intact = self._advantages.intact(keys, rows_of(data, "advantages"))
         if intact is not None:
             self._record.see_advantages(intact=intact)
+        intact = self._weights.intact(keys, rows_of(data, "rollout_is_weights"))
+        if intact is not None:
+            self._record.see_weights(intact=intact)
         intact = self._reference.intact(keys, rows_of(data, "ref_log_prob"))
         if intact is not None:
             self._record.see_reference_log_probs(intact=intact)
@@ -365,15 +424,23 @@ class VerlTrainer:
         with self._formula:
             self._losses.follow(arguments["log_prob"])
 
+    def sees_output(self, output: Any, role: Role) -> None:
+        """The model has given its output in a forward of training, from which the loss is computed next."""
+        meter, guard, _ = self._meter(role)
+        with guard:
+            meter.follow_beside(output)
+
     def sees_values(self, values: Any, mask: Any) -> None:
         """The critic's loss is about to be computed from these values of the micro-batch, on the device, padded to one length."""
         if self._value_losses.looks:
             self._record.see_values(mask)
         self._value_losses.follow(values)
 
-    def after_microbatch(self, engine: Any, result: Any) -> None:
+    def after_microbatch(self, engine: Any, data: Any, result: Any) -> None:
         """The forward is done and its loss known; the backward follows."""
         meter, guard, _ = self._meter(role_of(engine))
+        with self._alone_guard:
+            self._record.see_alone(self._trained_alone.after(engine, data, result[1]["model_output"]))
         with guard:
             loss, output = result
             meter.end(loss, output["model_output"], scaled=getattr(engine, "scaler", None) is not None)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.observe.hooks import Hooks, LateRecorder
 from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.trainer import VerlTrainer
@@ -47,7 +49,7 @@ def place_hooks(patches: Patches, module: Any) -> None:
     wrap(language_model, "forward_step", around=_along(_forward))
     wrap(engine, "optimizer_step", around=_along(_optimizer_step))
     # transformer_impl.py:1358: the logits of a micro-batch, before the temperature; the value head has its own.
-    wrap(language_model, "prepare_model_outputs", before=_on_trainer(_outputs))
+    wrap(language_model, "prepare_model_outputs", before=_on_trainer(_outputs), after=_on_trainer(_output))
     # transformer_impl.py:715: all micro-batches of one update, forward and backward; what it leaves is what the step comes to.
     wrap(engine, "forward_backward_batch", after=_on_trainer(_passes), topics=("log_ratio", "weights"))
     # transformer_impl.py:977: the tensors of a sync, whichever way they take to the engines; also called where nothing is synced.
@@ -188,17 +190,23 @@ def _mini_batches(trainer: VerlTrainer, call: Call) -> Iterator[None]:
 def _inference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     data, engine = call.argument("data", 0), call.owner.engine
     if call.owner.engine_config.forward_only:
+        trainer.begins_reference()
         yield
+        trainer.ends_reference()
         if _are_rows(data):
             trainer.sees_reference_log_probs(data, call.result, engine)
     elif role_of(engine) == "critic":
         yield from _within("values", trainer)
         if _are_rows(data):
             trainer.computed_values(data, call.result)
+        else:
+            trainer.computed_named_values()
     elif not trainer.expects_log_probs:
         yield
     elif _is_reference(data):
+        trainer.begins_reference()
         yield from _within("reference", trainer)
+        trainer.ends_reference()
         trainer.sees_reference_log_probs(data, call.result, engine)
     else:
         trainer.begin("refresh")
@@ -224,12 +232,11 @@ def _forward(trainer: VerlTrainer, call: Call) -> Iterator[None]:
         if trainer.distances.open and role_of(call.owner) == "policy":
             trainer.distances.sees(data)
         yield
-        if trainer.scored.open and role_of(call.owner) == "policy":
-            trainer.scored_old(call.owner, data, call.result)
+        trainer.computed(call.owner, data, call.result)
         return
-    trainer.before_microbatch(data, role_of(call.owner), call.argument("loss_function", 1))
+    trainer.before_microbatch(call.owner, data, call.argument("loss_function", 1))
     yield
-    trainer.after_microbatch(call.owner, call.result)
+    trainer.after_microbatch(call.owner, data, call.result)
 
 
 def _outputs(trainer: VerlTrainer, call: Call) -> None:
@@ -237,6 +244,11 @@ def _outputs(trainer: VerlTrainer, call: Call) -> None:
         trainer.distances.keep(
             call.argument("output", 0), packed="temperature_rmpad" in call.argument("output_args", 1)
         )
+
+
+def _output(trainer: VerlTrainer, call: Call) -> None:
+    if torch.is_grad_enabled():  # a forward of old log-probs or of the reference has no loss
+        trainer.sees_output(call.result, role_of(call.owner))
 
 
 def _passes(trainer: VerlTrainer, call: Call) -> None:
