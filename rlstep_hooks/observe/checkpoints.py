@@ -29,6 +29,10 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps that the optimizer has taken by its own count; None where it keeps none."""
     lr_tick: int | None = None
     """Position of the learning-rate scheduler."""
+    all_weights: int | None = None
+    """Checksum of all weights that this process holds; None where they were not read."""
+    moments: int | None = None
+    """Checksum of all that the optimizer keeps of its tensors in this process; None where that was not read."""
 
 
 def optimizer_step(optimizer: Any) -> int | None:
@@ -81,10 +85,12 @@ def restored(now: State, first: State, noted: State | None, *, loads: dict[str, 
     if not loads["model"]:
         weights = "not loaded by the configuration"
     elif noted is not None:
-        weights = "as saved" if now.weights == noted.weights else "others"
+        weights = (
+            "as saved" if now.weights == noted.weights and _alike(now.all_weights, noted.all_weights) else "others"
+        )
     else:
         weights = "those before the checkpoint" if exact and now.weights == first.weights else "unknown"
-    return {
+    known: dict[str, Any] = {
         "weights": weights,
         "optimizer_step": now.optimizer_step if loads["optimizer"] else None,
         "saved_optimizer_step": None if noted is None else noted.optimizer_step,
@@ -92,3 +98,11 @@ def restored(now: State, first: State, noted: State | None, *, loads: dict[str, 
         "saved_lr_tick": None if noted is None else noted.lr_tick,
         "optimizer_left_out": now.optimizer_step if loads["model"] and not loads["optimizer"] else None,
     }
+    if loads["optimizer"] and noted is not None and None not in (now.moments, noted.moments):
+        known["moments"] = "as saved" if now.moments == noted.moments else "others"
+    return known
+
+
+def _alike(one: int | None, other: int | None) -> bool:
+    """Whether two checksums do not tell apart what they were taken of."""
+    return one is None or other is None or one == other

@@ -7,7 +7,7 @@ them by one factor. A hook of our own, before all others of its tensor, copies a
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 import torch
@@ -17,7 +17,7 @@ from rlstep_hooks.observe.deferred import finite, on_device
 from rlstep_hooks.record.events import UpdateValues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from rlstep_hooks.observe.guard import Guard
 
@@ -51,7 +51,7 @@ class GradientWatch:
         self._tensors = [(name, p) for name, p in parameters if p.requires_grad and p.numel() and p.is_leaf]
         self._guard = guard
         self._next = 0
-        self._followed: list[_Followed] = []
+        self._followed: Sequence[FollowedTensor] = []
         self._held: list[Window] = []
 
     def begin_window(self) -> None:
@@ -93,6 +93,23 @@ class GradientWatch:
         """The numbers of all windows since the last call."""
         held, self._held = self._held, []
         return [(GradientSource(of.update, of.names, min(map(len, of.arrived))), of.compare()) for of in held]
+
+
+class FollowedTensor(Protocol):
+    """One tensor in one window."""
+
+    name: str
+    arrived: list[Tensor]
+    """What each backward pass gave."""
+
+    def taken_by_others(self) -> bool:
+        """Whether an optimizer within the backward pass uses up gradients as they come; asked where some arrived."""
+
+    def used(self) -> Tensor:
+        """What the optimizer is about to use; 0 where there is nothing. Asked where some arrived."""
+
+    def remove(self) -> None:
+        """Take the hook off."""
 
 
 class GradientSource(msgspec.Struct, frozen=True):

@@ -48,6 +48,11 @@ class HeldLosses(Generic[Held]):
         self._gradients: DeferredValues[int] = DeferredValues()
 
     @property
+    def rollout(self) -> int:
+        """The rollout that is trained, counted from 0."""
+        return self._rollout
+
+    @property
     def looks(self) -> bool:
         """Whether the losses of this rollout are compared."""
         return is_compared(self._rollout)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.bits import part_of, sum_of_bits
+from rlstep_hooks.observe.shards import local_part
 from rlstep_hooks.record.cadence import PARTS, READ_WHOLE
 from rlstep_hooks.record.events import UpdateValues
 
@@ -30,25 +31,29 @@ class _Kept(msgspec.Struct, frozen=True):
     holder: dict[str, Any]
     """The parameters or the buffers of its module."""
     key: str
+    shard: bool
+    """Whether this process holds a part of it. FSDP2 puts the whole tensor into its place for a forward."""
 
     def now(self) -> Tensor | None:
-        """The tensor that is there now; None where it is trained."""
+        """What this process holds of the tensor now; None where it is trained, or whole for the time of a forward."""
         tensor = self.holder.get(self.key)
-        return None if tensor is None or tensor.requires_grad else tensor.detach()
+        if tensor is None or tensor.requires_grad or hasattr(tensor, "to_local") != self.shard:
+            return None
+        return local_part(tensor.detach())
 
 
 def kept_tensors(model: Any) -> Iterator[_Kept]:
     """Give the tensors of a model that training leaves as they are: frozen weights and rotary frequencies.
 
-    Other buffers are left out, because running means and caches are written by the forward itself; so are weights of which this process
-    holds a shard.
+    Other buffers are left out, because running means and caches are written by the forward itself. Of a DTensor the part is given that
+    this process holds.
     """
     for prefix, module in model.named_modules():
         for key, parameter in module._parameters.items():
-            if parameter is not None and not parameter.requires_grad and not hasattr(parameter, "to_local"):
-                yield _Kept(f"{prefix}.{key}", module._parameters, key)
+            if parameter is not None and not parameter.requires_grad:
+                yield _Kept(f"{prefix}.{key}", module._parameters, key, hasattr(parameter, "to_local"))
         if "inv_freq" in module._buffers and getattr(module, "rope_type", "default") not in MOVING_ROTARY:
-            yield _Kept(f"{prefix}.inv_freq", module._buffers, "inv_freq")
+            yield _Kept(f"{prefix}.inv_freq", module._buffers, "inv_freq", shard=False)
 
 
 class KeptTensors:

@@ -23,6 +23,12 @@ def plain_name(name: str) -> str:
     return _WRAPPED.sub("", name)
 
 
+def local_part(tensor: Any) -> Tensor:
+    """The part of a tensor that this process holds: of a DTensor its local part, and any other tensor itself."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
 class LocalShard:
     """Behaves like the local part of one parameter; a plain parameter is its own local part.
 
@@ -37,10 +43,6 @@ class LocalShard:
         """The parameter as the optimizer knows it."""
         return self._parameter
 
-    def _local(self, tensor: Any) -> Tensor:
-        local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        return local
-
     @property
     def requires_grad(self) -> bool:
         """Whether the optimizer may change the parameter."""
@@ -50,7 +52,7 @@ class LocalShard:
     def grad(self) -> Tensor | None:
         """The local part of the parameter's gradient."""
         gradient = self._parameter.grad
-        return None if gradient is None else self._local(gradient)
+        return None if gradient is None else local_part(gradient)
 
     @property
     def device(self) -> torch.device:
@@ -67,7 +69,7 @@ class LocalShard:
         with (
             torch.no_grad()
         ):  # no operation of DTensor's own, which costs more than the copy that is made of a few numbers
-            return self._local(self._parameter).detach()
+            return local_part(self._parameter).detach()
 
     def dim(self) -> int:
         """Dimensions of the parameter."""

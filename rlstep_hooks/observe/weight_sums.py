@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.bits import SumsOfMoment
+from rlstep_hooks.observe.shards import local_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,13 +25,18 @@ def weights_of(parameters: Iterable[Any]) -> Callable[[], list[Any]]:
 
 
 def moments_of(optimizer: Any) -> Callable[[], list[Any]]:
-    """Give what reads all that a torch optimizer keeps of its tensors but the number of their steps."""
+    """Give what reads all that a torch optimizer keeps of its tensors, of DTensors the local parts. The number of a tensor's steps may
+    stand on the host, and its moments on the device."""
 
     def read() -> list[Any]:
-        kept = ((name, value) for state in optimizer.state.values() for name, value in state.items())
-        return [value for name, value in kept if name != "step" and isinstance(value, Tensor) and value.numel()]
+        kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+        return [local for value in kept if (local := local_part(value)).numel()]
 
     return read
+
+
+_Sums = dict[torch.device, Tensor]
+"""Sums of tensors by the device that these are on."""
 
 
 class TensorSums:
@@ -42,7 +48,7 @@ class TensorSums:
 
     def __init__(self, read: Callable[[], list[Any]]) -> None:
         self._read = read
-        self._left: Tensor | None = None
+        self._left: _Sums | None = None
         """The sums right after an update; None where they were not taken."""
         self._part: int | None = None
         """The part of each tensor that the sums are taken over; None for whole tensors."""
@@ -62,13 +68,19 @@ class TensorSums:
         """The optimizer is about to step; arguments as in `after_step`."""
         left, self._left = self._left, None
         now = None if left is None else self._sums(sums_of)
-        if left is not None and now is not None and (now.device, now.shape) == (left.device, left.shape):
-            self._held.append((update, (now != left).sum().float().reshape(1)))
+        if left and now and {at: of.shape for at, of in now.items()} == {at: of.shape for at, of in left.items()}:
+            moved = [(of != left[at]).sum().float() for at, of in now.items()]
+            device = moved[0].device
+            self._held.append(
+                (update, torch.stack([of.to(device, non_blocking=True) for of in moved]).sum().reshape(1))
+            )
 
-    def _sums(self, sums_of: SumsOfMoment | None) -> Tensor | None:
+    def _sums(self, sums_of: SumsOfMoment | None) -> _Sums:
         sums_of = sums_of or SumsOfMoment()
-        sums = [sums_of.of(tensor.detach(), self._part) for tensor in self._read()]
-        return torch.stack(sums) if len({of.device for of in sums}) == 1 else None
+        sums: dict[torch.device, list[Tensor]] = {}
+        for tensor in self._read():
+            sums.setdefault(tensor.device, []).append(sums_of.of(tensor.detach(), self._part))
+        return {device: torch.stack(of) for device, of in sums.items()}
 
     def work_up(self) -> list[tuple[int, Tensor]]:
         """How many tensors had changed before each update since the last call, (1,) float32."""

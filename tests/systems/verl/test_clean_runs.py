@@ -58,7 +58,7 @@ def test_two_passes_over_an_uneven_rollout_then_resumed_and_resumed_at_the_end(a
     assert isinstance(started, RunStarted)
     assert started.start_updates == 18
     (checked,) = [rule for rule in resumed.report.rules if rule.code == "RLS702"]
-    assert (checked.verdict, checked.checks) == ("PASS", 4), "weights, optimizer, learning rate, loader"
+    assert (checked.verdict, checked.checks) == ("PASS", 5), "weights, optimizer, moments, learning rate, loader"
     synced = [event.label for event in resumed.record("rank0") if isinstance(event, WeightSync)]
     assert synced == [3, 4, 5, 6]
     assert resumed.report.counts.data_epochs_ended == 1, "the fourth rollout is the last of the first pass"

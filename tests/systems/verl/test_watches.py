@@ -7,8 +7,13 @@ from typing import Any
 
 import torch
 
+from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
-from rlstep_hooks.observe.weight_sums import TensorSums, weights_of
+from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.held_checksums import checksum_of_all
+from rlstep_hooks.observe.kept_tensors import KeptTensors
+from rlstep_hooks.observe.sharding.replicated import replicated
+from rlstep_hooks.observe.weight_sums import TensorSums, moments_of, weights_of
 from rlstep_hooks.systems.verl.observe.carried import Carried
 from rlstep_hooks.systems.verl.observe.settings import clip_grad, of_optimizer
 
@@ -108,3 +113,72 @@ def test_a_write_to_any_tensor_between_updates_is_counted() -> None:
     sums.before_step(2)
     sums.before_step(3)
     assert [(update, float(moved)) for update, moved in sums.work_up()] == [(1, 0.0), (2, 1.0)]
+
+
+def of_passes(between: Any = None) -> dict[str, Any]:
+    """Two backward passes of a plain linear model, followed to the step."""
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(4, 3)
+    places = replicated(linear.named_parameters()).places
+    watch = GatheredGradientWatch(list(linear.named_parameters()), places, Guard(Nobody(), ()))
+    watch.begin_window()
+    for place in range(2):
+        linear(torch.full((2, 4), place + 1.0)).square().sum().backward()
+        if place == 0 and between is not None:
+            between(linear)
+    watch.before_step(7)
+    ((source, numbers),) = watch.work_up()
+    (fields,) = source.values(numbers.tolist()).values()
+    return fields
+
+
+class Nobody:
+    """Stands in for a recorder: nothing fails here."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """What a failure inside a guard comes to."""
+        raise AssertionError(why)
+
+
+def test_gradients_are_followed_from_each_pass_to_the_step() -> None:
+    right = of_passes()
+    assert right["gradient_off"] < 1
+    assert right["gradient_passes"] == 2
+    assert of_passes(lambda linear: linear.weight.grad.zero_())["gradient_off"] > 100
+    assert of_passes(lambda linear: linear.bias.grad.mul_(2))["gradient_tensor"] == "bias"
+
+
+def test_all_that_an_optimizer_keeps_is_compared_and_the_numbers_of_steps_too() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(parameters)
+    for p in parameters:
+        p.grad = torch.ones(3)
+    optimizer.step()
+    sums = TensorSums(moments_of(optimizer))
+    for change, moved in ((lambda state: None, 0), (lambda state: state["step"].zero_(), 1)):
+        sums.after_step()
+        change(optimizer.state[parameters[1]])
+        sums.before_step(1)
+        ((_, found),) = sums.work_up()
+        assert float(found) == moved
+
+
+def test_a_checksum_of_all_tells_every_number() -> None:
+    tensors = [torch.ones(3), torch.ones(2, dtype=torch.bfloat16)]
+    before = checksum_of_all(tensors)
+    assert checksum_of_all([of.clone() for of in tensors]) == before
+    tensors[1][1] = 2
+    assert checksum_of_all(tensors) != before
+
+
+def test_a_frozen_tensor_that_moves_is_named() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    kept = KeptTensors(model)
+    kept.look(0, 0)
+    with torch.no_grad():
+        model[0].bias.add_(1)
+        model[1].bias.add_(1)
+    kept.look(1, 1)
+    found = [source.values(numbers.tolist()) for source, numbers in kept.work_up()]
+    assert found == [{0: {"kept_moved": 0, "kept_tensor": ""}}, {1: {"kept_moved": 1, "kept_tensor": "0.bias"}}]

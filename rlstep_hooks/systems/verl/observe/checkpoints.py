@@ -6,6 +6,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.checkpoints import State, optimizer_step
+from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +14,13 @@ if TYPE_CHECKING:
 
 def state_of(engine: Any, weights: Tensor) -> State:
     """The state of an engine. Waits for its device, which happens at the start and where a checkpoint is written anyway."""
-    return State(checksum_of_weights(weights), optimizer_step(engine.optimizer), _tick(engine.lr_scheduler))
+    return State(
+        checksum_of_weights(weights),
+        optimizer_step(engine.optimizer),
+        _tick(engine.lr_scheduler),
+        checksum_of_all(engine.module.parameters()),
+        checksum_of_all(kept_of(engine.optimizer)),
+    )
 
 
 def checksum_of_weights(weights: Tensor) -> int:

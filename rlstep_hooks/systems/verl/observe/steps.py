@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients
@@ -29,7 +30,7 @@ _SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "cr
 """The section of verl's configuration of each role."""
 
 _ORDER, _VALUES, _OPTIMIZER = ("order",), ("log_ratio", "weights"), ("optimizer",)
-_REDUCTION, _REPLICAS = ("reduction",), ("replicas",)
+_GRADIENT, _REDUCTION, _REPLICAS = ("gradient",), ("reduction",), ("replicas",)
 """What is not observed any more where a hook fails."""
 
 
@@ -51,6 +52,8 @@ class EngineSteps:
         self._settings: dict[Role, SettingsWatch] = {}
         self._limits: dict[Role, float] = {}
         """Limits of the norm of the gradients."""
+        self._kept_in: dict[Role, int] = {}
+        """The latest rollout in which it was looked at what training leaves as it is."""
         self._asked = False
         """Whether verl is about to step its optimizer, or to leave the step out."""
         self._stepped = False
@@ -73,14 +76,33 @@ class EngineSteps:
         steps.watch_weights(shards)
         steps.watch_graded(("", shard) for shard in shards)
         steps.watch_steps(optimizer)
+        steps.watch_moments(optimizer)
         with Guard(self._record.writer, _OPTIMIZER):
             self._limits[role] = settings.clip_grad(engine)
         self._settings[role] = settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim")
-        names = engine.module.named_parameters()
-        steps.watch_whole((plain_name(name), local_shard(parameter)) for name, parameter in names)
+        if not (ranks_of(engine) == 1 and self._follows_passes(engine, steps)):
+            names = engine.module.named_parameters()
+            steps.watch_whole((plain_name(name), local_shard(parameter)) for name, parameter in names)
         if ranks_of(engine) > 1:
             self._follow_ranks(engine, steps)
         return True
+
+    def _follows_passes(self, engine: Any, steps: StepFollower) -> bool:
+        """Follow gradients from each backward pass on, where one process gives all that is added up.
+
+        Returns:
+            Whether they can be followed; else they are from the last pass on.
+        """
+        guard = Guard(self._record.writer, _GRADIENT)
+        with guard:
+            found = reduction_of(engine)
+            if found.hidden or found.approximate or getattr(engine, "scaler", None) is not None:
+                return False
+            parameters = list(engine.module.named_parameters())
+            steps.watch_gradients(GatheredGradientWatch(parameters, found.places, guard))
+            steps.watch_model(local_shard(parameter) for _, parameter in parameters)
+            return True
+        return False
 
     def _follow_ranks(self, engine: Any, steps: StepFollower) -> None:
         """Read what this rank gives to gradients, gets of them, and holds as all others do."""
@@ -140,8 +162,23 @@ class EngineSteps:
     # Steps of an optimizer
 
     def _before(self, call: Call) -> None:
+        role = self._roles[id(call.owner)]
         replayed, whole = self._losses.looks, self._losses.looks_at_all
-        self._record.before_step(self._roles[id(call.owner)], replayed=replayed, whole=whole)
+        if whole:
+            self._see_kept(role)
+        self._record.before_step(role, replayed=replayed, whole=whole)
+
+    def _see_kept(self, role: Role) -> None:
+        """Look at what training leaves as it is, once in a cycle.
+
+        What it is at first is read at the first update: before, a checkpoint may be loaded, and a model may be on another device.
+        """
+        steps, cycle = self._record.steps[role], self._losses.rollout
+        if role not in self._kept_in:
+            steps.watch_kept(self._engines[role].module)
+        if self._kept_in.get(role) != cycle:
+            self._kept_in[role] = cycle
+            steps.see_kept(self._record.updates(role), cycle)
 
     def _see_norm(self, call: Call) -> None:
         role = self._roles[id(call.owner)]
