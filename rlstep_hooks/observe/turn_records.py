@@ -35,6 +35,8 @@ _COUNTS = (
     "rewards_compared",
     "rewards_moved",
     "rewards_unseen",
+    "prompts_encoded",
+    "prompts_wrong",
 )
 _WORDS = ("tokens_like", "tokens_at", "masks_like", "masks_at", "log_probs_like", "rewards_like")
 NO_LINE = "the processes where agents run wrote nothing beside this record"

@@ -104,6 +104,10 @@ class Joined(msgspec.Struct):
     """What is wrong with the reward of the first such row, in words."""
     rewards_unseen: int = 0
     """Rows with rewards of which nobody saw what they were given for."""
+    prompts_encoded: int = 0
+    """Rows whose prompt was encoded again from the row of the data set."""
+    prompts_wrong: int = 0
+    """Of those, rows that begin with other tokens."""
     wrong_row: TokenRow | None = None
     """The first row with other tokens or another mask."""
 

@@ -121,6 +121,17 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""
     rewards_moved: int | None = None
     """Samples whose advantages were computed from other rewards than they have; None if that was not compared."""
+    scores_compared: int | None = None
+    """Samples whose rewards were compared with what the processes that score them gave; None where that was not looked for."""
+    scores_unseen: int = 0
+    """Samples of which no such process told its score."""
+    scores_moved: int = 0
+    """Samples that have another reward than they were given, or have it at another token than the last."""
+    asked_wrong: int = 0
+    """Samples whose reward function was asked about something else than their text and the ground truth of their row, or whose score
+    is not its answer."""
+    asked_like: str = ""
+    """What is wrong with the first of those, in words."""
     targets_altered: int | None = None
     """Samples whose returns, or values behind advantages, were others once they were trained; None without a critic."""
     samples: int = 0
@@ -179,6 +190,10 @@ class TurnsJoined(Event, frozen=True, kw_only=True, gc=False, tag="turns_joined"
     """What is wrong with the reward of the first such row, in words."""
     rewards_unseen: int = 0
     """Rows with rewards of which nobody saw what they were given for."""
+    prompts_encoded: int = 0
+    """Rows whose prompt was encoded again from the row of the data set."""
+    prompts_wrong: int = 0
+    """Of those, rows that begin with other tokens."""
     wrong_row: TokenRow | None = None
     """The first row that is wrong, token by token."""
     left_out: int = 0

@@ -294,7 +294,9 @@ class RewardsMoved(Rule):
         completions, their texts (of a large rollout some, others each time), that they are texts where the prompts are, and the
         prompts and columns of the rows that the loader gave. All functions are asked about the same. In Stable-Baselines3 what the
         environment's step gave, against the buffer, with the value of the last observation where a time limit cut an episode.
-        In verl the rewards that the estimator got against those that its samples have once they are trained.
+        In verl the rewards that the estimator got against those that its samples have once they are trained, and these, at their last
+        token, against what the reward manager gave; with the managers `naive` and `dapo` also what the reward function was asked: the
+        text of the completion, and the ground truth of the row.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -314,7 +316,7 @@ class RewardsMoved(Rule):
     Known limits:
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
         - What a reward model reads is not looked at, nor the texts of completions of several messages, nor the rewards of a loop of
-          one's own in OpenRLHF; such rollouts count as not compared.
+          one's own in OpenRLHF or verl; such rollouts count as not compared.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer
@@ -364,6 +366,19 @@ class RewardsMoved(Rule):
         """Look at the comparison that a controller made once the rollout was trained."""
         if self.any_wrong(event.rewards_moved):
             self._report()
+            return
+        self.missed += event.scores_unseen > 0
+        if not self.any_wrong(event.asked_wrong if event.scores_compared else None):
+            if self.any_wrong(event.scores_moved if event.scores_compared else None):
+                self._report()
+            return
+        self.fail(
+            expected="a reward function that is asked about each sample's text and ground truth, and whose answer is its score",
+            observed=f"{event.asked_like}, in {event.asked_wrong} of {event.scores_compared} samples",
+            why="the advantages of these samples come from what was said of something else",
+            fix="look at what the reward manager hands to the function, and for what it makes of the answer",
+            variant="asked",
+        )
 
     def _report(self) -> None:
         self.fail(

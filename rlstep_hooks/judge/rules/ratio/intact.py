@@ -107,10 +107,10 @@ class TokensAltered(Rule):
         asked for and gave, each completion through its first end, and some prompts, others each time, have the tokens that the
         tokenizer gives for their rows (1.16). In several turns (`tools`, `environment_factory`, `rollout_func`
         of TRL 1.16) the tokens of each turn are those that `generate` gave, in order, and the prompt of each turn is what stands
-        before it in the row. So are the rows of
-        verl's agent loops and of OpenRLHF's executors, against what the engines were asked and gave. In OpenRLHF prompts are
-        those of the data set, have the tokens that the tokenizer gives for their text, and samples have the tokens that the engine
-        gave, up to the trainer's buffer.
+        before it in the row. So are the rows of verl's agent loops and of OpenRLHF's executors, against what the engines were asked
+        and gave. In verl some prompts of its single-turn loop are encoded again. In OpenRLHF prompts are those of the data set,
+        have the tokens that the tokenizer gives for their text, and samples have the tokens that the engine gave, up to the
+        trainer's buffer.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
@@ -200,19 +200,24 @@ class TokensAltered(Rule):
                 variant="on the way into the rollout",
             )
         elif encoded_otherwise:
-            self.fail(
-                expected="prompts with the tokens that the tokenizer gives for their rows",
-                observed=f"other tokens in {values.prompts_wrong} of those that were encoded again",
-                why="the policy was asked another question than the one whose answer is scored",
-                fix="look for code that wraps the encoding of prompts, cuts them or puts them in another order than their rows",
-                variant="encoded",
-            )
+            self._encoded_otherwise(values.prompts_wrong)
 
     def turns_joined(self, event: TurnsJoined) -> None:
         """Look at the comparison of the rows of agent loops with their turns."""
         if self.any_wrong(event.tokens_moved if event.rows else None):
             how_many = f"{event.tokens_moved} of {event.rows}"
             self._other_than_sampled(how_many, event.tokens_like, event.tokens_at, event.wrong_row)
+        elif self.any_wrong(event.prompts_wrong if event.prompts_encoded else None):
+            self._encoded_otherwise(event.prompts_wrong)
+
+    def _encoded_otherwise(self, prompts: int | None) -> None:
+        self.fail(
+            expected="prompts with the tokens that the tokenizer gives for their rows",
+            observed=f"other tokens in {prompts} of those that were encoded again",
+            why="the policy was asked another question than the one whose answer is scored",
+            fix="look for code that wraps the encoding of prompts, cuts them or puts them in another order than their rows",
+            variant="encoded",
+        )
 
     def _other_than_sampled(self, how_many: str, like: str, at: str, row: TokenRow | None) -> None:
         self.fail(

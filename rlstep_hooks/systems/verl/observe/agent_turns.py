@@ -21,6 +21,7 @@ from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe.encoded_prompts import EncodedPrompts
 from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.plan import is_fully_async
 
@@ -44,10 +45,15 @@ class _Open(msgspec.Struct):
     turns: KeptTurns
     why_not: str
     """Why its rows are not compared; empty where they are."""
+    prompt: list[Any] | None = None
+    """The messages of its row, where its prompt is encoded again."""
 
 
 _open: ContextVar[_Open | None] = ContextVar("rlstep_session", default=None)
 """The session that this task runs; None outside of a session of the training."""
+
+_encoded = EncodedPrompts()
+"""Encodes prompts again in this process."""
 
 _numbers = itertools.count()
 """Numbers of V0's sessions in this process."""
@@ -95,7 +101,9 @@ def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
             name, key = f"session {number} of prompt {prompt}", f"{prompt}_{number}"
         else:
             name, key = f"a session of row {trajectory['sample_index']}", f"{os.getpid()}_{next(_numbers)}"
-        return _Open(name, key, str(kwargs.get("agent_name")), KeptTurns(), _why_not(worker))
+        loop, why_not = str(kwargs.get("agent_name")), _why_not(worker)
+        prompt = None if why_not else _encoded.begin(worker, loop, trajectory.get("step"), kwargs.get("raw_prompt"))
+        return _Open(name, key, loop, KeptTurns(), why_not, prompt)
     except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this session
         return None
 
@@ -167,7 +175,11 @@ def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
         exact=not own,
     )
     turns = session.turns.all()
-    return compare_rows(rows, turns, rule) if own else compare_row(rows[0], turns, rule)
+    found = compare_rows(rows, turns, rule) if own else compare_row(rows[0], turns, rule)
+    if own or session.prompt is None:
+        return found
+    right = rows[0].prompt == _encoded.tokens(worker, session.prompt)
+    return msgspec.structs.replace(found, prompts_encoded=1, prompts_wrong=int(not right))
 
 
 def _is_shipped(loop: str) -> bool:

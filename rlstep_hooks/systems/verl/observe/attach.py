@@ -49,6 +49,8 @@ def attach() -> None:
         # Verified with 0.9.1 V1: agent loops run in actors of their own, which call a client of the engines.
         _when_imported("verl.experimental.agent_loop.agent_loop", _place_agents)
         _when_imported("verl.workers.rollout.llm_server", _place_client)
+        # Verified with 0.9.1: samples are scored in actors of their own, each with a reward manager.
+        _when_imported("verl.experimental.reward_loop.reward_loop", _place_rewards)
         if scalars.asked():
             _when_imported("verl.utils.tracking", _place_tracking)
         _name_run()
@@ -102,6 +104,13 @@ def _place_client(module: Any) -> None:
         from rlstep_hooks.systems.verl.observe.agent_turns import place_client_hook
 
         place_client_hook(_patches, module.LLMServerClient)
+
+
+def _place_rewards(module: Any) -> None:
+    if _hooks_are_verified():
+        from rlstep_hooks.systems.verl.observe.reward_calls import place_hooks
+
+        place_hooks(_patches, module)
 
 
 def _place_tracking(module: Any) -> None:

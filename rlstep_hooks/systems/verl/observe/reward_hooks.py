@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.observe.processes import run_of_ray
+from rlstep_hooks.observe.reward_records import RewardRecords
 from rlstep_hooks.record.events import Rewarded
 from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
 from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch, why_not_compared
+from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of, spread_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
@@ -41,6 +45,10 @@ class RewardHooks:
         self._recorder = recorder
         self._v1 = False
         self._compared = Guard(recorder, ("advantages",))
+        self._scores = RewardRecords(folder(), run_of_ray())
+        self._scored = Guard(recorder, ("samples",))
+        self._seen = 0
+        """Rollouts whose rewards were seen."""
         config = trainer.config
         self._watch = AdvantageWatch(config, _ends(trainer))
         self._correction = CorrectionWatch(config)
@@ -91,7 +99,9 @@ class RewardHooks:
         data, keys = call.result, list(call.kwargs["keys"])
         rows = [row for row in last_of_sessions(keys) if not keys[row].startswith("pad")]
         fields = {name: unbound(data[name]) for name in data.keys() if name in _REWARDED}  # noqa: SIM118 - a TensorDict
-        self._rewarded([prompt_of(keys[row]) for row in rows], fields, rows, [keys[row] for row in rows])
+        self._rewarded(
+            [prompt_of(keys[row]) for row in rows], fields, rows, [keys[row] for row in rows], fields["prompts"]
+        )
 
     def _data_metrics(self, call: Call) -> None:
         batch = call.argument("batch", 0)
@@ -105,9 +115,21 @@ class RewardHooks:
             if name in batch.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
         }
         rows = list(range(len(batch)))
-        self._rewarded([str(uid) for uid in batch.non_tensor_batch["uid"]], fields, rows, [str(row) for row in rows])
+        uids, names = [str(uid) for uid in batch.non_tensor_batch["uid"]], [str(row) for row in rows]
+        padding = batch.batch["prompts"].shape[1] - batch.batch["attention_mask"][
+            :, : batch.batch["prompts"].shape[1]
+        ].sum(1)
+        whole = [row[before:] for row, before in zip(batch.batch["prompts"], padding.tolist(), strict=True)]
+        self._rewarded(uids, fields, rows, names, whole)
 
-    def _rewarded(self, prompts: list[str], fields: dict[str, list[Any]], rows: list[int], names: list[str]) -> None:
+    def _rewarded(
+        self,
+        prompts: list[str],
+        fields: dict[str, list[Any]],
+        rows: list[int],
+        names: list[str],
+        prompt_tokens: list[Any],
+    ) -> None:
         rewards = fields["token_level_rewards" if "token_level_rewards" in fields else "rm_scores"]
         chosen = {name: [field[row] for row in rows] for name, field in {**fields, "rewards": rewards}.items()}
         samples = samples_of(
@@ -135,9 +157,29 @@ class RewardHooks:
             masks, scores = chosen["response_mask"], chosen.get("rm_scores")
             compared = self._watch.take(names, chosen["advantages"], tokens, masks, targets, scores)
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
+        with self._scored:
+            self._scores.collect()
+            looks, self._seen = is_compared(self._seen), self._seen + 1
+            if looks and "rm_scores" in chosen and "responses" in chosen:
+                sequences = zip([prompt_tokens[row] for row in rows], chosen["responses"], strict=True)
+                checksums = [checksum_of(completion, checksum_of(prompt)) for prompt, completion in sequences]
+                event = _with_scores(event, self._scores, checksums, chosen["rm_scores"])
         with self._weighed:
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(self._correction.take()))
         self._rollouts.rewarded(event)
+
+
+def _with_scores(event: Rewarded, scores: RewardRecords, checksums: list[int], rewards: list[Any]) -> Rewarded:
+    """The event with what the processes that score samples told of these."""
+    given = scores.compare(zip(checksums, (row.float().tolist() for row in rewards), strict=True))
+    return msgspec.structs.replace(
+        event,
+        scores_compared=given.compared,
+        scores_unseen=given.unseen,
+        scores_moved=given.moved,
+        asked_wrong=given.asked_wrong,
+        asked_like=given.asked_like,
+    )
 
 
 def _ends(trainer: Any) -> list[int]:

@@ -1,0 +1,133 @@
+"""What is seen where verl scores samples, without a launch: stand-ins for its reward manager, whose interface is that of 0.9.1."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from rlstep_hooks.systems.verl.observe import reward_calls
+from rlstep_hooks.systems.verl.observe.encoded_prompts import PROMPTS, EncodedPrompts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.observe.reward_records import Scored
+
+
+class Data:
+    """Samples of one session; what is scored is the last."""
+
+    def __init__(self, text: str, truth: str) -> None:
+        tokens = torch.tensor([ord(one) for one in text])
+        self.item = SimpleNamespace(
+            batch={"responses": tokens, "prompts": torch.tensor([1, 2])},
+            non_tensor_batch={"prompt_len": 2, "response_len": len(tokens), "reward_model": {"ground_truth": truth}},
+        )
+
+    def __getitem__(self, place: int) -> Any:
+        return self.item
+
+
+class NaiveRewardManager:
+    """As verl's: decodes, asks the function, and hands its answer on."""
+
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(chr(int(one)) for one in ids))
+
+    def __init__(self, function: Callable[..., Any], mistake: str = "") -> None:
+        self.compute_score, self._mistake = function, mistake
+
+    async def run_single(self, data: Data) -> dict[str, Any]:
+        item = data[-1]
+        text = self.tokenizer.decode(item.batch["responses"], skip_special_tokens=True)
+        truth = item.non_tensor_batch["reward_model"]["ground_truth"]
+        text = text[:-1] if self._mistake == "text" else text
+        truth = "9" if self._mistake == "truth" else truth
+        result = self.compute_score(data_source="d", solution_str=text, ground_truth=truth, extra_info={})
+        result = await result if asyncio.iscoroutine(result) else result
+        score = result["score"] if isinstance(result, dict) else result
+        return {"reward_score": score + 1 if self._mistake == "score" else score, "reward_extra_info": {}}
+
+
+NaiveRewardManager.__module__ = "verl.experimental.stand_in"
+
+
+def plain(solution_str: str, ground_truth: str, **_more: Any) -> float:
+    return float(ground_truth in solution_str)
+
+
+async def waiting(solution_str: str, ground_truth: str, **_more: Any) -> dict[str, float]:
+    return {"score": float(ground_truth in solution_str), "other": 3.0}
+
+
+def lines(monkeypatch: pytest.MonkeyPatch, manager: Any, *samples: Data) -> tuple[list[Scored], list[Any]]:
+    written: list[Scored] = []
+    monkeypatch.setattr(reward_calls, "write", lambda folder, run, scored: written.append(scored))
+    monkeypatch.setattr(reward_calls, "run_of_ray", lambda: "r")
+    monkeypatch.setattr(reward_calls, "folder", lambda: None)
+    reward_calls.ScoringWatch(manager).place()
+    return written, [asyncio.run(manager.run_single(sample)) for sample in samples]
+
+
+@pytest.mark.parametrize("function", [plain, waiting])
+def test_a_manager_that_asks_rightly_is_silent(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
+    written, results = lines(monkeypatch, NaiveRewardManager(function), Data("it is 7", "7"), Data("8?", "7"))
+    assert [line.like for line in written] == ["", ""]
+    assert [line.score for line in written] == [1.0, 0.0]
+    assert [result["reward_score"] for result in results] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "like"),
+    [
+        ("text", "asked about another text with its ground truth"),
+        ("truth", "asked about its text with another ground truth"),
+        ("score", "given another score than the function answered"),
+    ],
+)
+def test_a_manager_that_asks_otherwise_is_named(monkeypatch: pytest.MonkeyPatch, mistake: str, like: str) -> None:
+    written, _ = lines(monkeypatch, NaiveRewardManager(plain, mistake), Data("it is 7", "7"))
+    assert [line.like for line in written] == [like]
+
+
+def test_what_a_function_raises_passes_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(**_all: Any) -> float:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        lines(monkeypatch, NaiveRewardManager(raises), Data("a", "7"))
+
+
+def test_a_managers_own_way_with_texts_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(NaiveRewardManager):
+        """Decodes in its own way."""
+
+    written, _ = lines(monkeypatch, Mine(plain, "text"), Data("it is 7", "7"))
+    assert [line.like for line in written] == [""]
+
+
+def worker() -> Any:
+    class Tokenizer:
+        def apply_chat_template(self, messages: Any, **given: Any) -> list[int]:
+            assert given["add_generation_prompt"]
+            return [ord(one) for one in messages[0]["content"]]
+
+    return SimpleNamespace(
+        processor=None,
+        tokenizer=Tokenizer(),
+        config=SimpleNamespace(data={}),
+        rollout_config=SimpleNamespace(prompt_length=3),
+    )
+
+
+def test_some_prompts_of_each_step_are_encoded_again() -> None:
+    encoded, of = EncodedPrompts(), worker()
+    messages = [{"role": "user", "content": "abcd"}]
+    chosen = [encoded.begin(of, "single_turn_agent", step, messages) for step in (1, 1, 1, 1, 1, 2)]
+    assert [found is not None for found in chosen] == [True] * PROMPTS + [False, True]
+    assert chosen[0] is not messages
+    assert encoded.tokens(of, messages) == [ord(one) for one in "bcd"], "of a long prompt the end is kept"
+    assert encoded.begin(of, "tool_agent", 3, messages) is None
