@@ -29,13 +29,19 @@ LINKS: dict[LinkName, Link] = {
     ),
     "completions on the way": yes(
         "bit for bit, from the refresh to the loss; the rows of agent loops against the turns that were sampled for them, with the "
-        "prompt of each turn",
-        "prompts in agent loops alone; not between the agent loop and the refresh",
+        "prompt of each turn, and of the single-turn loop some prompts against the rows of the data set",
+        "prompts in agent loops alone; not between the agent loop and the refresh; not whether an engine ends a completion early",
         proved=("FSDP2",),
     ),
     "rewards on the way": yes(
-        "those that the estimator gets against those of the samples; order within groups, and rows with their prompts",
-        "not what a reward function returned",
+        "those that the estimator gets against those of the samples, and these against what the reward manager gave, at the last "
+        "token; "
+        "the text and the ground truth that a reward function is asked about, with the managers naive and dapo; order within "
+        "groups, and "
+        "rows with their prompts",
+        "not the other columns that a reward function is asked about, nor reward models; no rewards of processes that do not "
+        "write into "
+        "the folder of the record",
         proved=("FSDP2",),
     ),
     "advantages": yes(
@@ -77,8 +83,10 @@ LINKS: dict[LinkName, Link] = {
     ),
     "gradients cleared": yes("a probe before the first backward of an update", proved=_SHARDED),
     "gradients on the way": yes(
-        "at the output of the model, against that of the loss's formula, and from the last backward pass of an update to its step",
-        "not in between, where FSDP reduces gradients; not with a gradient scaler",
+        "at the output of the model, against that of the loss's formula, and from the last backward pass of an update to its "
+        "step, on one "
+        "process from each pass on",
+        "not in between, where FSDP reduces gradients of several processes; not with a gradient scaler",
         proved=_SHARDED,
     ),
     "reduction": yes(
@@ -100,8 +108,10 @@ LINKS: dict[LinkName, Link] = {
     "optimizer moments": yes("between a replayed step and the next", often="compared", proved=_SHARDED),
     "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles", proved=("FSDP2",)),
     "reference": yes(
-        "a probe of its weights; its log-probs before the first update, which are the policy's",
-        "not its log-probs with adapters, or in another precision than the policy's",
+        "a probe of its weights; its log-probs before the first update, which are the policy's; two rows of each compared "
+        "rollout, scored "
+        "again by the reference alone, without adapters",
+        "before the first update not its log-probs with adapters, or in another precision than the policy's; rows alone on one trainer",
     ),
     "reference on the way": yes(
         "its log-probs from its forward to the loss, bit for bit", "not those in rewards", often="compared"
@@ -130,12 +140,13 @@ _ENGINE = yes(
 RULES: dict[str, Link] = {
     "RLS305": yes("from the refresh to the loss; those of the sampling in the rows of agent loops"),
     "RLS306": yes(
-        "the tokens of each sample, from the refresh to the loss; the rows of agent loops against their turns",
+        "the tokens of each sample, from the refresh to the loss; the rows of agent loops against their turns; some prompts of the "
+        "single-turn loop against the rows of the data set",
         "prompts in agent loops alone",
     ),
     "RLS310": yes("the ratio of each rollout that has advantages"),
     "RLS312": yes(
-        "in the controller",
+        "in the controller where they are computed, and in the trainer from its data to each micro-batch",
         "not in bypass mode, nor weights of whole sequences, or with a mean of 1, together with a rejection",
         "compared",
     ),
@@ -162,8 +173,15 @@ RULES: dict[str, Link] = {
         "compared",
     ),
     "RLS314": yes(
-        "two rows of one micro-batch of old log-probs, scored again one at a time",
-        "on one trainer, without images, fused kernels or sequence parallelism; not where old log-probs are the engine's (bypass_mode)",
+        "two rows of one micro-batch of old log-probs and of two micro-batches that are trained, with their entropies, scored "
+        "again one "
+        "at a time",
+        "on one trainer, without images, fused kernels or sequence parallelism; of training not with dropout",
+        "whole",
+    ),
+    "RLS315": yes(
+        "two rows of one micro-batch that the reference scores, scored again one at a time, with adapters switched off",
+        "on one trainer, without images, fused kernels or sequence parallelism",
         "whole",
     ),
     "RLS414": yes("the first rollout of a run"),
@@ -183,7 +201,9 @@ RULES: dict[str, Link] = {
         "the queues of the trainers of `trainer/ppo/v1` and of fully_async_policy",
         "the names of the latest 65 536 prompts that were taken are remembered",
     ),
-    "RLS702": yes("the weights of each role"),
+    "RLS702": yes(
+        "all weights and moments of each role, where the folder of records is that of the run that saved them"
+    ),
     "RLS801": yes(
         "vanilla, gspo, sapo, gpg, cispo, dro, and the critic's with the clip of its values, in float64",
         "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own; on several ranks the number of tokens of a "

@@ -918,6 +918,6 @@ def make_faults() -> None:
         found.apply(rollout)
 
 
-from tests.systems.verl import engine_faults, number_faults, rank_faults  # noqa: E402, F401 - register their faults with what is defined above
+from tests.systems.verl import alone_faults, engine_faults, number_faults, rank_faults, scoring_faults  # noqa: E402, F401 - register their faults with what is defined above
 
 make_faults()

@@ -134,7 +134,9 @@ def test_two_ranks_with_a_reference_and_micro_batches_by_tokens(assets: Assets, 
     assert len(engines) == 2, "the engines write on a disk that the controller shares"
     agents = {name for name in names if name.startswith("agent")}
     assert len(agents) == 1, "so do agent loops"
-    assert names - engines - agents == {"controller", "rank0", "rank1"}
+    scoring = {name for name in names if name.startswith("reward")}
+    assert len(scoring) == 1, "so do reward managers"
+    assert names - engines - agents - scoring == {"controller", "rank0", "rank1"}
     for rank in (0, 1):
         samples = [event.samples for event in run.record(f"rank{rank}") if isinstance(event, MicroBatch)]
         assert sum(samples) == 3 * 8, "half of each rollout"

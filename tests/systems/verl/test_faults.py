@@ -77,6 +77,8 @@ LAUNCHES = {
             "samples_of_no_rollout": 3,
             "rewards_of_the_rollout_before": 5,
             "names_rolled_by_one": 7,
+            # Before the updates that move the weights so far that rewards are equal, and leave no gradient to lose.
+            "gradient_of_a_micro_batch_lost": 8,
             "rows_served_again": 9,
             "validation_rows_trained": 11,
             "zero_grad_left_out": 12,
@@ -88,9 +90,15 @@ LAUNCHES = {
             "moments_cleared": 20,
             "norm_above_its_limit": 21,
             "rate_of_another_schedule": 22,
+            "moments_of_one_tensor_cleared": 24,
+            "rotary_frequencies_changed": 25,
+            "function_asked_about_a_cut_text": 27,
+            "score_of_the_sample_before": 28,
+            "rewards_rounded_behind_the_manager": 29,
+            "prompts_without_their_last_token": 30,
         },
         settings=TWO_PASSES,
-        rows=192,
+        rows=256,
     ),
     "text": Launch(
         faults={
@@ -170,11 +178,15 @@ LAUNCHES = {
             "last_token_left_out_of_the_loss": 5,
             "last_token_masked": 6,
             "backward_of_half_the_loss": 7,
+            "entropies_halved": 9,
+            "later_updates_at_other_positions": 10,
+            "reference_shifted_by_a_token": 11,
+            "reference_at_other_positions": 12,
         },
         settings=TWO_PASSES
         | reference()
         | {"actor_rollout_ref.actor.kl_loss_coef": 0.1, "actor_rollout_ref.actor.entropy_coeff": 0.01},
-        rows=72,
+        rows=112,
     ),
     "resumed": Launch(faults={"checkpoint_not_loaded": 0, "loader_begins_anew": 0}, settings={}, rows=32, resumed_at=2),
     "ranks": Launch(
