@@ -105,9 +105,8 @@ def of_optimizer(engine: Any, settings: Any, role: Role) -> SettingsWatch:
     def read() -> Iterator[Setting]:
         if settings.optim != "adam":
             return
-        groups = engine.basic_optimizer.param_groups
         for of in decays:
-            yield prefix + of.name, groups[of.place].get("weight_decay")
+            yield prefix + of.name, of.group.get("weight_decay")
         yield from optimizer_settings(engine.basic_optimizer, lambda name, place: prefix + name)
         limit = getattr(engine.optimizer, "clip_grad", None)
         if limit is not None:
@@ -134,24 +133,29 @@ class _Decay(NamedTuple):
     """Some tensors of one group that have one decay."""
 
     name: str
-    place: int
-    """The place of their group in `param_groups`."""
+    group: dict[str, Any]
+    """Their group: while ZeRO steps one group, `param_groups` has no other."""
     right: float
 
 
 def _decays(engine: Any, configured: float) -> list[_Decay]:
-    """What the tensors of each group must be decayed by, those that are decayed and those that are not; nothing without a decay."""
+    """What the tensors of each group must be decayed by, those that are decayed and those that are not; nothing without a decay, or
+    where nobody can say which tensors a group has."""
     if not configured:
         return []
+    try:
+        members, groups = parameters_of_groups(engine), engine.basic_optimizer.param_groups
+    except Exception:  # noqa: BLE001 - an optimizer of another kind has no such groups; its other settings are compared
+        return []
     names, found = {id(p): name for name, p in engine.module.named_parameters()}, list[_Decay]()
-    for place, members in enumerate(parameters_of_groups(engine)):
-        own = [names[id(p)] for p in members if id(p) in names]
+    for of_group, group in zip(members, groups, strict=False):
+        own = [names[id(p)] for p in of_group if id(p) in names]
         spared = [name for name in own if any(part in name for part in _NOT_DECAYED)]
         for tensors, right in ((spared, 0.0), ([name for name in own if name not in set(spared)], configured)):
             if tensors:
                 others = f" and {len(tensors) - 1} others" if len(tensors) > 1 else ""
-                found.append(_Decay(f"weight_decay of {tensors[0]}{others}", place, right))
-    return found
+                found.append(_Decay(f"weight_decay of {tensors[0]}{others}", group, right))
+    return found if len(members) == len(groups) else []
 
 
 _WITH_LEAST = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
