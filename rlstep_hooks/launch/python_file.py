@@ -8,17 +8,17 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.python_changes import Change, Changes, is_container
-from rlstep_hooks.launch.python_documents import Documents, read_document
-from rlstep_hooks.launch.python_environment import default_of
+from rlstep_hooks.launch.python_changes import Change, Changes
+from rlstep_hooks.launch.python_documents import Documents
 from rlstep_hooks.launch.python_filters import Filters
-from rlstep_hooks.launch.python_options import Option, default_of_field, options_of
+from rlstep_hooks.launch.python_options import default_of_field, options_of
 from rlstep_hooks.launch.python_scopes import Scopes
 from rlstep_hooks.launch.python_source import parsed, text_of
+from rlstep_hooks.launch.python_values import PARSED, NotLiteralError, Values
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
 
@@ -28,33 +28,10 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.python_documents import Finder
 
-_OPERATIONS: dict[type[ast.operator], Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-}
-_COMPARISONS: dict[type[ast.cmpop], Any] = {
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-    ast.Is: lambda a, b: a is b,
-    ast.IsNot: lambda a, b: a is not b,
-}
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
-_CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
 _LOADERS = (b"yaml.", b"OmegaConf.load")
 _PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser")
-_PARSED = "parsed"
-"""Stands for the class of arguments that a parser makes."""
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -89,21 +66,6 @@ class _Pairs(msgspec.Struct, frozen=True):
     """Why it may have other keys than these; empty where it has none."""
     filtered: bool = False
     """Whether keys that the callee does not take are left out."""
-
-
-class _Document(msgspec.Struct, frozen=True):
-    """What an expression is of a YAML file that the program opens."""
-
-    value: Any
-    attributes: bool
-    """Whether keys are attributes too (OmegaConf)."""
-    unsure: frozenset[str] = frozenset()
-    """Keys that the program changes."""
-
-
-class _NotLiteralError(Exception):
-    def __init__(self, node: ast.expr) -> None:
-        self.node = node
 
 
 def read_calls(
@@ -161,21 +123,31 @@ class _File:
     ) -> None:
         self._tree = tree
         self._source = source
-        self._flags = flags
-        self._finder = finder
-        self._variables = variables or {}
         self._options = options_of(tree, source, flags)
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._filters = Filters(tree)
         self._scopes = Scopes(tree, self._above)
         self._constants = self._bound_once()
         self._changes = Changes(tree, self._above)
-        self._documents = Documents(tree, self._above)
         self._made = dict(self._results())
         self._only_filled = self._paths_filled()
         self._left_out: set[str] = set()
         """Keywords ("Callee.keyword") that a callee is given only if it takes them."""
-        self._changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
+        changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
+        self._values = Values(
+            above=self._above,
+            constants=self._constants,
+            scopes=self._scopes,
+            changes=self._changes,
+            documents=Documents(tree, self._above),
+            options=self._options,
+            parsed=frozenset(name for name, made in self._made.items() if made == PARSED),
+            overwritten=frozenset(changed - self._only_filled),
+            filled=self._only_filled,
+            flags=flags,
+            finder=finder,
+            variables=variables or {},
+        )
 
     def calls(self) -> Calls:
         settings: dict[str, Setting] = {}
@@ -289,9 +261,9 @@ class _File:
             callee = returns.get(callee, callee)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
-                    yield target.id, _PARSED if callee.startswith("parse_args") else callee
+                    yield target.id, PARSED if callee.startswith("parse_args") else callee
                 elif isinstance(target, ast.Tuple) and callee.startswith("parse_"):
-                    yield from ((part.id, _PARSED) for part in target.elts if isinstance(part, ast.Name))
+                    yield from ((part.id, PARSED) for part in target.elts if isinstance(part, ast.Name))
 
     def _returned(self) -> Iterator[tuple[str, str]]:
         """The file's functions with the callee whose result they return: `return GRPOConfig(...)`, or `return args` after
@@ -353,12 +325,6 @@ class _File:
             above = self._above.get(above)
         return above
 
-    def _is_in(self, node: ast.AST, outer: ast.AST) -> bool:
-        above: ast.AST | None = node
-        while above is not None and above is not outer:
-            above = self._above.get(above)
-        return above is not None
-
     def _condition(self, node: ast.AST) -> str | None:
         """The condition under which a statement runs, in short; None if there is none inside its function."""
         while (above := self._above.get(node)) is not None and not isinstance(above, _FUNCTIONS):
@@ -372,8 +338,8 @@ class _File:
         while (above := self._above.get(node)) is not None and not isinstance(above, _FUNCTIONS):
             if isinstance(above, ast.If) and node is not above.test and not _is_main(above):
                 try:
-                    holds = bool(self._literal(above.test, 0))
-                except _NotLiteralError:
+                    holds = bool(self._values.literal(above.test))
+                except NotLiteralError:
                     return None
                 if holds is not (node in above.body):
                     return False
@@ -430,8 +396,8 @@ class _File:
     def _pairs_of_document(self, node: ast.expr) -> _Pairs | None:
         """The pairs of a section of a YAML file that the program opens: `**cfg["train"]`."""
         try:
-            document = self._document(node, 0)
-        except _NotLiteralError:
+            document = self._values.document(node)
+        except NotLiteralError:
             return None
         if document is None or not isinstance(document.value, dict) or document.unsure:
             return None
@@ -501,8 +467,8 @@ class _File:
         place = Place(self._source, node.lineno, node.col_offset + 1)
         written = name.partition(".")[2]
         try:
-            return Setting(name, self._literal(node, 0), place, written)
-        except _NotLiteralError as error:
+            return Setting(name, self._values.literal(node), place, written)
+        except NotLiteralError as error:
             shown = _shown(error.node)
             return Setting(
                 name,
@@ -511,173 +477,6 @@ class _File:
                 written,
                 (UnknownText("", f"it is written as {shown}, which is not a literal", place),),
             )
-
-    def _literal(self, node: ast.expr, depth: int) -> Any:
-        if depth > 20:
-            raise _NotLiteralError(node)
-        if isinstance(node, ast.Constant):
-            return node.value
-        if (document := self._document(node, depth)) is not None:
-            return self._plain(document, node)
-        if isinstance(node, ast.Name) and node.id in self._constants:
-            made = self._constants[node.id]
-            if is_container(made) and any(not self._is_in(node, change.node) for change in self._changes.of(node.id)):
-                raise _NotLiteralError(node)
-            return self._literal(made, depth + 1)
-        if isinstance(node, ast.Name):
-            bound = self._bound(node)
-            if bound is None or is_container(bound):
-                raise _NotLiteralError(node)
-            return self._literal(bound, depth + 1)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._options:
-            return self._option(node, node.value.id, depth)
-        if isinstance(node, ast.List | ast.Tuple):
-            return [self._literal(part, depth + 1) for part in node.elts]
-        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-            keys = (key.value for key in node.keys if isinstance(key, ast.Constant))
-            return {str(key): self._literal(value, depth + 1) for key, value in zip(keys, node.values, strict=True)}
-        if isinstance(node, ast.IfExp):
-            return self._literal(node.body if self._literal(node.test, depth + 1) else node.orelse, depth + 1)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return not self._literal(node.operand, depth + 1)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self._numeric(node.operand, depth)
-        if isinstance(node, ast.BoolOp):
-            values = [self._literal(part, depth + 1) for part in node.values]
-            chosen = (value for value in values[:-1] if bool(value) == isinstance(node.op, ast.Or))
-            return next(chosen, values[-1])
-        try:
-            return self._worked_out(node, depth)
-        except (ZeroDivisionError, OverflowError, ValueError, TypeError):
-            raise _NotLiteralError(node) from None
-
-    def _bound(self, name: ast.Name) -> ast.expr | None:
-        """What a name stands for: one assignment of the whole file, else one of its function, or what the only call hands in."""
-        return self._constants.get(name.id) or self._scopes.value_of(name)
-
-    def _document(self, node: ast.expr, depth: int) -> _Document | None:
-        """What an expression is of a YAML file that the program opens; None where it is nothing of one."""
-        if self._finder is None or depth > 20:
-            return None
-        bound = self._bound(node) if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Name) and bound is not None:
-            whole = self._document(bound, depth + 1)
-            changes = self._changes.of(node.id) if whole is not None else []
-            if whole is None or any(change.key is None for change in changes):
-                return None
-            return msgspec.structs.replace(whole, unsure=whole.unsure.union(str(each.key) for each in changes))
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # `yaml.safe_load(file) or {}`
-            first = self._document(node.values[0], depth + 1)
-            return first if first is not None and first.value else None
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            return self._part(node, node.value, node.slice.value, depth)
-        if isinstance(node, ast.Attribute):
-            return self._part(node, node.value, node.attr, depth)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
-            and node.args
-        ):
-            key = node.args[0]
-            return self._part(node, node.func.value, key.value, depth) if isinstance(key, ast.Constant) else None
-        loaded = self._documents.loaded(node)
-        if loaded is None:
-            return None
-        try:
-            path = self._literal(loaded.path, depth + 1)
-        except _NotLiteralError:
-            return None
-        file = self._finder(path) if isinstance(path, str) else None
-        value = read_document(file, attributes=loaded.attributes) if file is not None else None
-        return _Document(value, loaded.attributes) if value is not None else None
-
-    def _part(self, node: ast.expr, of: ast.expr, key: object, depth: int) -> _Document | None:
-        """`of[key]`, `of.get(key, default)` or `of.key`; None where `of` is nothing of a YAML file."""
-        whole = self._document(of, depth + 1)
-        if whole is None or (isinstance(node, ast.Attribute) and not whole.attributes):
-            return None
-        if not isinstance(whole.value, dict) or key in whole.unsure:
-            raise _NotLiteralError(node)
-        if key in whole.value:
-            return _Document(whole.value[key], whole.attributes)
-        if not isinstance(node, ast.Call):
-            raise _NotLiteralError(node)
-        return _Document(self._literal(node.args[1], depth + 1) if len(node.args) > 1 else None, whole.attributes)
-
-    def _plain(self, document: _Document, node: ast.expr) -> Any:
-        """The value of a part of a YAML file, where it is whole and no reference to another part."""
-        if document.unsure or "${" in str(document.value):
-            raise _NotLiteralError(node)
-        return document.value
-
-    def _option(self, node: ast.Attribute, root: str, depth: int) -> Any:
-        """The value of `args.NAME`: as the command gives it, else its default."""
-        option = self._options[node.attr]
-        path = ast.unparse(node)
-        if (
-            self._made.get(root) != _PARSED
-            or option is None
-            or (path in self._changed and path not in self._only_filled)
-        ):
-            raise _NotLiteralError(node)
-        value = self._given_or_default(node, option, depth)
-        if value is None and path in self._changed:
-            raise _NotLiteralError(node)
-        return value
-
-    def _given_or_default(self, node: ast.Attribute, option: Option, depth: int) -> Any:
-        keywords = option.keywords
-        written = [name for name in option.names if name in self._flags]
-        given = self._flags[written[0]] if written else ""
-        if len(written) > 1 or given is None:
-            raise _NotLiteralError(node)
-        named = keywords.get("action")
-        action = named.value if isinstance(named, ast.Constant) else "store"
-        if action in ("store_true", "store_false"):
-            return bool(written) == (action == "store_true")
-        if not written:
-            required = keywords.get("required")
-            if action != "store" or (required is not None and self._literal(required, depth + 1)):
-                raise _NotLiteralError(node)
-            return self._literal(keywords["default"], depth + 1) if "default" in keywords else None
-        kind = keywords.get("type")
-        made = {None: str, "str": str, "int": int, "float": float}.get(None if kind is None else ast.unparse(kind))
-        try:
-            if action == "store" and made is not None:
-                return made(given)
-        except ValueError:
-            pass
-        raise _NotLiteralError(node)
-
-    def _worked_out(self, node: ast.expr, depth: int) -> Any:
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
-            left, right = self._literal(node.left, depth + 1), self._literal(node.comparators[0], depth + 1)
-            return _COMPARISONS[type(node.ops[0])](left, right)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            return _OPERATIONS[type(node.op)](self._numeric(node.left, depth), self._numeric(node.right, depth))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            if node.func.id in _CASTS and len(node.args) == 1:
-                return _CASTS[node.func.id](self._literal(node.args[0], depth + 1))
-            if node.func.id in ("max", "min") and len(node.args) > 1:
-                return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
-        variable = default_of(node)
-        if variable is not None:
-            return self._of_environment(node, *variable, depth)
-        raise _NotLiteralError(node)
-
-    def _of_environment(self, node: ast.expr, name: str, default: ast.expr, depth: int) -> Any:
-        """The value of a variable of the environment: as the command sets it, else the file's own default."""
-        value = self._variables.get(name, "")
-        if value is None or (name in self._variables and not value):
-            raise _NotLiteralError(node)
-        return value or self._literal(default, depth + 1)
-
-    def _numeric(self, node: ast.expr, depth: int) -> int | float:
-        value = self._literal(node, depth + 1)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _NotLiteralError(node)
-        return value
 
 
 def _written_pairs(node: ast.expr, *, over: bool) -> dict[str, ast.expr] | None:

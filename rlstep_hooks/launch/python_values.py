@@ -1,0 +1,297 @@
+"""An expression of a Python file -> its value, where the file and the launch say it. Parsed, never executed."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.launch.python_changes import Changes, is_container
+from rlstep_hooks.launch.python_documents import Documents, read_document
+from rlstep_hooks.launch.python_environment import default_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlstep_hooks.launch.python_documents import Finder
+    from rlstep_hooks.launch.python_options import Option
+    from rlstep_hooks.launch.python_scopes import Scopes
+
+_OPERATIONS: dict[type[ast.operator], Any] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+}
+_COMPARISONS: dict[type[ast.cmpop], Any] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+    ast.Is: lambda a, b: a is b,
+    ast.IsNot: lambda a, b: a is not b,
+}
+_CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
+_DEEPEST = 20
+"""Expressions within each other up to which a value is worked out: names may stand for each other in a circle."""
+PARSED = "parsed"
+"""Stands for the class of arguments that a parser makes."""
+
+
+class Document(msgspec.Struct, frozen=True):
+    """What an expression is of a YAML file that the program opens."""
+
+    value: Any
+    attributes: bool
+    """Whether keys are attributes too (OmegaConf)."""
+    unsure: frozenset[str] = frozenset()
+    """Keys that the program changes."""
+
+
+class NotLiteralError(Exception):
+    """Only the run knows the value of an expression."""
+
+    def __init__(self, node: ast.expr) -> None:
+        self.node = node
+
+
+class Values:
+    """Works out the expressions of one parsed file.
+
+    Args:
+        above: Each node with the one that it is a part of.
+        constants: Names that one unconditional assignment binds in the whole file.
+        scopes: Other names, by the function that they stand in.
+        changes: What the file changes of its mappings and lists.
+        documents: The YAML files that it opens.
+        options: What it takes as options of its own; None for one that is not understood.
+        parsed: Names of the arguments that a parser makes.
+        overwritten: Attributes that the file assigns in any case ("args.size").
+        filled: Attributes that it assigns only where they are None.
+        flags: The options that the command gives; None for a value that only the run knows.
+        finder: Finds the YAML files; without it, what they hold is unknown.
+        variables: The variables of the environment that the command sets; None for a value that only the run knows.
+    """
+
+    def __init__(
+        self,
+        *,
+        above: Mapping[ast.AST, ast.AST],
+        constants: Mapping[str, ast.expr],
+        scopes: Scopes,
+        changes: Changes,
+        documents: Documents,
+        options: Mapping[str, Option | None],
+        parsed: frozenset[str],
+        overwritten: frozenset[str],
+        filled: frozenset[str],
+        flags: Mapping[str, str | None],
+        finder: Finder | None,
+        variables: Mapping[str, str | None],
+    ) -> None:
+        self._above = above
+        self._constants = constants
+        self._scopes = scopes
+        self._changes = changes
+        self._documents = documents
+        self._options = options
+        self._parsed = parsed
+        self._overwritten = overwritten
+        self._filled = filled
+        self._flags = flags
+        self._finder = finder
+        self._variables = variables
+
+    def literal(self, node: ast.expr) -> Any:
+        """The value of an expression.
+
+        Raises:
+            NotLiteralError: Only the run knows it.
+        """
+        return self._literal(node, 0)
+
+    def document(self, node: ast.expr) -> Document | None:
+        """What an expression is of a YAML file that the program opens; None where it is nothing of one.
+
+        Raises:
+            NotLiteralError: It is a part of one that only the run knows.
+        """
+        return self._document(node, 0)
+
+    def _literal(self, node: ast.expr, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise NotLiteralError(node)
+        if isinstance(node, ast.Constant):
+            return node.value
+        if (document := self._document(node, depth)) is not None:
+            return self._plain(document, node)
+        if isinstance(node, ast.Name) and node.id in self._constants:
+            made = self._constants[node.id]
+            if is_container(made) and any(
+                not self._is_within(node, change.node) for change in self._changes.of(node.id)
+            ):
+                raise NotLiteralError(node)
+            return self._literal(made, depth + 1)
+        if isinstance(node, ast.Name):
+            bound = self._bound(node)
+            if bound is None or is_container(bound):
+                raise NotLiteralError(node)
+            return self._literal(bound, depth + 1)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._options:
+            return self._option(node, node.value.id, depth)
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self._literal(part, depth + 1) for part in node.elts]
+        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+            keys = (key.value for key in node.keys if isinstance(key, ast.Constant))
+            return {str(key): self._literal(value, depth + 1) for key, value in zip(keys, node.values, strict=True)}
+        if isinstance(node, ast.IfExp):
+            return self._literal(node.body if self._literal(node.test, depth + 1) else node.orelse, depth + 1)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return not self._literal(node.operand, depth + 1)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self._numeric(node.operand, depth)
+        if isinstance(node, ast.BoolOp):
+            values = [self._literal(part, depth + 1) for part in node.values]
+            chosen = (value for value in values[:-1] if bool(value) == isinstance(node.op, ast.Or))
+            return next(chosen, values[-1])
+        try:
+            return self._worked_out(node, depth)
+        except (ZeroDivisionError, OverflowError, ValueError, TypeError):
+            raise NotLiteralError(node) from None
+
+    def _bound(self, name: ast.Name) -> ast.expr | None:
+        """What a name stands for: one assignment of the whole file, else one of its function, or what the only call hands in."""
+        return self._constants.get(name.id) or self._scopes.value_of(name)
+
+    def _document(self, node: ast.expr, depth: int) -> Document | None:
+        """What an expression is of a YAML file that the program opens; None where it is nothing of one."""
+        if self._finder is None or depth > _DEEPEST:
+            return None
+        bound = self._bound(node) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Name) and bound is not None:
+            whole = self._document(bound, depth + 1)
+            changes = self._changes.of(node.id) if whole is not None else []
+            if whole is None or any(change.key is None for change in changes):
+                return None
+            return msgspec.structs.replace(whole, unsure=whole.unsure.union(str(each.key) for each in changes))
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # `yaml.safe_load(file) or {}`
+            first = self._document(node.values[0], depth + 1)
+            return first if first is not None and first.value else None
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return self._part(node, node.value, node.slice.value, depth)
+        if isinstance(node, ast.Attribute):
+            return self._part(node, node.value, node.attr, depth)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+        ):
+            key = node.args[0]
+            return self._part(node, node.func.value, key.value, depth) if isinstance(key, ast.Constant) else None
+        loaded = self._documents.loaded(node)
+        if loaded is None:
+            return None
+        try:
+            path = self._literal(loaded.path, depth + 1)
+        except NotLiteralError:
+            return None
+        file = self._finder(path) if isinstance(path, str) else None
+        value = read_document(file, attributes=loaded.attributes) if file is not None else None
+        return Document(value, loaded.attributes) if value is not None else None
+
+    def _part(self, node: ast.expr, of: ast.expr, key: object, depth: int) -> Document | None:
+        """`of[key]`, `of.get(key, default)` or `of.key`; None where `of` is nothing of a YAML file."""
+        whole = self._document(of, depth + 1)
+        if whole is None or (isinstance(node, ast.Attribute) and not whole.attributes):
+            return None
+        if not isinstance(whole.value, dict) or key in whole.unsure:
+            raise NotLiteralError(node)
+        if key in whole.value:
+            return Document(whole.value[key], whole.attributes)
+        if not isinstance(node, ast.Call):
+            raise NotLiteralError(node)
+        return Document(self._literal(node.args[1], depth + 1) if len(node.args) > 1 else None, whole.attributes)
+
+    def _plain(self, document: Document, node: ast.expr) -> Any:
+        """The value of a part of a YAML file, where it is whole and no reference to another part."""
+        if document.unsure or "${" in str(document.value):
+            raise NotLiteralError(node)
+        return document.value
+
+    def _option(self, node: ast.Attribute, root: str, depth: int) -> Any:
+        """The value of `args.NAME`: as the command gives it, else its default."""
+        option = self._options[node.attr]
+        path = ast.unparse(node)
+        if root not in self._parsed or option is None or path in self._overwritten:
+            raise NotLiteralError(node)
+        value = self._given_or_default(node, option, depth)
+        if value is None and path in self._filled:
+            raise NotLiteralError(node)
+        return value
+
+    def _given_or_default(self, node: ast.Attribute, option: Option, depth: int) -> Any:
+        keywords = option.keywords
+        written = [name for name in option.names if name in self._flags]
+        given = self._flags[written[0]] if written else ""
+        if len(written) > 1 or given is None:
+            raise NotLiteralError(node)
+        named = keywords.get("action")
+        action = named.value if isinstance(named, ast.Constant) else "store"
+        if action in ("store_true", "store_false"):
+            return bool(written) == (action == "store_true")
+        if not written:
+            required = keywords.get("required")
+            if action != "store" or (required is not None and self._literal(required, depth + 1)):
+                raise NotLiteralError(node)
+            return self._literal(keywords["default"], depth + 1) if "default" in keywords else None
+        kind = keywords.get("type")
+        made = {None: str, "str": str, "int": int, "float": float}.get(None if kind is None else ast.unparse(kind))
+        try:
+            if action == "store" and made is not None:
+                return made(given)
+        except ValueError:
+            pass
+        raise NotLiteralError(node)
+
+    def _worked_out(self, node: ast.expr, depth: int) -> Any:
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
+            left, right = self._literal(node.left, depth + 1), self._literal(node.comparators[0], depth + 1)
+            return _COMPARISONS[type(node.ops[0])](left, right)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](self._numeric(node.left, depth), self._numeric(node.right, depth))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            if node.func.id in _CASTS and len(node.args) == 1:
+                return _CASTS[node.func.id](self._literal(node.args[0], depth + 1))
+            if node.func.id in ("max", "min") and len(node.args) > 1:
+                return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
+        variable = default_of(node)
+        if variable is not None:
+            return self._of_environment(node, *variable, depth)
+        raise NotLiteralError(node)
+
+    def _of_environment(self, node: ast.expr, name: str, default: ast.expr, depth: int) -> Any:
+        """The value of a variable of the environment: as the command sets it, else the file's own default."""
+        value = self._variables.get(name, "")
+        if value is None or (name in self._variables and not value):
+            raise NotLiteralError(node)
+        return value or self._literal(default, depth + 1)
+
+    def _numeric(self, node: ast.expr, depth: int) -> int | float:
+        value = self._literal(node, depth + 1)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise NotLiteralError(node)
+        return value
+
+    def _is_within(self, node: ast.AST, outer: ast.AST) -> bool:
+        above: ast.AST | None = node
+        while above is not None and above is not outer:
+            above = self._above.get(above)
+        return above is not None
