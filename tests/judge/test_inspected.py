@@ -139,6 +139,16 @@ def test_text_that_was_not_drawn_is_found_at_its_rollout(values: dict[str, Any],
     assert (finding.code, finding.severity, finding.where.rollout) == (code, "error", 2)
 
 
+@pytest.mark.parametrize(("largest", "mean", "found"), [(35.0, 0.3, False), (0.1, 0.001, True), (None, None, True)])
+def test_copies_are_as_probable_as_the_engine_may_have_found_them(
+    largest: float | None, mean: float | None, found: bool
+) -> None:
+    """At a learning rate of 1 the trainer gave one token exp(-36) in bfloat16, and the engine gave it nearly 1."""
+    gaps = {"sampler_gap_max": largest, "sampler_gap_mean": mean, "sampler_gap_tokens": 1024}
+    findings = play(drawn(**(COPIED | gaps)))
+    assert ("RLS519" in {finding.code for finding in findings}) == found
+
+
 @pytest.mark.parametrize("values", [SURPRISING, COPIED])
 def test_text_of_a_truncated_sampler_or_of_old_weights_is_not_tested(values: dict[str, Any]) -> None:
     assert play(drawn(all_drawn=False, **values)) == []

@@ -25,7 +25,8 @@ class CopiedCompletions(Rule):
     What it checks:
         A completion that another sample of its rollout has, token by token, though the policy gives it a probability of at most
         exp(-30) over the square of the number of samples. Drawn one by one, no such text comes twice (5e-14 a rollout). Short and
-        certain answers may: they are not counted.
+        certain answers may: they are not counted. Where an engine draws and its log-probs are apart from the policy's, that distance
+        is taken off.
 
     Why it matters:
         Copies are no samples. Within a group they have the same reward, so nothing is learned from comparing them; across prompts
@@ -82,7 +83,7 @@ class CopiedCompletions(Rule):
         as_sampled = event.all_drawn and event.sampler_version == event.policy_version
         if as_sampled and values.copied is not None and values.copied_nats is not None:
             among = event.samples if event.own_samples is None else event.own_samples
-            self._look(values.copied, among, values.copied_nats)
+            self._look(values.copied, among, values.copied_nats - _apart(values, among))
 
     def _look(self, copied: int, among: int, nats: float) -> None:
         samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
@@ -94,6 +95,15 @@ class CopiedCompletions(Rule):
             why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
             fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
         )
+
+
+def _apart(values: RolloutValues, samples: int) -> float:
+    """Nats by which an engine may have given one completion a greater probability than the policy does: no more than their log-probs
+    are apart over all tokens, nor than as many tokens as a completion has can be."""
+    mean, largest, tokens = values.sampler_gap_mean, values.sampler_gap_max, values.sampler_gap_tokens
+    if mean is None or largest is None or not tokens or not samples:
+        return 0.0
+    return min(mean * tokens, largest * tokens / samples)
 
 
 class RanksDrawAlike(Rule):
