@@ -43,6 +43,8 @@ def test_advantages_that_follow_their_rewards() -> None:
         # Rounding of float32, and rewards that hardly differ.
         (group("a", [0.5, 0.5000001], [1e-5, -1e-5]), Groups(1)),
         (group("a", [0.1, 0.1, 0.1], [2e-8, 2e-8, 2e-8]), Groups(1)),
+        # What rounding leaves of a KL penalty where no other reward is: verl divides by a deviation of 2e-7, and 1e-6.
+        (group("a", [-3.62e-05, -3.58e-05], [-0.16, 0.16]), Groups(1)),
     ],
 )
 def test_advantages_of_others(samples: list[Sample], found: Groups) -> None:

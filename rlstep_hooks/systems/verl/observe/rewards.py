@@ -22,7 +22,7 @@ ORDERED = (*CENTRED, "opo", "gpg", "reinforce_plus_plus_baseline")
 """Estimators with which a better reward has a better advantage than another sample of its prompt."""
 
 SAME = 1e-6
-"""Rewards that differ by less are the same reward."""
+"""Rewards that differ by less may be the same reward."""
 CLEAR = 1e-3
 """Rewards that differ by more have advantages that differ."""
 TOLERANCE = 1e-3
@@ -103,7 +103,9 @@ def _unordered(group: Sequence[Sample]) -> bool:
     for lower, higher in pairwise(ranked):
         gain, better = higher.advantage - lower.advantage, higher.reward - lower.reward
         scale = max(1.0, abs(higher.reward))
-        if better <= SAME * scale and gain > rounding:
+        # Between equal rewards and those that surely differ nothing is said: what rounding leaves of a KL penalty in the rewards is
+        # normalised by verl as any reward is (core_algos.py 0.9.1:325, an epsilon of 1e-6).
+        if not better and gain > rounding:
             return True
         if better > SAME * scale and (gain < -rounding or (better > CLEAR * scale and gain <= 0)):
             return True
