@@ -5,12 +5,12 @@ A line is written before the score is handed on, so it is there when the control
 
 from __future__ import annotations
 
-import os
 import struct
-import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from rlstep_hooks.observe.lines_beside import Files, NewLines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KEPT = 1 << 17
 """Samples that are remembered until they are trained."""
+FILES = Files("reward", "scores")
 
 
 class Scored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,13 +54,7 @@ def write(folder: Path, run: str, scored: Scored) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    name = _names.setdefault(os.getpid(), uuid.uuid4().hex[:12])
-    with (folder / f"{run}.reward{name}.scores").open("ab") as file:
-        file.write(msgspec.json.encode(scored) + b"\n")
-
-
-_names: dict[int, str] = {}
-"""What the file of this process is called, by its number: processes on several machines may have one and the same."""
+    FILES.write(folder, run, scored)
 
 
 class RewardRecords:
@@ -71,21 +66,14 @@ class RewardRecords:
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._folder, self._run = folder, run
-        self._read: dict[Path, int] = {}
+        self._lines = NewLines(FILES, folder, run)
         self._scored: dict[int, list[Scored]] = {}
 
     def collect(self) -> None:
         """Read the lines that were written since."""
-        for path in sorted(self._folder.glob(f"{self._run}.reward*.scores")):
-            start = self._read.get(path, 0)
-            with path.open("rb") as file:
-                file.seek(start)
-                whole, newline, _ = file.read().rpartition(b"\n")
-            self._read[path] = start + len(whole) + len(newline)
-            for line in whole.splitlines():
-                scored = msgspec.json.decode(line, type=Scored)
-                self._scored.setdefault(scored.row, []).append(scored)
+        for line in self._lines:
+            scored = msgspec.json.decode(line, type=Scored)
+            self._scored.setdefault(scored.row, []).append(scored)
         while len(self._scored) > _KEPT:
             del self._scored[next(iter(self._scored))]
 

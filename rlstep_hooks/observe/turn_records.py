@@ -5,13 +5,12 @@ A line is written before the framework hands the samples of its session on, so i
 
 from __future__ import annotations
 
-import os
-import uuid
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.observe.lines_beside import Files, NewLines
 from rlstep_hooks.observe.turn_rows import Joined
 from rlstep_hooks.record.events import TurnsJoined
 
@@ -39,6 +38,7 @@ _COUNTS = (
     "prompts_wrong",
 )
 _WORDS = ("tokens_like", "tokens_at", "masks_like", "masks_at", "log_probs_like", "rewards_like")
+FILES = Files("agent", "turns")
 NO_LINE = "the processes where agents run wrote nothing beside this record"
 
 
@@ -59,19 +59,7 @@ def write(folder: Path, run: str, session: Session) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    # Processes on several machines may have one and the same number.
-    name = _names.setdefault(os.getpid(), uuid.uuid4().hex[:12])
-    with file_of(folder, run, name).open("ab") as file:
-        file.write(msgspec.json.encode(session) + b"\n")
-
-
-_names: dict[int, str] = {}
-"""What the file of this process is called, by its number: a fork has a file of its own."""
-
-
-def file_of(folder: Path, run: str, process: str) -> Path:
-    """The file of one process."""
-    return folder / f"{run}.agent{process}.turns"
+    FILES.write(folder, run, session)
 
 
 class TurnRecords:
@@ -83,8 +71,7 @@ class TurnRecords:
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._folder, self._run = folder, run
-        self._read: dict[Path, int] = {}
+        self._lines = NewLines(FILES, folder, run)
         self._sessions: dict[str, list[Session]] = {}
         """Sessions that nobody took yet, by their keys."""
 
@@ -112,15 +99,9 @@ class TurnRecords:
         return _added_up(sessions + [None] * (samples - len(sessions)), rollout)
 
     def _collect(self) -> None:
-        for path in sorted(self._folder.glob(f"{self._run}.agent*.turns")):
-            start = self._read.get(path, 0)
-            with path.open("rb") as file:
-                file.seek(start)
-                whole, newline, _ = file.read().rpartition(b"\n")
-            self._read[path] = start + len(whole) + len(newline)
-            for line in whole.splitlines():
-                session = msgspec.json.decode(line, type=Session)
-                self._sessions.setdefault(session.key, []).append(session)
+        for line in self._lines:
+            session = msgspec.json.decode(line, type=Session)
+            self._sessions.setdefault(session.key, []).append(session)
         while len(self._sessions) > _KEPT:
             del self._sessions[next(iter(self._sessions))]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.observe.turn_records import NO_LINE, Session, TurnRecords, file_of
+from rlstep_hooks.observe.turn_records import FILES, NO_LINE, Session, TurnRecords
 from rlstep_hooks.observe.turn_rows import Joined
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write(folder: Path, process: str, *sessions: Session) -> None:
-    with file_of(folder, "run", process).open("ab") as file:
+    with FILES.of(folder, "run", process).open("ab") as file:
         for session in sessions:
             file.write(msgspec.json.encode(session) + b"\n")
 
@@ -53,7 +53,7 @@ def test_all_sessions_since_the_last_rollout_are_those_of_a_controller_that_wait
 
 
 def test_a_line_under_way_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    records, path = TurnRecords(tmp_path, "run"), file_of(tmp_path, "run", "7")
+    records, path = TurnRecords(tmp_path, "run"), FILES.of(tmp_path, "run", "7")
     line = msgspec.json.encode(Session("a_0", found())) + b"\n"
     path.write_bytes(line[:20])
     assert records.take(["b_0"], 0).rows == 0
