@@ -26,8 +26,8 @@ class Scored(msgspec.Struct, frozen=True, omit_defaults=True):
 
     row: int
     """Checksum of its tokens, prompt and completion."""
-    score: float
-    """The score that was handed on for it."""
+    score: float | None
+    """The score that was handed on for it; None for one that is not finite, which is not compared."""
     like: str = ""
     """What is wrong with what the reward function was asked, or with what was made of its answer; empty where nothing is, or where that
     was not compared."""
@@ -92,8 +92,9 @@ class RewardRecords:
                 continue
             compared += 1
             # Equal samples may have been given several scores.
-            right = {_in_float32(line.score) for line in lines}
-            moved += not rewards or rewards[-1] not in right or any(rewards[:-1])
+            right = {_in_float32(line.score) for line in lines if line.score is not None}
+            if all(line.score is not None for line in lines):
+                moved += not rewards or rewards[-1] not in right or any(rewards[:-1])
             if all(line.like for line in lines):
                 wrong += 1
                 like = like or lines[0].like

@@ -63,3 +63,9 @@ def test_lines_are_read_as_they_come(tmp_path: Path) -> None:
     write(tmp_path, "another run", Scored(8, 0.5))
     records.collect()
     assert records.compare([(7, [0.5]), (8, [0.5])]) == Given(1, 1, 0, 0, "")
+
+
+def test_a_score_that_is_not_finite_is_not_compared_and_hides_no_other(tmp_path: Path) -> None:
+    """JSON has no NaN, and a reward function may answer with one."""
+    lines = [Scored(7, None), Scored(8, 0.5)]
+    assert given(tmp_path, lines, [(7, [float("nan")]), (8, [0.25])]) == Given(2, 0, 1, 0, "")

@@ -131,3 +131,9 @@ def test_some_prompts_of_each_step_are_encoded_again() -> None:
     assert chosen[0] is not messages
     assert encoded.tokens(of, messages) == [ord(one) for one in "bcd"], "of a long prompt the end is kept"
     assert encoded.begin(of, "tool_agent", 3, messages) is None
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_an_answer_that_is_not_finite_is_the_answer(monkeypatch: pytest.MonkeyPatch, score: float) -> None:
+    written, _ = lines(monkeypatch, NaiveRewardManager(lambda **_: score), Data("42", "4"))
+    assert [(line.score, line.like) for line in written] == [(None, "")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.identity import checksum_of
@@ -131,7 +132,7 @@ class ScoringWatch:
                 row, question = sample
                 score = float(result["reward_score"])
                 like = self._wrong(question, score) if question is not None and self._decodes else ""
-                write(folder(), run_of_ray(), Scored(row, score, like))
+                write(folder(), run_of_ray(), Scored(row, score if math.isfinite(score) else None, like))
         except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this sample
             return
 
@@ -146,6 +147,6 @@ class ScoringWatch:
                 if any(of == truth for _, of in self._asked)
                 else "asked about another text and another ground truth"
             )
-        if self._keeps_answer and score not in answers:
+        if self._keeps_answer and math.isfinite(score) and score not in answers:
             return "given another score than the function answered"
         return ""
