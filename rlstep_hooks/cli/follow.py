@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.cli.stalled import StallWatch
 from rlstep_hooks.judge.following import INTERVAL, FollowedRun
-from rlstep_hooks.judge.ranks import RECORD_WAIT
+from rlstep_hooks.judge.ranks.merge import RECORD_WAIT
 from rlstep_hooks.judge.replay import latest_run
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.show.live import Lines, Redrawn

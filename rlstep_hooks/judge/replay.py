@@ -12,7 +12,7 @@ from rlstep_hooks.judge.controlled.live import recorded_phases
 from rlstep_hooks.judge.controlled.run import ControlledRun
 from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.judge.ranks import merge_ranks
+from rlstep_hooks.judge.ranks.merge import merge_ranks
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted, Unobserved

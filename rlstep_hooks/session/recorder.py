@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from rlstep_hooks.judge.conformance import observed_lag
-from rlstep_hooks.judge.joined_outcomes import not_compared
+from rlstep_hooks.judge.ranks.outcomes import not_compared
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import (
     AnyEvent,

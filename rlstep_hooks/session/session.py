@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.judge.ranks import merge_ranks
+from rlstep_hooks.judge.ranks.merge import merge_ranks
 from rlstep_hooks.judge.report import Report, StepAuditError, Summary, ends_training
 from rlstep_hooks.observe.deferred import INTERVAL
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, OnFail, on_fail_asked, share_asked

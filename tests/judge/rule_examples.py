@@ -17,12 +17,12 @@ import msgspec
 from rich.console import Console
 
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.judge.random_states import compare_random_states
-from rlstep_hooks.judge.reduction.outcome import Reductions
-from rlstep_hooks.judge.replicas import Replicas
+from rlstep_hooks.judge.ranks.random_states import compare_random_states
+from rlstep_hooks.judge.ranks.reduction.outcome import Reductions
+from rlstep_hooks.judge.ranks.replicas import Replicas
+from rlstep_hooks.judge.ranks.token_counts import Given, TokenCounts, compare_token_counts
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.rules.plan_checks import check_plan
-from rlstep_hooks.judge.token_counts import Given, TokenCounts, compare_token_counts
 from rlstep_hooks.planning.reading import Reading
 from rlstep_hooks.planning.shape import schedule_in_phases
 from rlstep_hooks.record.events import (

@@ -9,7 +9,7 @@ import msgspec
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.links import LINKS, link_of, links_of
-from rlstep_hooks.judge.ranks import shape, why_it_matters
+from rlstep_hooks.judge.ranks.disagreement import shape, why_it_matters
 from rlstep_hooks.judge.rules import BY_CODE
 from rlstep_hooks.judge.standing import Tally
 from rlstep_hooks.judge.timeline import LoaderPosition

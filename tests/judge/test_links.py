@@ -11,8 +11,8 @@ import pytest
 from rlstep_hooks.cli.report import show
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.links import link_of, links_of
-from rlstep_hooks.judge.reduction.outcome import Reductions
-from rlstep_hooks.judge.replicas import Replicas
+from rlstep_hooks.judge.ranks.reduction.outcome import Reductions
+from rlstep_hooks.judge.ranks.replicas import Replicas
 from rlstep_hooks.judge.rules import RANK_RULES, RULES, Progress
 from rlstep_hooks.record.events import Measured, RunStarted, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from rlstep_hooks.judge.joined_outcomes import not_compared
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.links import links_of
-from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run, merge_ranks
+from rlstep_hooks.judge.ranks.merge import merge_ranks
+from rlstep_hooks.judge.ranks.outcomes import not_compared
 from rlstep_hooks.record.events import (
     AnyEvent,
     Judged,
@@ -27,6 +27,7 @@ from rlstep_hooks.record.events import (
     Update,
 )
 from rlstep_hooks.record.ledger import FolderLedger, Record, rank_process
+from rlstep_hooks.session.agreement import StopAgreement, agree_on_run
 from rlstep_hooks.session.recorder import Recorder
 from tests.scripted import make_plan, scripted_run
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstep_hooks.judge.reduction.mistakes import solved
-from rlstep_hooks.judge.reduction.outcome import Reductions, judge_reductions
-from rlstep_hooks.judge.reduction.records import PartsOfRank
+from rlstep_hooks.judge.ranks.reduction.mistakes import solved
+from rlstep_hooks.judge.ranks.reduction.outcome import Reductions, judge_reductions
+from rlstep_hooks.judge.ranks.reduction.records import PartsOfRank
 from rlstep_hooks.record.events import GradientParts, RunEnded, RunStarted, Unobserved
 from rlstep_hooks.record.ledger import FolderLedger, Record, rank_process, records
 from tests.judge.gradients import Run

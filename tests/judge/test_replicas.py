@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.judge.replicas import Replicas, judge_replicas
+from rlstep_hooks.judge.ranks.replicas import Replicas, judge_replicas
 from rlstep_hooks.record.events import Moment, Replica, ReplicaSums, RunStarted
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.record.wire import encode

@@ -147,7 +147,7 @@ def test_a_rule_lives_in_the_module_or_package_of_its_hundred(rule: type[Rule]) 
 
 
 WITHOUT_HANDLER = {*RANK_RULES, BY_CODE["RLS110"], BY_CODE["RLS116"]}
-"""`rlstep_hooks.judge.ranks` evaluates the first two; the others are what a framework refuses."""
+"""`rlstep_hooks.judge.ranks.merge` evaluates the first two; the others are what a framework refuses."""
 
 
 @pytest.mark.parametrize(

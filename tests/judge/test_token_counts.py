@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from rlstep_hooks.judge.token_counts import Given, TokenCounts, compare_token_counts, read_token_counts
+from rlstep_hooks.judge.ranks.token_counts import Given, TokenCounts, compare_token_counts, read_token_counts
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues
 from rlstep_hooks.record.ledger import FolderLedger, rank_process
 

@@ -45,7 +45,7 @@ def test_importing_the_package_loads_nothing_else(record_property: Any) -> None:
     "statement",
     [
         "from rlstep_hooks import Finding, Report, Schedule, StepAuditError",
-        "import rlstep_hooks.judge.judge, rlstep_hooks.session.recorder, rlstep_hooks.judge.ranks",
+        "import rlstep_hooks.judge.judge, rlstep_hooks.session.recorder, rlstep_hooks.judge.ranks.merge",
         "import rlstep_hooks.systems.trl.plan, rlstep_hooks.systems.trl.observe.resume",
         "from rlstep_hooks import plan",
         "from rlstep_hooks import Schedule, audit; audit(Schedule.ppo(actors=1, steps=4))",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from rlstep_hooks.judge.reduction.outcome import Reductions
-from rlstep_hooks.judge.replicas import Replicas
+from rlstep_hooks.judge.ranks.reduction.outcome import Reductions
+from rlstep_hooks.judge.ranks.replicas import Replicas
 from rlstep_hooks.record.events import GradientParts, Moment, Replica, ReplicaSums, Unobserved
 
 if TYPE_CHECKING:

@@ -169,7 +169,7 @@ RANK_RULES: tuple[type[Rule], ...] = (
     normaliser.TokensOfAllRanks,
     copies.RanksDrawAlike,
 )
-"""Rules that compare processes; `rlstep_hooks.judge.ranks` evaluates them."""
+"""Rules that compare processes; `rlstep_hooks.judge.ranks.merge` evaluates them."""
 
 BY_CODE: dict[str, type[Rule]] = {rule.code: rule for rule in sorted({*RULES, *PLAN_RULES}, key=lambda rule: rule.code)}
 """All rules, including those that only look at a plan."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.judge.ranks import agree_on_run
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
+from rlstep_hooks.session.agreement import agree_on_run
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.version import __version__

@@ -28,8 +28,8 @@ from verl.workers import engine_workers
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.utils.losses import sft_loss
 
-from rlstep_hooks.judge.reduction.outcome import judge_reductions
-from rlstep_hooks.judge.replicas import judge_replicas
+from rlstep_hooks.judge.ranks.reduction.outcome import judge_reductions
+from rlstep_hooks.judge.ranks.replicas import judge_replicas
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record.events import Measured, RunStarted, Unobserved, UpdateValues
 from rlstep_hooks.record.ledger import Record, records

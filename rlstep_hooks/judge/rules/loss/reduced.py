@@ -1,6 +1,6 @@
 """Gradients over several processes: whether they are combined and clipped as documented.
 
-`rlstep_hooks.judge.reduction` joins the records of all ranks for both rules.
+`rlstep_hooks.judge.ranks.reduction` joins the records of all ranks for both rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all ranks of a run should hold alike. `rlstep_hooks.judge.replicas` joins the records of all ranks for it."""
+"""What all ranks of a run should hold alike. `rlstep_hooks.judge.ranks.replicas` joins the records of all ranks for it."""
 
 from __future__ import annotations
 

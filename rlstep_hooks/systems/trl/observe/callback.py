@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformers import Trainer, TrainerCallback
 
-from rlstep_hooks.judge.ranks import StopAgreement, agree_on_run
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut, on_fail_asked, share_asked
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.settings import attributes
@@ -20,6 +19,7 @@ from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.variables import AS_RELEASE, judged_as
+from rlstep_hooks.session.agreement import StopAgreement, agree_on_run
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rlstep_hooks.judge.reduction.parts import Element
+    from rlstep_hooks.judge.ranks.reduction.parts import Element
 
 MOST_PARTS = 1024
 """Parts of one element above which single ones are not tried, each left out by itself."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.outcome import RuleOutcome
-from rlstep_hooks.judge.reduction.clip import compare_clip, factor_before_read
-from rlstep_hooks.judge.reduction.compare import Difference, compare, earlier_of
-from rlstep_hooks.judge.reduction.parts import joined
-from rlstep_hooks.judge.reduction.records import PartsOfRank, updates_of, why_not_followed
+from rlstep_hooks.judge.ranks.reduction.clip import compare_clip, factor_before_read
+from rlstep_hooks.judge.ranks.reduction.compare import Difference, compare, earlier_of
+from rlstep_hooks.judge.ranks.reduction.parts import joined
+from rlstep_hooks.judge.ranks.reduction.records import PartsOfRank, updates_of, why_not_followed
 from rlstep_hooks.judge.rollouts import rollout_of
 from rlstep_hooks.judge.rules.loss.reduced import ClippedOtherwise, ReducedOtherwise
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Where
@@ -19,7 +19,7 @@ from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Where
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rlstep_hooks.judge.reduction.compare import Earlier
+    from rlstep_hooks.judge.ranks.reduction.compare import Earlier
     from rlstep_hooks.judge.rules.base import Rule
     from rlstep_hooks.record.events import GradientParts, RunStarted
     from rlstep_hooks.record.ledger import Record

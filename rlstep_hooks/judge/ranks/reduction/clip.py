@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlstep_hooks.judge.reduction.compare import BEYOND_DOUBT, SURELY, Difference, named_of
-from rlstep_hooks.judge.reduction.mistakes import Seen
+from rlstep_hooks.judge.ranks.reduction.compare import BEYOND_DOUBT, SURELY, Difference, named_of
+from rlstep_hooks.judge.ranks.reduction.mistakes import Seen
 from rlstep_hooks.judge.rules.loss.optimizer import NORM_TOLERANCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlstep_hooks.judge.reduction.compare import Earlier
-    from rlstep_hooks.judge.reduction.parts import Joined
+    from rlstep_hooks.judge.ranks.reduction.compare import Earlier
+    from rlstep_hooks.judge.ranks.reduction.parts import Joined
     from rlstep_hooks.record.events import GradientParts
 
 ADDED = 1e-6

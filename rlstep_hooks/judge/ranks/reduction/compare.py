@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlstep_hooks.judge.reduction.mistakes import LEFT_OVER, Before, Seen, fitted, known_mistakes
+from rlstep_hooks.judge.ranks.reduction.mistakes import LEFT_OVER, Before, Seen, fitted, known_mistakes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rlstep_hooks.judge.reduction.mistakes import Mistake
-    from rlstep_hooks.judge.reduction.parts import Joined
+    from rlstep_hooks.judge.ranks.reduction.mistakes import Mistake
+    from rlstep_hooks.judge.ranks.reduction.parts import Joined
     from rlstep_hooks.planning.finding import Severity
 
 SURELY = 4.0

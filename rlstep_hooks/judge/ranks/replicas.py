@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from rlstep_hooks.judge.outcome import RuleOutcome
-from rlstep_hooks.judge.reduction.records import Lines
+from rlstep_hooks.judge.ranks.reduction.records import Lines
 from rlstep_hooks.judge.rollouts import rollout_of
 from rlstep_hooks.judge.rules.weights.replicas import ReplicasDiffer
 from rlstep_hooks.planning.finding import Finding, Where

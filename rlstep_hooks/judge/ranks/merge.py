@@ -1,0 +1,143 @@
+"""The report of one process, completed by what the records of all processes of its run say together.
+
+A process that reports waits for the other records in the folder, with a time limit. No process waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlstep_hooks.judge.deviations import explained, none_known
+from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.ranks.disagreement import compare_steps, listed
+from rlstep_hooks.judge.ranks.entropy_edges import compare_entropy_edges, read_entropy_edges
+from rlstep_hooks.judge.ranks.gathered_rewards import compare_gathered, read_gathered
+from rlstep_hooks.judge.ranks.outcomes import of_all_processes, only_of_others
+from rlstep_hooks.judge.ranks.random_states import compare_random_states, read_random_states
+from rlstep_hooks.judge.ranks.record_end import record_end
+from rlstep_hooks.judge.ranks.reduction.outcome import judge_reductions
+from rlstep_hooks.judge.ranks.replicas import judge_replicas
+from rlstep_hooks.judge.ranks.token_counts import compare_token_counts, read_token_counts
+from rlstep_hooks.judge.report import merge_findings
+from rlstep_hooks.judge.rules import RANK_RULES
+from rlstep_hooks.judge.rules.data.advantages import RewardsMoved
+from rlstep_hooks.judge.rules.observation import ProcessMissing
+from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.record.ledger import records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.judge.deviations import DeviationsOf
+    from rlstep_hooks.judge.ranks.record_end import RecordEnd
+    from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.events import RunStarted
+    from rlstep_hooks.record.ledger import Record
+
+RECORD_WAIT = 30.0
+"""Seconds that rank 0 waits at the end for the other processes' records."""
+
+
+def merge_ranks(
+    report: Report,
+    folder: Path | None,
+    started: RunStarted,
+    *,
+    wait: float = RECORD_WAIT,
+    deviations_of: DeviationsOf = none_known,
+) -> Report:
+    """The report of one process, completed by the comparison of all processes.
+
+    Args:
+        report: The judgement of the reporting process.
+        folder: The folder of records; None if they are in memory.
+        started: The reporting process's first event.
+        wait: Seconds to wait for other processes to finish their records.
+        deviations_of: The known deviations of the framework.
+    """
+    if started.world_size == 1:
+        return report
+    if folder is None:
+        reason = "records are in memory: other processes cannot be compared"
+        outcomes = [
+            RuleOutcome(code=rule.code, title=rule.title, verdict="NOT_EVALUATED", reason=reason) for rule in RANK_RULES
+        ]
+        return merge_findings(report, [], outcomes, processes=[f"rank {started.rank}"])
+    deadline = time.monotonic() + wait
+    while True:
+        found = records(folder).get(started.run, [])
+        tails = {record.rank: record_end(record) for record in found if record.rank is not None}
+        # A process opens its record when training begins; one without a record by now will not get one.
+        if all(tail.judged is not None for tail in tails.values()) or time.monotonic() >= deadline:
+            break
+        time.sleep(0.05)
+    judged = {rank: tail.judged for rank, tail in tails.items() if tail.judged is not None and rank != started.rank}
+    of_others = only_of_others(report.findings, {rank: of.findings for rank, of in judged.items()})
+    findings = [_at_rank(finding, rank) for rank, finding in of_others]
+    gathered = {record.rank: read_gathered(record.path) for record in found if record.rank is not None}
+    # Where one of them has rewards that were not given for its own samples, the others need not have the same.
+    if RewardsMoved.code not in {finding.code for finding in (*report.findings, *findings)}:
+        findings += compare_gathered(gathered)
+    edges = {record.rank: read_entropy_edges(record.path) for record in found if record.rank is not None}
+    findings += compare_entropy_edges(edges)
+    lacking = {rank: of.not_compared for rank, of in judged.items()}
+    report = msgspec.structs.replace(report, rules=of_all_processes(report.rules, findings, lacking))
+    reductions, of_reductions = judge_reductions(found, started)
+    replicas, of_replicas = judge_replicas(found, started)
+    counts = {record.rank: read_token_counts(record.path) for record in found if record.rank is not None}
+    tokens, of_tokens = compare_token_counts(counts, started.world_size)
+    states = {record.rank: read_random_states(record.path) for record in found if record.rank is not None}
+    drawn, of_states = compare_random_states(states, started.world_size)
+    outcomes = [_missing(tails, started, findings), compare_steps(found, tails, findings)]
+    outcomes += [*of_reductions, *of_replicas, tokens, drawn]
+    findings += explained([*reductions, *replicas, *of_tokens, *of_states], started, deviations_of)
+    if report.verdict == "PASS" and any(of.verdict == "NOT_EVALUATED" for of in judged.values()):
+        report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
+    return merge_findings(report, findings, outcomes, processes=[_name(record) for record in found])
+
+
+def _at_rank(finding: Finding, rank: int) -> Finding:
+    return msgspec.structs.replace(finding, where=msgspec.structs.replace(finding.where, rank=rank))
+
+
+def _name(record: Record) -> str:
+    return record.process if record.rank is None else f"rank {record.rank}"
+
+
+def _missing(tails: dict[int, RecordEnd], started: RunStarted, findings: list[Finding]) -> RuleOutcome:
+    code, title = ProcessMissing.code, ProcessMissing.title
+    absent = [rank for rank in range(started.world_size) if rank not in tails]
+    # A judgement stands after the end: where it is there, the line of the end is damaged.
+    unfinished = [rank for rank, tail in tails.items() if tail.ended is None and tail.judged is None]
+    elsewhere = started.local_world_size < started.world_size
+    if elsewhere and absent:
+        return RuleOutcome(
+            code=code,
+            title=title,
+            verdict="NOT_EVALUATED",
+            checks=len(tails),
+            reason=f"no records of ranks {listed(absent)} in this folder: is it shared by all machines?",
+        )
+    if not absent and not unfinished:
+        return RuleOutcome(code=code, title=title, verdict="PASS", checks=len(tails))
+    observed = []
+    if absent:
+        observed.append(f"no record of rank {listed(absent)}")
+    if unfinished:
+        observed.append(f"the record of rank {listed(unfinished)} has no end")
+    findings.append(
+        Finding(
+            code=code,
+            severity="error",
+            title=title,
+            expected=f"records of {started.world_size} processes, each to the end of training",
+            observed="; ".join(observed),
+            where=Where(rank=(absent or unfinished)[0]),
+            why="what a process did without a record cannot be judged",
+            fix="attach the callback in every process, and look at how that process ended",
+        )
+    )
+    return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(tails))
