@@ -64,3 +64,9 @@ def read_schedule(facts: dict[str, Any], name: str = "lr_schedule") -> RateSched
     if not isinstance(given, dict) or given.get("kind") not in COVERED:
         return None
     return msgspec.convert(given, RateSchedule)
+
+
+def nearly(horizon: int, ticks: int) -> bool:
+    """Whether a schedule is built for nearly the ticks of the run: horizons that round otherwise than the run, or leave its last
+    rollout out, are a few ticks off, which is true, and no fault."""
+    return abs(horizon - ticks) * 20 < ticks

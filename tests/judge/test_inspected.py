@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rlstep_hooks.judge.report import ends_training
-from rlstep_hooks.judge.rules.learning_rate import ScheduleHorizon
+from rlstep_hooks.judge.rules.learning_rate.ticks import ScheduleHorizon
 from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import (
     Generated,

@@ -15,13 +15,8 @@ from rlstep_hooks.judge.rules.data import (
     samples,
     timesteps,
 )
-from rlstep_hooks.judge.rules.learning_rate import (
-    RateAtZero,
-    RateNotScheduled,
-    ScheduleHorizon,
-    SchedulerTicks,
-    WarmupLength,
-)
+from rlstep_hooks.judge.rules.learning_rate.rates import RateAtZero, RateNotScheduled
+from rlstep_hooks.judge.rules.learning_rate.ticks import ScheduleHorizon, SchedulerTicks, WarmupLength
 from rlstep_hooks.judge.rules.loss import backward, formula, gradient, normaliser, optimizer, reduced
 from rlstep_hooks.judge.rules.order import length, rollouts, steps, updates
 from rlstep_hooks.judge.rules.plan.configuration import ConfigRewritten, ReleaseFault

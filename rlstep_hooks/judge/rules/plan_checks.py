@@ -8,7 +8,7 @@ import msgspec
 
 from rlstep_hooks.judge.rules.data.rows import NoUpdates, RowsDropped, TooFewRows
 from rlstep_hooks.judge.rules.data.samples import SamplesNeverTrained
-from rlstep_hooks.judge.rules.learning_rate import RateFollowsRollouts, ScheduleHorizon, WarmupLength
+from rlstep_hooks.judge.rules.learning_rate.ticks import RateFollowsRollouts, ScheduleHorizon, WarmupLength
 from rlstep_hooks.judge.rules.plan.age import OldAndNotCorrected
 from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused, ReleaseFault, SettingsWithoutEffect
 from rlstep_hooks.judge.rules.plan.cycle import ClipNeverActs, IntervalMeetsCycle

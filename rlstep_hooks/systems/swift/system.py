@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch import processes
 from rlstep_hooks.systems.engine.declaration import (
     Check,
-    Demand,
     Depends,
     Entry,
     Formula,
@@ -24,7 +22,18 @@ from rlstep_hooks.systems.engine.declaration import (
     text,
 )
 from rlstep_hooks.systems.engine.links import no, yes
+from rlstep_hooks.systems.swift.megatron import MEGATRON
 from rlstep_hooks.systems.swift.releases import COMPUTED_SINCE, FIRST, FIRST_UNSUPPORTED, PACKAGE
+from rlstep_hooks.systems.swift.shared import (
+    BUILT,
+    IS_READ,
+    LEFT_FOR_VALIDATION,
+    ROWS,
+    SAMPLING_NOTES,
+    SETTINGS,
+    sampled_rows,
+    started_processes,
+)
 from rlstep_hooks.systems.trl import loader
 from rlstep_hooks.systems.trl.launch import valid_groups
 from rlstep_hooks.systems.trl.links import OF_UPDATES
@@ -33,17 +42,8 @@ from rlstep_hooks.systems.trl.links import RULES as TRL_RULES
 if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
 
-_BUILT = "when the configuration is built"
 _ARGUMENTS = "ms-swift {version} swift/{'rlhf_trainers/args_mixin.py' if fourth else 'trainers/rlhf_arguments.py'}"
 _TRAINER = "ms-swift {version} swift/{'rlhf_trainers' if fourth else 'trainers/rlhf_trainer'}/grpo_trainer.py"
-_MEGATRON = "ms-swift 4.6.0 swift/megatron/arguments/megatron_args.py"
-
-
-def started_processes(launch: Request) -> int:
-    """NPROC_PER_NODE x NNODES, as swift/cli/main.py starts torchrun; one process where neither is set."""
-    if launch.command.processes is not None:
-        return launch.world_size()
-    return launch.world_size(processes.of_environment(launch.command, without=1))
 
 
 def on_megatron(launch: Request) -> System | None:
@@ -52,73 +52,6 @@ def on_megatron(launch: Request) -> System | None:
         return MEGATRON if launch.settings.is_given("micro_batch_size", "global_batch_size") else None
     name = launch.command.program.name
     return MEGATRON if name.startswith("megatron") or "_megatron" in name else None
-
-
-_SETTINGS = {
-    "rlhf_type": text("dpo"),
-    "sequence_parallel_size": count(1),
-    "num_generations": count(8),
-    "num_iterations": count(1),
-    "steps_per_generation": count(None),
-    "generation_batch_size": count(None),
-    "max_epochs": text(),
-    "beta": number(0.04),
-    "dynamic_sample": flag(False),
-    "async_generate": flag(False),
-    "split_dataset_ratio": number(None),
-    "val_dataset": text(),
-    "streaming": flag(False),
-    "interleave_prob": text(),
-    "train.gpus": text(),
-}
-# swift/arguments/base_args/data_args.py 4.6.0: the default was 0.01 before 3.6, and a validation set of its own makes it 0.
-_LEFT_FOR_VALIDATION = "(0 if release >= (3, 6) else 1 / 100) if split_dataset_ratio is None else split_dataset_ratio"
-# A set for validation is taken out of the sampled rows; a stream has no length, and interleaved sets end with one of them.
-_ROWS = (
-    "rows if known(rows) or streaming or given(interleave_prob) or (left_for_validation > 0 and not given(val_dataset)) "
-    "or sampled_rows(launch) is None else sampled_rows(launch)"
-)
-_IS_READ = (
-    Demand(
-        "given(rlhf_type) or not no_program",
-        "this file does not say rlhf_type, without which `swift rlhf` trains by DPO: give the command that reads it, "
-        "such as `swift rlhf --rlhf_type grpo --config FILE`",
-    ),
-    Demand("rlhf_type == 'grpo'", "rlhf_type = {rlhf_type}: only grpo is read", about="rlhf_type"),
-    Demand("not given(train.gpus)", "a configuration for Ray (train.gpus) is not read", about="train.gpus"),
-    Demand("sequence_parallel_size == 1", "sequence_parallel_size above 1 is not read", about="sequence_parallel_size"),
-)
-_SAMPLING_NOTES = (
-    Note("assumes", "max_epochs may end the run before this", "given(max_epochs)"),
-    Note(
-        "assumes",
-        "dynamic_sample generates more prompts than these, as many as are trained, and repeats if they run out",
-        "dynamic_sample",
-    ),
-    Note("assumes", "async_generate: a rollout is sampled while the one before it is trained", "async_generate"),
-    Note(
-        "assumes",
-        "the rows are those that are left for training: split_dataset_ratio = {left_for_validation} takes that share of the set for "
-        "validation, because no val_dataset is given",
-        "left_for_validation > 0 and not given(val_dataset) and known(rows)",
-    ),
-)
-
-
-def _sampled_rows(launch: Request) -> int | None:
-    """The rows of data sets that are all named with a number, as `set#1000`; None where one is not.
-
-    4.6.0 swift/dataset/dataset_syntax.py:69, dataset_meta.py:149-153 `post_process`: so many rows are drawn, again from the first
-    where the set has fewer. 3.9.3 swift/llm/dataset does the same.
-    """
-    counts = [name.rpartition("#")[2] for name in launch.settings.files("dataset") if "#" in name]
-    if (
-        not counts
-        or len(counts) < len(launch.settings.files("dataset"))
-        or not all(each.isdecimal() for each in counts)
-    ):
-        return None
-    return sum(map(int, counts))
 
 
 def _has_teacher(launch: Request) -> bool:
@@ -171,7 +104,7 @@ SYSTEM = System(
     ),
     instead=on_megatron,
     settings={
-        **_SETTINGS,
+        **SETTINGS,
         "per_device_train_batch_size": count(1),
         "gradient_accumulation_steps": count(1),
         "max_steps": count(-1, least=-1),
@@ -196,15 +129,15 @@ SYSTEM = System(
     functions={
         **loader.FUNCTIONS,
         "has_teacher": _has_teacher,
-        "sampled_rows": _sampled_rows,
+        "sampled_rows": sampled_rows,
         "started_processes": started_processes,
         "valid_groups": valid_groups,
     },
     let={
         **loader.LET,
         "fourth": "release >= (4, 0)",
-        "left_for_validation": _LEFT_FOR_VALIDATION,
-        "rows": _ROWS,
+        "left_for_validation": LEFT_FOR_VALIDATION,
+        "rows": ROWS,
         # What ms-swift 4 and 3 recommend; the sampler is TRL's.
         "trl": "'0.29.1' if fourth else '0.20.0'",
         "transformers": "'4.57.6' if fourth else '4.53.3'",
@@ -248,13 +181,13 @@ SYSTEM = System(
         ),
     ),
     checks=(
-        *_IS_READ,
+        *IS_READ,
         Check(
             "steps_per_generation is None or generation_batch_size == microbatch * steps_per_generation",
             "generation_batch_size ({generation_batch_size}) must equal per_device_train_batch_size * world_size * "
             "steps_per_generation = {microbatch * steps_per_generation}.",
             fix="generation_batch_size = {microbatch * steps_per_generation}, or leave one of them out",
-            when=_BUILT,
+            when=BUILT,
             source=_ARGUMENTS,
             where="fourth and generation_batch_size is not None",
         ),
@@ -262,7 +195,7 @@ SYSTEM = System(
             "generation_batch_size % microbatch == 0",
             "generation_batch_size ({generation_batch_size}) must be divisible by the global batch size ({microbatch}).",
             fix="generation_batch_size = {multiples(generation_batch_size, microbatch)}",
-            when=_BUILT,
+            when=BUILT,
             source=_ARGUMENTS,
             where="generation_batch_size is not None",
         ),
@@ -271,7 +204,7 @@ SYSTEM = System(
             "{'num_generations must be greater than 1 for GRPO' if fourth else 'GRPO requires at least 2 generations per prompt to "
             "calculate the advantages. You provided ' + quoted(num_generations) + ', which is less than the minimum required.'}",
             fix="num_generations = 2 or more",
-            when=_BUILT,
+            when=BUILT,
             source=_ARGUMENTS,
             where="not (fourth and has_teacher(launch))",  # on-policy distillation needs no group
         ),
@@ -281,7 +214,7 @@ SYSTEM = System(
                 says,
                 fix="num_generations = one of the valid values, or generation_batch_size = "
                 "{multiples(generated, lcm(num_generations, microbatch))}",
-                when=_BUILT,
+                when=BUILT,
                 source=_ARGUMENTS,
                 where=where,
             )
@@ -307,7 +240,7 @@ SYSTEM = System(
             "generation_batch_size is not None and steps_per_generation is not None and steps_per_generation != steps",
         ),
         Note("unit", "per_device_train_batch_size and generation_batch_size count samples (completions), not prompts"),
-        *_SAMPLING_NOTES,
+        *SAMPLING_NOTES,
     ),
     facts=loader.FACTS,
     live="rlstep_hooks.systems.swift.plan:plan_live",
@@ -401,127 +334,3 @@ SYSTEM = System(
     ),
 )
 """`swift rlhf --rlhf_type grpo` on transformers' Trainer."""
-
-MEGATRON = System(
-    name="swift",
-    title="ms-swift",
-    version="4.6.0",
-    settings={
-        **_SETTINGS,
-        "micro_batch_size": count(1),
-        "global_batch_size": count(16),
-        "tensor_model_parallel_size": count(1),
-        "pipeline_model_parallel_size": count(1),
-        "context_parallel_size": count(1),
-        "num_train_epochs": count(None),
-        "train_iters": count(None),
-    },
-    shown=("global_batch_size", "steps_per_generation", "num_generations", "micro_batch_size"),
-    functions={"started_processes": started_processes, "sampled_rows": _sampled_rows},
-    let={
-        "launched": "started_processes(launch)",
-        "left_for_validation": _LEFT_FOR_VALIDATION,
-        "rows": _ROWS,
-        "copies": "tensor_model_parallel_size * pipeline_model_parallel_size * context_parallel_size",
-        "world_size": "launched // copies",
-        "steps": "generation_batch_size // global_batch_size if generation_batch_size is not None else steps_per_generation or 1",
-        "size": "samples_per_rollout",
-        "whole": "num_generations * world_size * micro_batch_size",
-        "prompts_per_rollout": "samples_per_rollout // num_generations",
-        "samples_per_prompt": "num_generations",
-        "samples_per_microbatch": "micro_batch_size * world_size",
-        "rows_dropped_per_epoch": "0 if known(rows) else None",
-        "reference_source": "'none' if beta == 0 else 'at_rollout'",
-    },
-    always={
-        "algorithm": "GRPO",
-        "loader": "wraps",
-        "old_logprob_source": "at_rollout",
-        "step_unit": "update",
-        "step_means": "1 iteration = 1 update",
-    },
-    formulas=(
-        Formula("samples_per_rollout", "global_batch_size * steps", f"{_MEGATRON} resolve_generation_batch_size"),
-        Formula("updates_per_rollout", "steps", "ms-swift 4.6.0 swift/megatron/trainers/grpo_trainer.py"),
-        Formula("samples_per_update", "global_batch_size", f"{_MEGATRON} global_batch_size"),
-        Formula(
-            "updates",
-            "train_iters or unknown('neither train_iters nor num_train_epochs is given')",
-            f"{_MEGATRON} init_iters",
-            where="num_train_epochs is None",
-        ),
-        # Whole step batches of prompts.
-        Formula(
-            "updates",
-            "floor(floor(rows / samples_per_microbatch) * samples_per_microbatch * num_generations * num_train_epochs "
-            "/ global_batch_size)",
-            f"{_MEGATRON} init_iters",
-        ),
-        Formula("rollouts", "ceil(updates / steps)", "ms-swift 4.6.0 swift/megatron/trainers/grpo_trainer.py"),
-    ),
-    checks=(
-        *_IS_READ,
-        Demand("release >= (4, 0)", "GRPO on Megatron of ms-swift {version} is not read; that of 4 is"),
-        Demand(
-            "launched % copies == 0",
-            "{launched} processes cannot be shared by copies of the model on {copies} each",
-            about="tensor_model_parallel_size",
-        ),
-        Check(
-            "steps_per_generation is None or generation_batch_size == global_batch_size * steps_per_generation",
-            "generation_batch_size ({generation_batch_size}) must equal global_batch_size ({global_batch_size}) * "
-            "steps_per_generation ({steps_per_generation}) = {global_batch_size * steps_per_generation}.",
-            fix="generation_batch_size = {global_batch_size * steps_per_generation}, or leave one of them out",
-            when=_BUILT,
-            source=f"{_MEGATRON} resolve_generation_batch_size",
-            where="generation_batch_size is not None",
-        ),
-        Check(
-            "generation_batch_size % global_batch_size == 0",
-            "generation_batch_size ({generation_batch_size}) must be divisible by global_batch_size ({global_batch_size})",
-            fix="generation_batch_size = {multiples(generation_batch_size, global_batch_size)}",
-            when=_BUILT,
-            source=f"{_MEGATRON} resolve_generation_batch_size",
-            where="generation_batch_size is not None",
-        ),
-        *(
-            Check(
-                holds,
-                says,
-                fix="global_batch_size x steps_per_generation = {multiples(size, whole)}",
-                when=_BUILT,
-                source=f"{_MEGATRON} validate_batch_dp_alignment",
-            )
-            for holds, says in (
-                (
-                    "size % num_generations == 0",
-                    "generation_batch_size ({size}) must be divisible by num_generations ({num_generations}).",
-                ),
-                (
-                    "prompts_per_rollout % world_size == 0",
-                    "num_rollout_prompt ({prompts_per_rollout}) = generation_batch_size ({size}) // num_generations "
-                    "({num_generations}) must be divisible by dp_size ({world_size}).",
-                ),
-                (
-                    "prompts_per_rollout // world_size % micro_batch_size == 0",
-                    "Per-device rollout prompt count ({prompts_per_rollout // world_size}) = (generation_batch_size ({size}) // "
-                    "num_generations ({num_generations})) // dp_size ({world_size}) must be divisible by micro_batch_size "
-                    "({micro_batch_size}).",
-                ),
-            )
-        ),
-    ),
-    notes=(
-        Note(
-            "unit",
-            "global_batch_size counts samples (completions) of one update; steps_per_generation is 1 unless given",
-        ),
-        Note("ignores", "num_iterations: on Megatron each rollout is passed over once", "num_iterations > 1"),
-        *_SAMPLING_NOTES,
-    ),
-    facts={
-        "minibatch_unit": "'samples'",
-        "more_updates": "'num_iterations above 1, or steps_per_generation above gradient_accumulation_steps,'",
-    },
-)
-"""`megatron rlhf --rlhf_type grpo`: no passes, old log-probs always computed with the rollout."""

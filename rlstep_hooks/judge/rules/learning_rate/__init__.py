@@ -1,0 +1,1 @@
+"""RLS6xx: the learning rate."""
