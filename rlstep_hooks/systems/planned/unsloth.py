@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from rlstep_hooks.systems.engine.declaration import PLANNED_ONLY, Demand, Entry, Formula, Note, count, flag, number
+from rlstep_hooks.systems.trl import evaluation
 from rlstep_hooks.systems.trl.system import SYSTEM as TRL
 
 _RL = "Unsloth 015bdef unsloth/models/rl.py"
@@ -37,7 +38,8 @@ SYSTEM = msgspec.structs.replace(
     trainers={**TRL.trainers, "UnslothGRPOTrainer": TRL.trainers["GRPOTrainer"]},
     defaults_of=None,
     settings={
-        **{name: typed for name, typed in TRL.settings.items() if name != "use_peft"},  # which only observers look at
+        # Only observers look at use_peft; batches of evaluation have sizes of Unsloth's own, which were not read.
+        **{name: typed for name, typed in TRL.settings.items() if name not in ("use_peft", *evaluation.SETTINGS)},
         _ASKED: count(4),
         "gradient_accumulation_steps": count(2),
         "beta": number("0.001"),
@@ -62,7 +64,7 @@ SYSTEM = msgspec.structs.replace(
     ),
     checks=(
         Demand("algorithm == 'GRPO'", "Unsloth's RLOOTrainer is not read; its GRPOTrainer is", about="program"),
-        *TRL.checks,
+        *(check for check in TRL.checks if check not in evaluation.CHECKS),
     ),
     notes=(
         Note(

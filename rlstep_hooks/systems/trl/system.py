@@ -24,7 +24,7 @@ from rlstep_hooks.systems.engine.declaration import (
     text,
 )
 from rlstep_hooks.systems.engine.remarks import ADAPTER_OFF, has_adapter
-from rlstep_hooks.systems.trl import loader
+from rlstep_hooks.systems.trl import evaluation, loader
 from rlstep_hooks.systems.trl.launch import (
     PLAN_SETTINGS,
     algorithm_of,
@@ -141,6 +141,7 @@ SYSTEM = System(
         "save_steps": number(500),
         "eval_strategy": text("no"),
         "eval_steps": number(None),
+        **evaluation.SETTINGS,
         # Kept for display, and of trl.experimental: GFPO's filter (0.24 to 1.8) and DPPO's divergence (1.0 to 1.8).
         "loss_type": text(where="given(loss_type)"),
         "num_remains_in_group": count(None, where="given(num_remains_in_group)"),
@@ -354,6 +355,7 @@ SYSTEM = System(
             when=_BUILT,
             source="trl/trainer/grpo_config.py __post_init__",
         ),
+        *evaluation.CHECKS,
         Demand(
             "not no_program or given(per_device_train_batch_size) or given(gradient_accumulation_steps) or given(num_train_epochs) "
             "or given(max_steps) or given(steps_per_generation) or given(generation_batch_size) or given(num_iterations)",

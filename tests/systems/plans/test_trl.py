@@ -75,6 +75,34 @@ def test_refusals_in_the_words_of_the_release(version: str, message: str) -> Non
     assert "per_device_train_batch_size = 6 or 12" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("0.16.1", "The global eval batch size (1 x 1) must be evenly divisible by the number of generations per prompt (2)"),
+        ("0.17.0", "The effective eval batch size (1 x 1) must be evenly divisible by the number of generations per prompt (2)"),
+        ("0.24.0", "The global eval batch size (1 * 1) must be divisible by num_generations (2)."),
+        ("1.8.0", "The global eval batch size (1 * 1) must be divisible by the number of generations used for evaluation (2)."),
+    ],
+)  # fmt: skip
+def test_batches_of_evaluation_hold_whole_groups(version: str, message: str) -> None:
+    launch = (
+        "trl grpo --per_device_train_batch_size 4 --num_generations 2 --max_steps 8 --per_device_eval_batch_size {}"
+    )
+    with pytest.raises(PlanError) as caught:
+        read(launch.format("1 --eval_strategy steps"), rows=80, version=version, world_size=1)
+    assert message in caught.value.message
+    assert caught.value.fix == "per_device_eval_batch_size = 2, or eval_strategy = no"
+    for accepted in ("1", "2 --eval_strategy steps"):
+        assert read(launch.format(accepted), rows=80, version=version, world_size=1).schedule.updates == 8
+
+
+def test_releases_that_evaluate_any_batch() -> None:
+    launch = "trl grpo --num_generations 8 --max_steps 8 --per_device_eval_batch_size 1 --eval_strategy steps"
+    assert read(launch, rows=80, version="0.21.0", world_size=1).schedule.updates == 8
+    own = "--num_generations_eval 1"
+    assert read(f"{launch} {own}", rows=80, version="1.0.0", world_size=1).schedule.updates == 8
+
+
 def test_old_logprobs_follow_the_release() -> None:
     launch = "trl grpo --gradient_accumulation_steps 2 --steps_per_generation 4 --max_steps 8"
     assert read(launch, rows=800).schedule.old_logprob_source == "at_rollout"

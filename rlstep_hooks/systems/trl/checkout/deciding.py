@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.systems.engine.marks import mark_of_lines, plain
+from rlstep_hooks.systems.trl import evaluation
 from rlstep_hooks.systems.trl.system import DECIDING, SYSTEM
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ def _sampling(tree: ast.Module, *, functions: bool = True) -> Iterator[str]:
 
 
 def _settings(tree: ast.Module) -> Iterator[str]:
+    deciding = SYSTEM.settings.keys() - evaluation.SETTINGS.keys()
     for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in SYSTEM.settings:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in deciding:
             words = node.value.keywords if isinstance(node.value, ast.Call) else []
             default = next((ast.unparse(word.value) for word in words if word.arg == "default"), "")
             yield f"{ast.unparse(node.target)} = {default}"
