@@ -90,6 +90,26 @@ def test_a_file_that_trains_more_than_once_is_said_to(tmp_path: Path, text: str,
     assert says in said
 
 
+NAMED = f"from trl import GRPOConfig, GRPOTrainer\ntrainer = {MADE}\n"
+
+
+def test_a_trainer_that_trains_several_times_is_said_to(tmp_path: Path) -> None:
+    plan = planned(tmp_path, {"main.py": NAMED + "for epoch in range(3):\n    trainer.train()\n"})
+    assert "calls train() of one trainer in a loop (line 3): this is the plan of one call" in assumed(plan)
+
+
+def test_a_keyword_that_train_does_not_take_ends_the_run(tmp_path: Path) -> None:
+    """transformers' Trainer.train has no **kwargs for settings: `max_steps` belongs into the configuration."""
+    plan = planned(tmp_path, {"main.py": NAMED + "trainer.train(max_steps=5)\n"})
+    assert plan.schedule is None
+    assert "train() got an unexpected keyword argument 'max_steps'" in plan.findings[0].observed
+
+
+def test_a_keyword_that_train_takes_is_none_of_its_settings(tmp_path: Path) -> None:
+    plan = planned(tmp_path, {"main.py": NAMED + "trainer.train(resume_from_checkpoint=True)\n"})
+    assert plan.schedule is not None
+
+
 TWO = (
     "from trl import GRPOConfig, GRPOTrainer\n"
     "args = GRPOConfig(num_generations=4, per_device_train_batch_size=8, max_steps=5)\n"

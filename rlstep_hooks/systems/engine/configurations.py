@@ -64,7 +64,7 @@ def with_configurations(calls: Calls, file: Path, current: str | None, system: S
         if assigned:
             why = f"{name} ({one.path}:{one.line}) assigns {', '.join(assigned)} itself"
             hidden = UnknownText("", why, Place(one.path, one.line, 1))
-    if ours and not own and made.isdisjoint(_used(tree)):
+    if ours and not own and made.isdisjoint(_made_here(tree)):
         hidden = hidden or _elsewhere(tree, file, system)
     return Configured(_named_as_ours(calls, own, current, packages), hidden)
 
@@ -130,6 +130,16 @@ def _used(tree: ast.Module) -> Iterator[str]:
             yield node.attr
 
 
+def _made_here(tree: ast.Module) -> set[str]:
+    """The classes of which the file itself makes objects: those that it calls, and, where it makes a parser, those that it uses.
+
+    A class that is only handed on, as in `build(GRPOConfig, sizes)`, is given its settings where this file does not say them.
+    """
+    called = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    parsers = {name for name in called if name == "cli" or (name.endswith("Parser") and name != "ArgumentParser")}
+    return called.union(_used(tree)) if parsers else called
+
+
 def _aside(node: ast.AST) -> list[ast.expr]:
     match node:
         case ast.arg() | ast.AnnAssign():
@@ -147,8 +157,10 @@ def _elsewhere(tree: ast.Module, file: Path, system: System) -> UnknownText | No
         if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] not in system.trainers:
             continue
         given = [word.value for word in node.keywords if word.arg in _GIVEN] + node.args[_PLACE : _PLACE + 1]
-        if given and not (isinstance(given[0], ast.Constant) and given[0].value is None):
-            name, shown = ast.unparse(node.func), ast.unparse(given[0])[:60]
-            place = Place(str(file), given[0].lineno, given[0].col_offset + 1)
-            return UnknownText("", f"{name} is given {shown}, which is not made in this file", place)
+        opened = [word.value for word in node.keywords if word.arg is None]
+        one = next(iter(given or opened), None)
+        if one is not None and not (isinstance(one, ast.Constant) and one.value is None):
+            shown = f"{'' if given else '**'}{ast.unparse(one)[:60]}"
+            why = f"{ast.unparse(node.func)} is given {shown}, and no configuration of it is made in this file"
+            return UnknownText("", why, Place(str(file), one.lineno, one.col_offset + 1))
     return None

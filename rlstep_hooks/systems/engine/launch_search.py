@@ -36,7 +36,7 @@ from rlstep_hooks.systems.engine.launch_settings import (
 from rlstep_hooks.systems.engine.own_program import with_parser, with_reader
 from rlstep_hooks.systems.engine.python_launch import calls_of, differ, keywords_of, of_others, settings_of
 from rlstep_hooks.systems.engine.python_launch import hidden as hidden_of
-from rlstep_hooks.systems.engine.repeated_training import repeated, trainings_in
+from rlstep_hooks.systems.engine.repeated_training import UNEXPECTED, repeated, trainings_in, unexpected
 from rlstep_hooks.systems.engine.trained_elsewhere import trained_in
 from rlstep_hooks.systems.engine.trainers import STOP, Judged, only, stopper_in, trainers_in, whose
 from rlstep_hooks.systems.engine.trains import file_of, file_of_another_machine, names_other_work, why_not
@@ -354,6 +354,8 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         hidden, keywords = hidden_of(calls, system) or elsewhere, keywords_of(calls, system)
     if file is not None and system.trainers:
         notes += [Note("assumes", text) for text in repeated(file, system.trainers)]
+        keyword = unexpected(file, system.trainers) if UNEXPECTED in system.settings else None
+        given = given if keyword is None else {**given, UNEXPECTED: keyword}
     stopper = stopper_in(file, command.folder) if STOP in system.settings and file is not None else None
     if stopper is not None:
         given = {**given, STOP: Setting(STOP, True, stopper.place)}

@@ -1,4 +1,4 @@
-"""Whether a Python file trains more than once: in a loop, or with one trainer after another. A plan is that of one run.
+"""How a Python file trains: once, in a loop, or with one trainer after another. A plan is that of one run.
 
 Trainers of different settings are chosen between by their lines. Of those of the same settings the plan says that there are several.
 """
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.python_source import parse
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import Place
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
@@ -22,6 +24,12 @@ _BRANCHES = (ast.If, ast.Try, ast.Match)
 _DEEPEST = 4
 _CONFIG_PLACE = 2
 """The place among a trainer's arguments at which it takes its configuration, if it is not named."""
+
+
+UNEXPECTED = "train.unexpected"
+"""Stands among the settings of a launch for a keyword that transformers' `Trainer.train` does not take."""
+_TAKEN = frozenset(("resume_from_checkpoint", "trial", "ignore_keys_for_eval", "model_path"))
+"""What `Trainer.train` takes (transformers 4.51.3 and 5.23.0 trainer.py); it raises a TypeError for anything else."""
 
 
 class Training(msgspec.Struct, frozen=True):
@@ -91,14 +99,45 @@ def repeated(path: Path, trainers: Container[str]) -> Iterator[str]:
     above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     made = _made(tree, trainers)
     in_loops = sorted({loop for node in made if (loop := _loop(node, above, tree, 0))})
+    around = (_is_in(call, _LOOPS, above) for call in _train_calls(tree, made))
+    rounds = sorted({each.lineno for each in around if each is not None})
     if in_loops:
         lines = " and ".join(map(str, in_loops))
         yield f"{path.name} makes its trainer in a loop (line {lines}): this is the plan of one run"
+    elif rounds:
+        lines = " and ".join(map(str, rounds))
+        yield f"{path.name} calls train() of one trainer in a loop (line {lines}): this is the plan of one call"
     else:
         alone = [node for node in made if _function(node, above) is None and _is_in(node, _BRANCHES, above) is None]
         if len(alone) > 1:
             lines = ", ".join(str(node.lineno) for node in alone)
             yield f"{path.name} makes {len(alone)} trainers (lines {lines}): this is the plan of one run"
+
+
+def unexpected(path: Path, trainers: Container[str]) -> Setting | None:
+    """A keyword that a file gives `trainer.train(...)` and transformers' Trainer does not take, as a setting; None if there is none.
+
+    Args:
+        path: The file.
+        trainers: The names of the trainers that are planned.
+    """
+    tree = parse(path)
+    for call in _train_calls(tree, _made(tree, trainers)):
+        for word in call.keywords:
+            if word.arg is not None and word.arg not in _TAKEN:
+                return Setting(UNEXPECTED, word.arg, Place(str(path), word.lineno, word.col_offset + 1), UNEXPECTED)
+    return None
+
+
+def _train_calls(tree: ast.Module, made: list[ast.Call]) -> list[ast.Call]:
+    """The calls of `train` of trainers that the file makes and gives a name."""
+    names = {
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and node.value in made and isinstance(node.targets[0], ast.Name)
+    }
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return [call for call in calls if _name(call) == "train" and ast.unparse(call.func).rpartition(".")[0] in names]
 
 
 def _loop(node: ast.AST, above: Mapping[ast.AST, ast.AST], tree: ast.Module, depth: int) -> int:

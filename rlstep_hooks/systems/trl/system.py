@@ -150,6 +150,7 @@ SYSTEM = System(
         "transformers_version": text(None),
         "EarlyStoppingCallback": flag(where="given(EarlyStoppingCallback)"),
         "should_training_stop": flag(where="given(should_training_stop)"),
+        "train.unexpected": text(where="given(train.unexpected)"),
     },
     rows_from=("dataset_name",),
     shown=PLAN_SETTINGS,
@@ -356,6 +357,13 @@ SYSTEM = System(
             source="trl/trainer/grpo_config.py __post_init__",
         ),
         *evaluation.CHECKS,
+        Check(
+            "not given(train.unexpected)",
+            "TypeError: train() got an unexpected keyword argument '{train.unexpected}'",
+            fix="leave it out: what it would say belongs into the configuration",
+            when="when train() is called",
+            source="transformers {transformers} trainer.py Trainer.train",
+        ),
         Demand(
             "not no_program or given(per_device_train_batch_size) or given(gradient_accumulation_steps) or given(num_train_epochs) "
             "or given(max_steps) or given(steps_per_generation) or given(generation_batch_size) or given(num_iterations)",

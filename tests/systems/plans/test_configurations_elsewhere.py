@@ -92,11 +92,13 @@ def test_a_configuration_that_the_file_defines_holds(tmp_path: Path) -> None:
         ("from ours import READY as args", "args"),
         ("from trl import GRPOConfig\ndef run(args: GRPOConfig):\n    pass", "args"),
         ("from ours import Ours\ndef run(args: Ours) -> Ours:\n    pass", "args"),
+        ("from trl import GRPOConfig\nargs = build(GRPOConfig, num_generations=4)", "args"),
+        ("from trl import GRPOConfig\nkind = GRPOConfig\nargs = kind(num_generations=4)", "args"),
     ],
 )
 def test_a_configuration_that_another_file_makes_is_asked_for(tmp_path: Path, made: str, given: str) -> None:
     with pytest.raises(
-        LaunchError, match=rf"train.py:\d+:\d+: GRPOTrainer is given {given}, which is not made in this file"
+        LaunchError, match=rf"train.py:\d+:\d+: GRPOTrainer is given {given}, and no configuration of it is made"
     ):
         planned(tmp_path, f"from trl import GRPOTrainer\n{made}{TRAIN}")
 
@@ -104,6 +106,12 @@ def test_a_configuration_that_another_file_makes_is_asked_for(tmp_path: Path, ma
 def test_a_configuration_given_by_its_place_is_asked_for_too(tmp_path: Path) -> None:
     text = "from trl import GRPOTrainer\nfrom ours import READY\nGRPOTrainer('tiny', score, READY, rows).train()\n"
     with pytest.raises(LaunchError, match="GRPOTrainer is given READY"):
+        planned(tmp_path, text)
+
+
+def test_a_trainer_whose_arguments_are_known_only_in_the_run_is_asked_about(tmp_path: Path) -> None:
+    text = "from trl import GRPOTrainer\ndef run(session):\n    GRPOTrainer(**session['trainer']).train()\n"
+    with pytest.raises(LaunchError, match=r"GRPOTrainer is given \*\*session\['trainer'\], and no configuration of it"):
         planned(tmp_path, text)
 
 

@@ -231,6 +231,7 @@ def _outside_the_configuration(name: str) -> bool:
             "transformers_version",
             "EarlyStoppingCallback",
             "should_training_stop",
+            "train.unexpected",
         )
         or "filter_groups" in name
         or name.rpartition(".")[2] in looked_up
