@@ -170,6 +170,8 @@ class Beside(msgspec.Struct, frozen=True):
     """All settings of the program's own configuration with their values there; empty where it was not read."""
     refused: Mapping[str, str] = {}
     """The settings of the launch that this source refuses, each with the words in which it does."""
+    fields: frozenset[str] = frozenset()
+    """The fields of this source's own configuration class: a launch may give them, whether or not a release has them."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):

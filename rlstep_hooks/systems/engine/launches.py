@@ -299,7 +299,8 @@ def _with_checkout(
         found = named(system.checkout)(system, launch.command, launch.folder, launch.given)
     read = system if found is None else found.system
     if found is not None:
-        release = refused_by_source(_release_beside(system, release, found), launch.given, found.refused)
+        launch, release = _judged_beside(system, launch, _release_beside(system, release, found), found)
+        release = refused_by_source(release, launch.given, found.refused)
     if found is not None and found.settings:
         own = found.settings
         release = release_in_checkout(system, launch.command, launch.given, release, own, keywords=launch.keywords)
@@ -319,6 +320,20 @@ def _release_beside(system: System, release: Release, found: Beside) -> Release:
         text = f"{system.title} {version}, the nearest release whose trainer has such lines; --version names another"
         notes = (Note("assumes", text),)
     return msgspec.structs.replace(release, version=version, notes=(*found.notes, *notes))
+
+
+def _judged_beside(system: System, launch: Launch, release: Release, found: Beside) -> tuple[Launch, Release]:
+    """The launch and its release, with the names of its settings judged by the fields that the source beside it has."""
+    if not found.fields:
+        return launch, release
+    parser = launch.command.parser
+    if parser is not None:
+        parser = msgspec.structs.replace(parser, fields=parser.fields | found.fields)
+    command = msgspec.structs.replace(launch.command, parser=parser)
+    keywords = frozenset(name for name in launch.keywords if name.partition(".")[2] not in found.fields)
+    judged = release_for(system, command, launch.given, release.version, keywords=keywords)
+    release = msgspec.structs.replace(judged, version=release.version, notes=release.notes)
+    return msgspec.structs.replace(launch, command=command, keywords=keywords), release
 
 
 def _differing(own: Mapping[str, Setting], system: System, version: str) -> dict[str, Setting]:

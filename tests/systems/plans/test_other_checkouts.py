@@ -307,16 +307,26 @@ class GRPOTrainer(Trainer):
         return {loss}
 """
 CONFIG = 'class GRPOConfig:\n    num_generations: int = field(default=8, metadata={"help": "samples"})\n'
+LIKE_A_RELEASE = "x = self.generate(inputs)"
 
 
-def in_trl(folder: Path, *, line: str = "x = self.generate(inputs)", **options: object) -> Plan:
+def in_trl(
+    folder: Path,
+    *,
+    line: str = LIKE_A_RELEASE,
+    config: str = CONFIG,
+    launch: str = GRPO,
+    more: str = "",
+    **options: object,
+) -> Plan:
     """The plan of a launch of GRPO in a checkout with a trainer of its own."""
     (folder / ".git").mkdir()
     (folder / "trl/trainer").mkdir(parents=True)
     (folder / "trl/trainer/grpo_trainer.py").write_text(TRAINER.format(line=line, loss="0"))
-    (folder / "trl/trainer/grpo_config.py").write_text(CONFIG)
-    (folder / "train.py").write_text(GRPO)
-    return plan_launch([str(folder / "train.py")], Options(rows=7000, world_size=3, **options))  # type: ignore[arg-type]
+    (folder / "trl/trainer/grpo_config.py").write_text(config)
+    (folder / "train.py").write_text(launch)
+    (folder / "train.sh").write_text(f"python train.py {more}\n")
+    return plan_launch([str(folder / "train.sh")], Options(rows=7000, world_size=3, **options))  # type: ignore[arg-type]
 
 
 def test_a_trainer_of_trl_that_samples_as_no_release_does_is_asked_about(tmp_path: Path) -> None:
@@ -334,6 +344,32 @@ def test_a_trainer_of_trl_that_samples_as_a_release_does_is_planned_as_that(
     assert plan.schedule is not None
     assert (plan.version, plan.schedule.rollouts) == ("0.16.1", 2000)
     assert any("samples as TRL 0.16.0 to 0.16.1 does" in note.text for note in plan.notes)
+
+
+PARSES = """
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, ScriptArguments, TrlParser
+parser = TrlParser((ScriptArguments, GRPOConfig, ModelConfig))
+script, config, model = parser.parse_args_and_config()
+GRPOTrainer(model="m", args=config, train_dataset=data, reward_funcs=[reward]).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("launch", "more"),
+    [
+        (GRPO.replace("max_steps=500", "max_steps=500, hint_ratio=0.5"), ""),
+        (PARSES, "--per_device_train_batch_size 6 --num_generations 6 --max_steps 500 --hint_ratio 0.5"),
+    ],
+)
+def test_a_setting_that_the_trl_beside_the_launch_adds_is_no_unknown_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: str, more: str
+) -> None:
+    marks = {"0.18.0": mark_of(TRAINER.format(line=LIKE_A_RELEASE, loss="0"), CONFIG, ""), "0.19.0": "another"}
+    monkeypatch.setattr(beside, "commits_of", lambda _: Commits((), {}, {}, marks))
+    plan = in_trl(tmp_path, config=f"{CONFIG}    hint_ratio: float = 0.1\n", launch=launch, more=more)
+    assert plan.schedule is not None
+    assert (plan.version, plan.schedule.updates) == ("0.18.2", 500)
+    assert not any("hint_ratio" in finding.observed for finding in plan.findings)
 
 
 def test_a_release_of_trl_that_the_user_names_is_taken_at_his_word(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os.path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.launch.checkout import find_checkout, nearest
 from rlstep_hooks.systems.engine.marks import beside_by_mark
 from rlstep_hooks.systems.engine.pins import commits_of
@@ -39,7 +41,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     if checkout is None:
         return None
     # Only where there is a trainer to read.
-    from rlstep_hooks.systems.trl.checkout.deciding import FILES, mark_of
+    from rlstep_hooks.systems.trl.checkout.deciding import FILES, fields_of, mark_of
 
     sources = [checkout.source(name.partition("/")[2]) for name in FILES]
     trainer, config, utils = ("" if source is None else source.text for source in sources)
@@ -49,4 +51,5 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         mark = ""
     own = os.path.relpath(checkout.package, checkout.root)
     marks = commits_of(system.commits).deciding
-    return beside_by_mark(system, mark, marks, own)
+    found = beside_by_mark(system, mark, marks, own)
+    return msgspec.structs.replace(found, fields=fields_of(config))

@@ -35,6 +35,18 @@ def mark_of(trainer: str, config: str, utils: str) -> str:
     return mark_of_lines(lines)
 
 
+def fields_of(config: str) -> frozenset[str]:
+    """The fields that the classes of the second of `FILES` declare.
+
+    Raises:
+        SyntaxError: It is not Python.
+    """
+    classes = (node for node in ast.parse(config).body if isinstance(node, ast.ClassDef))
+    return frozenset(
+        ast.unparse(each.target) for node in classes for each in node.body if isinstance(each, ast.AnnAssign)
+    )
+
+
 def _sampling(tree: ast.Module, *, functions: bool = True) -> Iterator[str]:
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
