@@ -201,6 +201,13 @@ def test_a_line_that_may_decide_a_run_of_roll_is_asked_about(
         in_roll(tmp_path, **changed)
 
 
+def test_a_rollout_of_which_the_masks_leave_nothing_is_said_to_be_left_out(tmp_path: Path) -> None:
+    skips = "if batch.batch['final_response_mask'].sum() == 0:\n    self.do_checkpoint(step)\n    continue"
+    plan = in_roll(tmp_path, after=skips)
+    assert schedule_of(plan).rollouts == 500
+    assert any(note.kind == "drops" and "own_pipeline.py:16" in note.text for note in plan.notes)
+
+
 def test_an_end_that_the_defaults_of_the_checkout_turn_off_is_none(tmp_path: Path) -> None:
     assert schedule_of(in_roll(tmp_path, after=EARLY_STOP.format(name="enough"))).rollouts == 500
 

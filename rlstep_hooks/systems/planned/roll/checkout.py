@@ -54,6 +54,8 @@ _OF_STEPS = re.compile(r"\.set_max_steps\((?:max_steps=)?self\.pipeline_config\.
 _OF_EPOCHS = re.compile(rf"^max_steps = len\(self\.dataloader\) \* self\.pipeline_config\.{re.escape(_PASSES)}$")
 _RESUMED = "global_step <= self.state.step"
 """Where a run that goes on from a checkpoint leaves out what is done; a new run has no such rollout."""
+_MASKED = "batch.batch['final_response_mask'].sum() == 0"
+"""Where a rollout of which the masks leave no sample is not trained; `max_steps` counts it."""
 _BASE = Fields("configs/base_config.py", ("BaseConfig", "PPOConfig"))
 _RLVR = Fields("pipeline/rlvr/rlvr_config.py", ("RLVRConfig",))
 _AGENTIC = Fields("pipeline/agentic/agentic_config.py", ("AgenticConfig",))
@@ -89,14 +91,19 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     read, loops, ends = _with_length(read, source, runs, builds[0])
     run = next(each for each in runs if loops[0] in ast.walk(each))
     known = {name: default.value for name, default in defaults.items()}
-    for loop in loops:
-        _ask_about_exits(system, exits_of(source, run, loop), {**known, **values_of(system, given)})
+    exits = [step for loop in loops for step in exits_of(source, run, loop)]
+    _ask_about_exits(system, exits, {**known, **values_of(system, given)})
+    masked = [
+        Note("drops", f"a rollout of which the masks leave no sample is not trained, and counts all the same ({step.where})")
+        for step in exits
+        if step.condition == _MASKED
+    ]
     read = _with_old_log_probs(read, source, run)
     # The pipeline was read, whatever the program is called.
     read = msgspec.structs.replace(read, functions={**read.functions, "other_pipeline": lambda launch: ""})
     text = f"{name} beside the launch was read: {ends} ({source.at(loops[0].lineno)})"
     by = (Note("assumes", f"{started.script.name} beside it starts {program.name}"),) if started is not None else ()
-    return Beside(read, notes=(*by, Note("assumes", text), *notes))
+    return Beside(read, notes=(*by, Note("assumes", text), *masked, *notes))
 
 
 def _runs(source: Source, name: str) -> list[Function]:
@@ -117,7 +124,7 @@ def _ask_about_exits(system: System, exits: list[Step], values: Mapping[str, obj
         LaunchError: There is such a line, and it is not known that the launch does not come to it.
     """
     for step in exits:
-        if step.condition != _RESUMED and (holds := step.holds(values)) is not False:
+        if step.condition not in (_RESUMED, _MASKED) and (holds := step.holds(values)) is not False:
             when = f", if {step.condition}" if holds is UNKNOWN and step.condition else ""
             raise not_known(system, f"{ast.unparse(step.statement)} within a rollout{when} ({step.where})")
 
