@@ -93,7 +93,7 @@ class Changes:
             elif outer.attr == "get" and call.args and isinstance(call.args[0], ast.Constant):
                 yield from self._by_part(call, str(call.args[0].value), depth)
         else:
-            yield from (Change(each.node) for each in self._by_part(name, None, depth))
+            yield from self._by_part(name, None, depth)
 
     def _by_item(self, item: ast.Subscript | ast.Attribute, key: str | None, depth: int) -> Iterator[Change]:
         """`kw["x"] = 1`, `del kw["x"]`, `kw["x"] += 1`, `kw["x"]["y"] = 1`, `kw["x"].append(1)`, `kw.x = 1`."""
@@ -117,7 +117,7 @@ class Changes:
         """What is done to a thing, or to a part of it, that gets a second name, or that a function is given."""
         outer = self._above[part]
         if isinstance(outer, ast.Call | ast.keyword):
-            yield from (Change(each.node, key) for each in self._by_call(part, outer, depth))
+            yield from (Change(each.node, key or each.key) for each in self._by_call(part, outer, depth))
         elif isinstance(outer, ast.Assign | ast.AnnAssign) and depth < _DEEPEST:
             for target in outer.targets if isinstance(outer, ast.Assign) else [outer.target]:
                 if isinstance(target, ast.Name) and any(True for _ in self._of(target.id, None, depth + 1)):
@@ -142,8 +142,8 @@ class Changes:
             return
         for function in self._functions[called]:
             parameter = _parameter(function, call, given)
-            if parameter is None or any(True for _ in self._of(parameter, function, depth + 1)):
-                yield Change(call)
+            inner = [Change(call)] if parameter is None else self._of(parameter, function, depth + 1)
+            yield from (Change(call, each.key) for each in inner)
 
 
 def _by_method(call: ast.Call, method: str) -> Iterator[Change]:

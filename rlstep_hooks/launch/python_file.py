@@ -143,6 +143,8 @@ class _File:
         """Keywords ("Callee.keyword") that a callee is given only if it takes them."""
         self._mappings = Mappings(
             constants=self._constants,
+            bound=self._scopes.value_of,
+            returned=self._given_back,
             filters=self._filters,
             changes=self._changes,
             order=self._order,
@@ -306,10 +308,10 @@ class _File:
             callee = name_of(node.value.func)
             if not self._counts(callee, node.value):
                 continue
-            callee = returns.get(callee, callee)
+            callee = PARSED if self._copies_arguments(node.value) else returns.get(callee, callee)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
-                    yield target.id, PARSED if callee.startswith("parse_args") else callee
+                    yield target.id, PARSED if callee == PARSED or callee.startswith("parse_args") else callee
                 elif isinstance(target, ast.Tuple) and callee.startswith("parse_"):
                     yield from ((part.id, PARSED) for part in target.elts if isinstance(part, ast.Name))
 
@@ -324,7 +326,37 @@ class _File:
             if isinstance(result, ast.Name) and result.id in self._constants:
                 result = self._constants[result.id]
             if isinstance(result, ast.Call):
-                yield function.name, name_of(result.func)
+                yield function.name, PARSED if self._copies_arguments(result) else name_of(result.func)
+
+    def _given_back(self, call: ast.Call) -> ast.expr | None:
+        """What the only `return` of a function of the file gives back; None for a call of anything else."""
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        functions = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+        ]
+        if len(functions) != 1 or not isinstance(functions[0], ast.FunctionDef) or functions[0].decorator_list:
+            return None
+        results = [inner.value for inner in ast.walk(functions[0]) if isinstance(inner, ast.Return)]
+        return results[0] if len(results) == 1 else None
+
+    def _copies_arguments(self, made: ast.Call) -> bool:
+        """Whether a call makes an object with the very arguments that are parsed: `Sizes(**vars(parser.parse_args()))`, of a class of
+        the file that gives its fields no other values."""
+        match made:
+            case ast.Call(
+                args=[], keywords=[ast.keyword(arg=None, value=ast.Call(func=ast.Name(id="vars"), args=[given]))]
+            ):
+                of = self._constants.get(given.id) if isinstance(given, ast.Name) else given
+            case _:
+                return False
+        changed = isinstance(given, ast.Name) and any(
+            path.startswith(f"{given.id}.") for node in ast.walk(self._tree) for path, _ in _assigned(node)
+        )
+        owner = self._classes().get(name_of(made.func))
+        plain = owner is not None and not any(isinstance(each, ast.FunctionDef) for each in owner.body)
+        return plain and not changed and isinstance(of, ast.Call) and name_of(of.func) == "parse_args"
 
     def _assignments(self) -> dict[str, Setting]:
         """`args.batch_size = 4` and `setattr(args, "batch_size", 4)`, where `args` is the result of a call."""

@@ -23,6 +23,8 @@ class Mappings:
 
     Args:
         constants: The names that the file binds once, with what they are bound to.
+        bound: What another name stands for where it is used; None where that cannot be told.
+        returned: What the only `return` of a function of the file gives back; None for a call of anything else.
         filters: What the file leaves out of mappings.
         changes: What the file changes of its containers.
         order: When its statements run.
@@ -35,6 +37,8 @@ class Mappings:
         self,
         *,
         constants: Mapping[str, ast.expr],
+        bound: Callable[[ast.Name], ast.expr | None],
+        returned: Callable[[ast.Call], ast.expr | None],
         filters: Filters,
         changes: Changes,
         order: Order,
@@ -43,6 +47,8 @@ class Mappings:
         of_import: Callable[[ast.expr], Pairs | None],
     ) -> None:
         self._constants = constants
+        self._bound = bound
+        self._returned = returned
         self._filters = filters
         self._changes = changes
         self._order = order
@@ -56,17 +62,28 @@ class Mappings:
         if kept is not None:
             pairs = self.pairs(kept, over=over)
             return msgspec.structs.replace(pairs, filtered=True) if pairs is not None else None
-        if isinstance(node, ast.Name) and node.id in self._constants:
-            made = self._constants[node.id]
-            values = _written_pairs(made, over=over)
-            if values is not None:
-                return self._after(node, made, values)
+        made = self._made_as(node) if isinstance(node, ast.Name) else None
+        first = self._as_made(made, over=over) if made is not None else None
+        if isinstance(node, ast.Name) and made is not None and first is not None:
+            return self._after(node, made, first)
         if isinstance(node, ast.IfExp):
             return self._of_either(node, over=over)
+        return self._as_made(node, over=over) or self._of_import(node) or self._of_document(node)
+
+    def _made_as(self, name: ast.Name) -> ast.expr | None:
+        """What a name is bound to: once in the whole file, or in the function that uses it."""
+        if name.id in self._constants:
+            return self._constants[name.id]
+        bound = self._bound(name)
+        return bound if bound is not None and self._order.function(bound) is self._order.function(name) else None
+
+    def _as_made(self, node: ast.expr, *, over: bool) -> Pairs | None:
+        """The pairs of a mapping that is written out where it is made, or that a function of the file gives back."""
         values = _written_pairs(node, over=over)
         if values is not None:
             return Pairs(values)
-        return self._of_import(node) or self._of_document(node)
+        result = self._returned(node) if isinstance(node, ast.Call) else None
+        return self.pairs(result) if isinstance(result, ast.Name | ast.Dict) else None
 
     def _of_either(self, node: ast.IfExp, *, over: bool) -> Pairs | None:
         """The pairs of `{"x": 1} if condition else {}`: those that only one of both has are known only in the run."""
@@ -97,16 +114,17 @@ class Mappings:
             return None
         return Pairs({str(key): ast.copy_location(ast.Constant(value), node) for key, value in document.value.items()})
 
-    def _after(self, use: ast.Name, made: ast.expr, values: dict[str, ast.expr]) -> Pairs:
+    def _after(self, use: ast.Name, made: ast.expr, first: Pairs) -> Pairs:
         """The pairs that a mapping has where it is used, after all changes that the file makes to it."""
-        unsure: dict[str, str] = {}
-        filtered = self._filters.is_filtered(use.id)
+        values, unsure = dict(first.values), dict(first.unsure)
+        filtered = first.filtered or self._filters.is_filtered(use.id)
         for change in self._changes.of(use.id):
             sure = self._order.is_before(change, use, made)
             if sure is False or (change.keeps and change.key in values and change.key not in unsure):
                 continue
             if change.key is None:
-                return Pairs(values, unsure, f"whose contents are changed in line {change.line}", filtered)
+                hidden = first.hidden or f"whose contents are changed in line {change.line}"
+                return Pairs(values, unsure, hidden, filtered)
             if sure and change.removes:
                 values.pop(change.key, None)
                 unsure.pop(change.key, None)
@@ -116,7 +134,7 @@ class Mappings:
             else:
                 values.setdefault(change.key, use)
                 unsure[change.key] = f"{use.id} is changed in line {change.line}, with what only the run knows"
-        return Pairs(values, unsure, filtered=filtered)
+        return Pairs(values, unsure, first.hidden, filtered)
 
 
 def _written_pairs(node: ast.expr, *, over: bool) -> dict[str, ast.expr] | None:

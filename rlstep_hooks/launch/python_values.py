@@ -168,9 +168,11 @@ class Values:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self._numeric(node.operand, depth)
         if isinstance(node, ast.BoolOp):
-            values = [self._literal(part, depth + 1) for part in node.values]
-            chosen = (value for value in values[:-1] if bool(value) == isinstance(node.op, ast.Or))
-            return next(chosen, values[-1])
+            values = (
+                self._literal(part, depth + 1) for part in node.values[:-1]
+            )  # the first that decides is the last read
+            chosen = next((value for value in values if bool(value) == isinstance(node.op, ast.Or)), node)
+            return self._literal(node.values[-1], depth + 1) if chosen is node else chosen
         try:
             return self._worked_out(node, depth)
         except (ZeroDivisionError, OverflowError, ValueError, TypeError):

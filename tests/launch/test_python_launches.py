@@ -297,6 +297,8 @@ def test_what_the_top_of_a_file_changes_holds_in_the_functions_below(tmp_path: P
         "given() and kw.update(num_generations=4)\n",
         "def change():\n    kw['num_generations'] = 4\nchange()\n",
         "if given():\n    kw.pop('num_generations')\n",
+        "def fill(values):\n    values['num_generations'] = 4\nfill(kw)\n",
+        "def fill(values):\n    deeper(values)\ndef deeper(given):\n    given['num_generations'] = 4\nfill(kw)\n",
     ],
 )
 def test_a_key_that_only_the_run_sets_is_asked_about(change: str, tmp_path: Path) -> None:
@@ -313,9 +315,7 @@ def test_a_key_that_only_the_run_sets_is_asked_about(change: str, tmp_path: Path
         "kw.update(**base())\n",
         "kw.clear()\n",
         "from sizes import fill\nfill(kw)\n",
-        "def fill(values):\n    values['num_generations'] = 4\nfill(kw)\n",
         "def fill(more, values):\n    values.update(more)\nfill(values=kw, more={})\n",
-        "def fill(values):\n    deeper(values)\ndef deeper(given):\n    given['num_generations'] = 4\nfill(kw)\n",
         "other = kw\nother['num_generations'] = 4\n",
     ],
 )
@@ -323,6 +323,11 @@ def test_a_mapping_that_the_run_fills_is_asked_about(change: str, tmp_path: Path
     text = TRL + "kw = {}\n" + change + MADE
     with pytest.raises(LaunchError, match=r"GRPOConfig is given \*\*kw, whose contents are changed in line \d"):
         planned(tmp_path, text)
+
+
+def test_a_function_that_changes_another_key_leaves_this_one(tmp_path: Path) -> None:
+    text = TRL + "kw = {'num_generations': 4}\ndef note(values):\n    values['seed'] = now()\nnote(kw)\n" + MADE
+    assert schedule(tmp_path, text).samples_per_prompt == 4
 
 
 def test_a_list_that_changes_is_no_literal(tmp_path: Path) -> None:

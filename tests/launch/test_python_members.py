@@ -232,3 +232,90 @@ def test_of_two_files_of_one_name_none_is_taken(tmp_path: Path, monkeypatch: pyt
         planned(folder, text, config="SIZE = 4\n")
     monkeypatch.chdir(folder)
     assert schedule(folder, text, config="SIZE = 4\n").samples_per_prompt == 4
+
+
+LOADS = """
+import os
+import yaml
+def load(path):
+    found = {'own': 4, 'rate': rate()}
+    if path and os.path.exists(path):
+        found.update(yaml.safe_load(open(path)))
+    return found
+def prepare(config):
+    return config['rate']
+"""
+READS = """
+def main():
+    args = parser.parse_args()
+    config = load(args.sizes)
+    if args.rate:
+        config['rate'] = args.rate
+    prepare(config)
+    GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=8, num_generations=config['own']))
+main()
+"""
+PARSER = (
+    "import argparse\nparser = argparse.ArgumentParser()\n"
+    "parser.add_argument('--sizes', default=None)\nparser.add_argument('--rate', default=None)\n"
+)
+
+
+def test_a_mapping_that_a_function_of_the_file_gives_back(tmp_path: Path) -> None:
+    assert schedule(tmp_path, TRL + PARSER + LOADS + READS).samples_per_prompt == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "more"),
+    [
+        ("def load", "def load", "--sizes some"),
+        ("    return found", "    fill(found)\n    return found", ""),
+        ("    return config['rate']", "    config['own'] = 2", ""),
+        ("    return found", "    if given():\n        return {}\n    return found", ""),
+    ],
+)
+def test_what_a_function_gives_back_only_in_the_run_is_asked_about(
+    tmp_path: Path, old: str, new: str, more: str
+) -> None:
+    text = TRL + PARSER + LOADS.replace(old, new) + READS
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        schedule(tmp_path, text, more=more)
+
+
+COPIES = (
+    "import argparse\n"
+    + TRL
+    + DATACLASS
+    + """
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--own', type=int, default=8)
+    parser.add_argument('--other', type=int, default=2)
+    {returns}
+sizes = parse()
+"""
+)
+
+
+@pytest.mark.parametrize(("more", "size"), [("", 8), ("--own 4", 4)])
+def test_an_object_that_is_made_of_the_parsed_arguments(tmp_path: Path, more: str, size: int) -> None:
+    text = COPIES.format(returns="return Sizes(**vars(parser.parse_args()))") + MADE.format(size="sizes.own")
+    assert schedule(tmp_path, text, more=more).samples_per_prompt == size
+
+
+@pytest.mark.parametrize(
+    ("returns", "changed"),
+    [
+        ("args = parser.parse_args()\n    args.own = count()\n    return Sizes(**vars(args))", ""),
+        (
+            "return Sizes(**vars(parser.parse_args()))",
+            "    other: int = 2\n    def __post_init__(self):\n        self.own = 2\n",
+        ),
+    ],
+)
+def test_an_object_that_may_change_the_parsed_arguments_is_asked_about(
+    tmp_path: Path, returns: str, changed: str
+) -> None:
+    text = COPIES.format(returns=returns).replace("    other: int = 2\n", changed or "    other: int = 2\n")
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        schedule(tmp_path, text + MADE.format(size="sizes.own"))

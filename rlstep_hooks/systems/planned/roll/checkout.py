@@ -94,7 +94,10 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     exits = [step for loop in loops for step in exits_of(source, run, loop)]
     _ask_about_exits(system, exits, {**known, **values_of(system, given)})
     masked = [
-        Note("drops", f"a rollout of which the masks leave no sample is not trained, and counts all the same ({step.where})")
+        Note(
+            "drops",
+            f"a rollout of which the masks leave no sample is not trained, and counts all the same ({step.where})",
+        )
         for step in exits
         if step.condition == _MASKED
     ]
