@@ -31,6 +31,19 @@ def words(script: str, **variables: str) -> list[str]:
     return [command.program.name, *(token.text for token in command.arguments)]
 
 
+@pytest.mark.parametrize(
+    "condition", ["[[ a == @(a|b) ]]", "[[ 7 == [[:digit:]] ]]", "[[ a == *$(hostname)* ]]"]
+)
+def test_both_branches_are_read_where_a_pattern_is_not_known(condition: str) -> None:
+    commands = read_text(f"if {condition}; then s first; else s second; fi", "run.sh")
+    assert [command.arguments[0].text for command in commands] == ["first", "second"]
+
+
+def test_a_pattern_that_is_not_known_leaves_the_items_of_case_before_it_out() -> None:
+    commands = read_text("case b in a) s first;; $(hostname)) s second;; c) s third;; *) s rest;; esac", "run.sh")
+    assert [command.arguments[0].text for command in commands] == ["second", "third", "rest"]
+
+
 def unknown_names(script: str) -> list[str]:
     command = read_text(script, "run.sh")[-1]
     return [unknown.name for token in command.arguments for unknown in token.unknown]
@@ -69,6 +82,15 @@ SAME_AS_BASH = [
     "[ -n \"$X\" ] && Y=1\n[ -z \"$X\" ] && Y=2\ns $Y",
     "case abc in a*) s first;; *) s second;; esac",
     "X=b\ncase $X in a|b) s both;; *) s none;; esac",
+    # Patterns: what stands in quotes is itself, and what a variable without quotes holds is a pattern.
+    "X=q-7B\nif [[ \"$X\" == *\"32B\"* ]]; then s 32; elif [[ \"$X\" == *\"7B\"* ]]; then s 7; else s none; fi",
+    "X=q-7B K=32B A=\n[[ $X == *$K* ]] && A=${A}1\n[[ $X != *\"$K\" ]] && A=${A}2\ns a$A",
+    "X=q-7B K='*B' A=\n[[ $X == \"$K\" ]] && A=${A}1\n[[ $X == $K ]] && A=${A}2\n[[ $X == '*'B ]] && A=${A}3\ns a$A",
+    "X=q-7B A=\n[[ $X = *'8B'* ]] && A=${A}1\n[[ $X = q* ]] && A=${A}2\n[[ $X == [^a-c]-?B ]] && A=${A}3\ns a$A",
+    "X=q-7B A=\n[ \"$X\" == 'q*' ] && A=${A}1\n[ $X == q-7B ] && A=${A}2\ns a$A",
+    "X=q-7B K=q\ncase $X in *\"32B\"*) s 32;; (\"$K\"-8*|*$K*\"7B\") s 7;; *) s none;; esac",
+    "X='*'\ncase $X in '*'a|\"b\"*) s a;; \\*) s star;; *) s none;; esac",
+    "N=0\nfor K in x 7B y; do if [[ q-7B == *\"$K\"* ]]; then F=$K; ((N++)); fi; done\ns $F $N",
     "while [[ $# -gt 0 ]]; do case $1 in --n) N=$2; shift 2;; *) shift;; esac; done\ns ${N:-none}",
     "F=/data/train.parquet\ns ${F%.parquet} ${F##*/} ${F%%/*}end ${F#/}",
     "export A=1 B=2\nunset A\ns ${A:-gone} $B",

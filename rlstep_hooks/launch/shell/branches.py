@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.shell.conditions import test
+from rlstep_hooks.launch.shell.patterns import pattern_of
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.walk import EndedError
@@ -125,26 +126,41 @@ def _branch(walk: Walk, conditions: list[Node], body: list[Node], clauses: list[
 
 
 def follow_case(walk: Walk, node: Node, depth: int) -> None:
-    """`case`: the first item that fits, or every item where the subject is not known."""
+    """`case`: the first item that fits, or every item from the first on of which that is not known."""
     value_node = node.child_by_field_name("value")
     subject = joined(value_node, walk.scope) if value_node is not None else Text("")
     items = [child for child in node.named_children if child.type == "case_item"]
 
     def body(item: Node) -> None:
-        patterns = item.children_by_field_name("value")
+        parts = item.children_by_field_name("value")
         for child in item.named_children:
-            if child not in patterns:
+            if child not in parts:
                 walk.run(child, depth + 1)
 
-    if subject.unknown:
-        branches: list[Callable[[], None]] = [partial(body, item) for item in items]
-        everything = any(
-            source_of(pattern) == "*" for item in items for pattern in item.children_by_field_name("value")
-        )
-        walk.either(branches if everything else [*branches, lambda: None], subject.unknown)
-        return
-    for item in items:
-        patterns = [joined(pattern, walk.scope).text for pattern in item.children_by_field_name("value")]
-        if any(matches(subject.text, pattern) for pattern in patterns):
-            body(item)
+    undecided, possible = subject.unknown, items
+    if not undecided:
+        for at, item in enumerate(items):
+            patterns = [pattern_of(parts, walk.scope) for parts in _patterns(item)]
+            if any(not pattern.unknown and matches(subject.text, pattern.text) for pattern in patterns):
+                body(item)
+                return
+            undecided, possible = tuple(one for pattern in patterns for one in pattern.unknown), items[at:]
+            if undecided:
+                break
+        else:
             return
+    branches: list[Callable[[], None]] = [partial(body, item) for item in possible]
+    everything = any([source_of(part) for part in parts] == ["*"] for item in possible for parts in _patterns(item))
+    walk.either(branches if everything else [*branches, lambda: None], undecided)
+
+
+def _patterns(item: Node) -> list[list[Node]]:
+    """The patterns of an item of `case`, each with its parts: `a | *"b"*)` has two, and the second three."""
+    found: list[list[Node]] = [[]]
+    parts = item.children_by_field_name("value")
+    for child in item.children:
+        if child.type == "|":
+            found.append([])
+        elif child in parts:
+            found[-1].append(child)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.shell.patterns import pattern_of
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.words import arithmetic, joined
@@ -89,7 +90,10 @@ def _compare(node: Node, scope: Scope) -> bool | None:
         return None
     if operator in ("&&", "||", "-a", "-o"):
         return _combined([test(left, scope), test(right, scope)], decisive=operator not in ("&&", "-a"))
-    one, other = joined(left, scope), joined(right, scope)
+    is_pattern = operator in ("=", "==", "!=") and _in_double_brackets(node)
+    # The grammar gives a pattern in several parts: `*"name"*`.
+    parts = node.children_by_field_name("right")
+    one, other = joined(left, scope), pattern_of(parts, scope) if is_pattern else joined(right, scope)
     # What has the script's own default, the user may set otherwise.
     defaults = {name: scope.defaults[name] for name in _names_in(node, scope) if name in scope.defaults}
     scope.unset += [name for name, default in defaults.items() if scope.named(name) in (None, default)]
@@ -97,7 +101,8 @@ def _compare(node: Node, scope: Scope) -> bool | None:
         scope.undecided = one.unknown + other.unknown
         return None
     if operator in ("=", "==", "!="):
-        return matches(one.text, other.text) is (operator != "!=")
+        alike = matches(one.text, other.text) if is_pattern else one.text == other.text
+        return alike is (operator != "!=")
     try:
         a, b = int(one.text), int(other.text)
     except ValueError:
@@ -105,3 +110,11 @@ def _compare(node: Node, scope: Scope) -> bool | None:
     known = {"-eq": a == b, "-ne": a != b, "-lt": a < b, "-le": a <= b, "-gt": a > b, "-ge": a >= b, "<": a < b, ">": a > b,
              "<=": a <= b, ">=": a >= b}  # fmt: skip
     return known.get(operator)
+
+
+def _in_double_brackets(node: Node) -> bool:
+    """Whether a comparison stands in `[[ ... ]]`: what `[ ... ]` compares are no patterns."""
+    around: Node | None = node
+    while around is not None and around.type != "test_command":
+        around = around.parent
+    return around is None or source_of(around).startswith("[[")

@@ -163,14 +163,22 @@ def default_word(node: Node) -> Node | None:
     return command.named_children[1] if command is not None and len(command.named_children) == 2 else None
 
 
+def assigned_word(text: str) -> Node | None:
+    """A text read as the word of an assignment; None if it is none.
+
+    In patterns the grammar takes quotes and variables for plain text: `*$NAME*` is one leaf to it.
+    """
+    read = _parser().parse(f"n={text}\n".encode()).root_node
+    assigned = read.named_children[0] if len(read.named_children) == 1 and not read.has_error else None
+    return assigned.child_by_field_name("value") if assigned is not None else None
+
+
 def nested_arithmetic(node: Node) -> Node | None:
     """The expression of a `$((...))` within another, which the grammar takes for the output of a command; None for anything else."""
     text = _text_of(node)
     if node.type != "command_substitution" or not (text.startswith(b"$((") and text.endswith(b"))")):
         return None
-    read = _parser().parse(b"n=" + text + b"\n").root_node
-    assigned = read.named_children[0] if len(read.named_children) == 1 and not read.has_error else None
-    value = assigned.child_by_field_name("value") if assigned is not None else None
+    value = assigned_word(text.decode())
     return value if value is not None and value.type == "arithmetic_expansion" else None
 
 

@@ -118,7 +118,7 @@ def _pieces(node: Node, scope: Scope, *, quoted: bool, double: bool = False) -> 
         "variable_name",
     ):
         if kind == "number" and node.named_children:
-            return [_Piece(_unresolved(node, scope))]
+            return [_Piece(unresolved(node, scope))]
         return [_Piece(Text(_unescaped(source_of(node))))]
     if kind == "raw_string":
         return [_Piece(Text(source_of(node) if double else source_of(node)[1:-1]))]
@@ -138,10 +138,11 @@ def _pieces(node: Node, scope: Scope, *, quoted: bool, double: bool = False) -> 
         return [_Piece(Text(source_of(node)))]
     if kind == "command_name":
         return [piece for child in node.children for piece in _pieces(child, scope, quoted=quoted)]
-    return [_Piece(_unresolved(node, scope))]
+    return [_Piece(unresolved(node, scope))]
 
 
-def _unresolved(node: Node, scope: Scope) -> Text:
+def unresolved(node: Node, scope: Scope) -> Text:
+    """What stands for a part of a script that is not evaluated: its text, with the reason."""
     text = source_of(node)
     shown = text if len(text) <= 60 else text[:57] + "..."
     why = f"{OUTPUT} {shown}" if node.type == "command_substitution" else f"written as {shown}, which is not evaluated"
@@ -191,7 +192,7 @@ _DEFAULTS = ("", ":-", "-", ":=", "=", ":+", "+", ":?", "?")
 def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piece:
     parts = [child for child in node.children if child.type not in ("$", "${", "}")]
     if not parts:
-        return _Piece(_unresolved(node, scope))
+        return _Piece(unresolved(node, scope))
     placeholder = scope.placeholders.get((scope.source, start_of(node)))
     if placeholder is not None:
         return _Piece(scope.replaced(placeholder, node))
@@ -199,7 +200,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
         value = scope.value_of(parts[1])
         if value is None or isinstance(value, Text):
             return _Piece(
-                Text(str(len(value.text))) if value is not None and not value.unknown else _unresolved(node, scope)
+                Text(str(len(value.text))) if value is not None and not value.unknown else unresolved(node, scope)
             )
         return _Piece(scope.uncounted(value, source_of(node), scope.place(node)) or Text(str(len(value))))
     if parts[0].type == "!" and len(parts) > 1:
@@ -207,7 +208,7 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
     value = _value_of(parts[0], scope)
     operator = parts[1].type if len(parts) > 1 else ""
     if isinstance(value, tuple) and source_of(parts[0])[-3:] in ("[@]", "[*]") and operator not in _DEFAULTS:
-        changed = _unresolved(node, scope)  # `${LIST[@]:0:4}`: a part of the words, or each of them changed
+        changed = unresolved(node, scope)  # `${LIST[@]:0:4}`: a part of the words, or each of them changed
         return _Piece(Text(changed.text, changed.unknown, any_number=True))
     if operator:
         own = default_word(node)
@@ -245,7 +246,7 @@ def _value_of(node: Node, scope: Scope) -> Variable | None:
         return scope.value_of(node)
     number = arithmetic(index, scope)
     if isinstance(number, Text) or _has_keys(words):
-        return _unresolved(node, scope) if not isinstance(number, Text) else Text(source_of(node), number.unknown)
+        return unresolved(node, scope) if not isinstance(number, Text) else Text(source_of(node), number.unknown)
     counted = words if number < 0 else words[: number + 1]
     uncounted = scope.uncounted(counted, source_of(node), scope.place(node))
     if uncounted is not None:
@@ -272,7 +273,7 @@ def _indirect(node: Node, scope: Scope, parts: list[Node], *, quoted: bool, doub
     if name is None or name == Text(""):
         return _Piece(Text(source_of(node), (scope.not_set(holder, node),)))
     if isinstance(name, tuple):
-        return _Piece(_unresolved(node, scope), split=not quoted)
+        return _Piece(unresolved(node, scope), split=not quoted)
     if name.unknown:
         return _Piece(Text(source_of(node), name.unknown))
     value = scope.named(name.text.removesuffix("[@]"))
@@ -292,7 +293,7 @@ def _numbers(node: Node, scope: Scope, array: Node, *, quoted: bool) -> _Piece:
     words = scope.value_of(array)
     counted = isinstance(words, tuple) and scope.uncounted(words, source_of(node), scope.place(node)) is None
     if not isinstance(words, tuple) or not counted or _has_keys(words):
-        return _Piece(_unresolved(node, scope), split=not quoted)
+        return _Piece(unresolved(node, scope), split=not quoted)
     numbers = tuple(Text(str(number)) for number in range(len(words)))
     if quoted and source_of(array).endswith("[*]"):
         return _Piece(Text(scope.joining.join(number.text for number in numbers)))
@@ -325,7 +326,7 @@ def _operated(
         return _Piece(scalar, split=not quoted)
     parts = _replacement(source_of(node)) or [_words([word], scope) for word in words if word.is_named]
     changed = None if any(part.unknown for part in parts) else _changed(scalar.text, operator, [p.text for p in parts])
-    return _Piece(_unresolved(node, scope) if changed is None else Text(changed), split=not quoted)
+    return _Piece(unresolved(node, scope) if changed is None else Text(changed), split=not quoted)
 
 
 def _replacement(source: str) -> list[Text]:
@@ -356,7 +357,7 @@ def _substituted(node: Node, scope: Scope) -> Text:
     printed = output(
         node, scope, words=lambda word: fields_of(word, scope), heredoc=lambda redirect: heredoc(redirect, scope)
     )
-    return _unresolved(node, scope) if printed is None else printed
+    return unresolved(node, scope) if printed is None else printed
 
 
 def heredoc(redirect: Node, scope: Scope) -> Text:
@@ -399,7 +400,7 @@ def _arithmetic(node: Node, scope: Scope) -> Text:
 
 def arithmetic(node: Node, scope: Scope) -> int | Text:
     """A whole number, or the text that prevents one; assignments in it are made."""
-    return number(node, scope, lambda word: joined(word, scope), lambda part: _unresolved(part, scope))
+    return number(node, scope, lambda word: joined(word, scope), lambda part: unresolved(part, scope))
 
 
 def _unescaped(text: str, *, within_quotes: bool = False) -> str:
