@@ -2,7 +2,8 @@
 
 A launch file lies in a checkout whose own copy of a framework decides. The search goes from the launch's folders up to the root of the
 repository, and from that root three folders down; only names are looked at. Only the files that a system asks for are read. Where
-nothing has a `.git` (an archive, a copy in a container), the files at the root of repositories tell it.
+nothing has a `.git` (an archive, a copy in a container), the files at the root of repositories tell it, and where there are none, the
+launch's own folder is taken for it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,7 +140,7 @@ def find_checkout(marker: str, folders: Iterable[Path]) -> tuple[Checkout, ...]:
         for place in above:
             if _holds(place, marker):
                 return (Checkout(place / package, root or place),)
-        within = [root] if root is not None else unpacked_roots(above[0]) if above else []
+        within = [root] if root is not None else unpacked_roots(above[0]) or _own(above[0]) if above else []
         roots += [each for each in within if each not in roots]
     for root in roots:
         found = tuple(Checkout(place / package, root) for place in _downwards(root) if _holds(place, marker))
@@ -194,6 +196,11 @@ def _upwards(folder: Path) -> tuple[list[Path], Path | None]:
         if (place / ".git").exists():
             return found, place
     return found, None
+
+
+def _own(folder: Path) -> list[Path]:
+    """The folder of a launch, where no file tells the root of its repository and the folder is not everybody's."""
+    return [] if folder in (Path.home(), Path(tempfile.gettempdir())) else [folder]
 
 
 def _downwards(root: Path) -> Iterator[Path]:

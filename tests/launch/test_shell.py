@@ -31,9 +31,7 @@ def words(script: str, **variables: str) -> list[str]:
     return [command.program.name, *(token.text for token in command.arguments)]
 
 
-@pytest.mark.parametrize(
-    "condition", ["[[ a == @(a|b) ]]", "[[ 7 == [[:digit:]] ]]", "[[ a == *$(hostname)* ]]"]
-)
+@pytest.mark.parametrize("condition", ["[[ a == @(a|b) ]]", "[[ 7 == [[:digit:]] ]]", "[[ a == *$(hostname)* ]]"])
 def test_both_branches_are_read_where_a_pattern_is_not_known(condition: str) -> None:
     commands = read_text(f"if {condition}; then s first; else s second; fi", "run.sh")
     assert [command.arguments[0].text for command in commands] == ["first", "second"]

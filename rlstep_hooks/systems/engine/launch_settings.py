@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
-from rlstep_hooks.launch.files import find_file, is_allowed
+from rlstep_hooks.launch.files import find_file, is_allowed, of_another_machine
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, SettingError
 from rlstep_hooks.planning.reading import Note
@@ -82,15 +83,22 @@ def settings_of_command(
 
 
 def _config_file(name: str, folder: Path, command: Command) -> tuple[Path | None, list[Note]]:
-    """A configuration file that a command names, and what is assumed of a variable that its path begins with and nothing sets."""
+    """A configuration file that a command names, and what is assumed of the beginning of its path.
+
+    That may be a folder of the machine that the script was written for, or a variable that nothing sets.
+    """
     file = find_file(name, folder, command.folder, beside=_config_folders(command)) or _beside_program(
         name, command, folder
     )
-    behind = _BEHIND_VARIABLE.fullmatch(name) if file is None else None
-    if behind is None:
+    if file is not None:
         return file, []
-    file = find_file(behind["path"], folder, command.folder)
-    if file is None:
+    file = of_another_machine(name, folder)
+    if file is not None:
+        here = os.path.relpath(file, folder)
+        return file, [Note("assumes", f"{name}, which is not on this machine, is {here} here")]
+    behind = _BEHIND_VARIABLE.fullmatch(name)
+    file = find_file(behind["path"], folder, command.folder) if behind is not None else None
+    if behind is None or file is None:
         return None, []
     text = (
         f"{behind['variable']}, which is not set in the script, is the folder that has {behind['path']} here ({file})"

@@ -1271,3 +1271,12 @@ def test_a_copy_of_a_repository_without_its_git_folder_is_a_repository(
     if mark is not None:
         (root / mark).write_text("")
     assert rollouts(plan_launch([str(root / "scripts/train.sh")], Options(rows=1050))) == (19 if found else 20)
+
+
+def test_a_copy_below_the_folder_of_a_launch_is_found_where_nothing_tells_a_root(tmp_path: Path) -> None:
+    root = tmp_path / "unpacked"
+    root.mkdir()
+    planned(root, trainer(COUNTED_THEN_COMPARED.format(sign=">=")), below="inner")
+    (root / ".git").rmdir()
+    (root / "scripts/train.sh").rename(root / "train.sh")
+    assert rollouts(plan_launch([str(root / "train.sh")], Options(rows=1050))) == 19
