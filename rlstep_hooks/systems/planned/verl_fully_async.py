@@ -8,7 +8,8 @@ fully_async_rollouter.py (`set_max_required_samples`, `_should_pause_generation`
 from __future__ import annotations
 
 from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, System, count, flag, number, text
-from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
+from rlstep_hooks.systems.verl.settings import ACTOR, MEGATRON_PARALLEL, ROLLOUT
+from rlstep_hooks.systems.verl.trainers import gpus_of_megatron
 
 _HOME = "verl {version} experimental/fully_async_policy"
 _ROLLOUTER = f"{_HOME}/fully_async_rollouter.py"
@@ -45,6 +46,9 @@ SYSTEM = System(
         f"{ACTOR}.use_dynamic_bsz": flag(False),
         f"{ACTOR}.ppo_epochs": count(1),
         f"{ACTOR}.ulysses_sequence_parallel_size": count(1),
+        f"{ACTOR}.strategy": text(None),
+        **{f"{ACTOR}.megatron.{name}_parallel_size": count() for name in MEGATRON_PARALLEL},
+        "config_name": text(None),
         f"{ACTOR}.use_kl_loss": flag(False),
         f"{ROLLOUT}.n": count(1),
         f"{ROLLOUT}.top_p": number(1),
@@ -56,6 +60,7 @@ SYSTEM = System(
         "algorithm.use_kl_in_reward": flag(False),
         "rollout.total_rollout_steps": count(None),
         "trainer.total_epochs": count(30),
+        "trainer.balance_batch": flag(True),
         "trainer.n_gpus_per_node": count(8),
         "trainer.nnodes": count(1),
     },
@@ -68,7 +73,9 @@ SYSTEM = System(
         # Each fetch is passed over `ppo_epochs` times before the next one.
         "reuse_epochs": f"{ACTOR}.ppo_epochs",
         "parts_per_rollout": "trigger",
-        "processes": f"max(trainer.n_gpus_per_node * trainer.nnodes // {ACTOR}.ulysses_sequence_parallel_size, 1)",
+        "gpus_of_process": f"{gpus_of_megatron(ACTOR)} if 'megatron' in ({ACTOR}.strategy or config_name or '') "
+        f"else {ACTOR}.ulysses_sequence_parallel_size",
+        "processes": "max(trainer.n_gpus_per_node * trainer.nnodes // gpus_of_process, 1)",
         "samples_per_microbatch": f"unknown('micro-batches are cut by token counts') if {ACTOR}.use_dynamic_bsz "
         f"or {ACTOR}.ppo_micro_batch_size_per_gpu is None else {ACTOR}.ppo_micro_batch_size_per_gpu * world_size",
         "minibatches": f"repeated((samples_per_update,), {_SECTION}.require_batches * trigger)",
@@ -149,6 +156,20 @@ SYSTEM = System(
             fix=f"{ROLLOUT}.calculate_log_probs=True",
             when="at the start",
             source=f"{_ROLLOUTER}:733",
+        ),
+        Check(
+            "not trainer.balance_batch or fetched * samples_per_prompt % world_size == 0",
+            "AssertionError: {fetched * samples_per_prompt} % {world_size} != 0",
+            fix="choose ppo_mini_batch_size so that the samples of a fetch are a multiple of {world_size}",
+            when="at the first fetch",
+            source="verl {version} utils/seqlen_balancing.py:147 (karmarkar_karp)",
+        ),
+        Check(
+            "samples_per_update % world_size == 0",
+            "AssertionError: Got mini_batch_size={samples_per_update} and self.engine.get_data_parallel_size()={world_size}",
+            fix="choose ppo_mini_batch_size so that its samples are a multiple of {world_size}",
+            when="at the first update",
+            source="verl {version} workers/engine_workers.py:267",
         ),
     ),
     notes=(

@@ -13,6 +13,8 @@ ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 REFERENCE = "actor_rollout_ref.ref"
 _ROLES = (ACTOR, "critic")
+MEGATRON_PARALLEL = ("tensor_model", "pipeline_model", "context")
+"""The parallel sizes of Megatron whose processes work on the same samples."""
 _ANY = -(1 << 31)
 
 # The defaults are those of verl/trainer/config that differ from "not set", the same from 0.2 to 0.9.1 where they exist.
@@ -67,11 +69,7 @@ SETTINGS: dict[str, Typed] = {
     f"{ACTOR}.optim.lr_scheduler_type": text("constant", also=(f"{ACTOR}.optim.warmup_style",)),
     f"{ACTOR}.optim.lr_warmup_steps": count(None, least=_ANY),
     f"{ACTOR}.optim.lr_warmup_steps_ratio": number(0.0),
-    **{
-        f"{role}.megatron.{name}_parallel_size": count()
-        for role in _ROLES
-        for name in ("tensor_model", "pipeline_model", "context")
-    },
+    **{f"{role}.megatron.{name}_parallel_size": count() for role in _ROLES for name in MEGATRON_PARALLEL},
     **{f"{role}.veomni.ulysses_parallel_size": count() for role in _ROLES},
     **{f"{role}.torchtitan.data_parallel_{name}_size": count() for role in _ROLES for name in ("shard", "replicate")},
     "critic.strategy": text(),

@@ -5,7 +5,7 @@ Lines are those of verl 0.9.1 unless another release is named.
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.verl.settings import ACTOR
+from rlstep_hooks.systems.verl.settings import ACTOR, MEGATRON_PARALLEL
 
 _MODE = "trainer.v1.trainer_mode"
 
@@ -13,6 +13,11 @@ _MODE = "trainer.v1.trainer_mode"
 def _strategy(role: str) -> str:
     """What trains a role: the configuration's name or `model_engine` chooses for both roles, unless they say it themselves."""
     return f"({role}.strategy or 'fsdp') if given({role}.strategy) else engine"
+
+
+def gpus_of_megatron(role: str) -> str:
+    """GPUs that work on the same samples in Megatron."""
+    return " * ".join(f"({role}.megatron.{name}_parallel_size or 1)" for name in MEGATRON_PARALLEL)
 
 
 def _gpus_of_process(role: str, strategy: str, sequence: str) -> str:
@@ -23,13 +28,10 @@ def _gpus_of_process(role: str, strategy: str, sequence: str) -> str:
         strategy: Name of its strategy.
         sequence: Sequence-parallel processes as the engine's section says.
     """
-    megatron = " * ".join(
-        f"({role}.megatron.{name}_parallel_size or 1)" for name in ("tensor_model", "pipeline_model", "context")
-    )
     # The setting of the role is the older one; above 1 it replaces the engine's (workers/config/actor.py:328-329).
     older = f"{role}.ulysses_sequence_parallel_size"
     return (
-        f"{megatron} if {strategy} == 'megatron' "
+        f"{gpus_of_megatron(role)} if {strategy} == 'megatron' "
         f"else ({role}.veomni.ulysses_parallel_size or 1) if {strategy} == 'veomni' "
         f"else {older} if {older} is not None and {older} > 1 else ({sequence} or 1)"
     )

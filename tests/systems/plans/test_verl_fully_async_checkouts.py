@@ -33,6 +33,7 @@ def planned(
     engines: str = "True",
     prox: str = "False",
     passes: str = PASSES,
+    asks: str = "async_training.use_rollout_log_probs",
     rows: int | None = None,
 ) -> Plan:
     """The plan of a launch of the recipe, whose file of settings has these two."""
@@ -43,7 +44,7 @@ def planned(
         "data: {train_batch_size: 0}\nactor_rollout_ref:\n  actor: {ppo_mini_batch_size: 256}\n"
         "  rollout: {n: 1, calculate_log_probs: true}\nrollout: {total_rollout_steps: 100, total_epochs: 10}\n"
         "algorithm: {rollout_correction: {bypass_mode: false}}\n",
-        f"{HOME}/ray_trainer.py": "if async_training and async_training.use_rollout_log_probs:\n    pass\n"
+        f"{HOME}/ray_trainer.py": f"if async_training and {asks}:\n    pass\n"
         "batch, found = self.compute_rollout_importance_weights_and_add_to_batch(batch)\n",
         f"{HOME}/fully_async_rollouter.py": f"def feed(self):\n    for epoch in {passes}:\n        pass\n",
         f"{HOME}/fully_async_trainer.py": f"self._process_batch_common(batch, metrics, timing_raw, {choice})\n",
@@ -58,6 +59,33 @@ def test_the_rows_end_a_run_of_the_recipe_before_its_total_does(tmp_path: Path) 
     assert schedule_of(planned(tmp_path, "rollout.total_epochs=20", rows=100)).rollouts == 31
     assert schedule_of(planned(tmp_path, "trainer.total_epochs=1", rows=100)).rollouts == 1
     assert schedule_of(planned(tmp_path, rows=1000)).rollouts == 100
+
+
+@pytest.mark.parametrize(("passes", "rollouts"), [(PASSES, 15), ("range(self.config.trainer.total_epochs)", 46)])
+def test_the_passes_over_the_rows_are_read_whichever_setting_the_old_log_probs_have(
+    tmp_path: Path, passes: str, rollouts: int
+) -> None:
+    plan = planned(tmp_path, passes=passes, asks="rollout_corr_config.bypass_mode", rows=100)
+    assert schedule_of(plan).rollouts == rollouts
+    assert schedule_of(plan).old_logprob_source == "recompute"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("+trainer.n_gpus_per_node=6", "64 % 6 != 0"),
+        ("+trainer.n_gpus_per_node=6 +trainer.balance_batch=False", "Got mini_batch_size=64 and "),
+        ("+trainer.n_gpus_per_node=6 +actor_rollout_ref.actor.ulysses_sequence_parallel_size=3", None),
+        (
+            "+trainer.n_gpus_per_node=6 +actor_rollout_ref.actor.strategy=megatron "
+            "+actor_rollout_ref.actor.megatron.tensor_model_parallel_size=3",
+            None,
+        ),
+    ],
+)
+def test_samples_that_do_not_divide_by_the_processes_are_refused(tmp_path: Path, more: str, says: str | None) -> None:
+    refused = [finding.observed for finding in planned(tmp_path, more).findings if finding.code == "RLS110"]
+    assert [says is not None and says in observed for observed in refused] == ([] if says is None else [True])
 
 
 @pytest.mark.parametrize(
