@@ -80,6 +80,8 @@ SAME_AS_BASH = [
     "[ -n \"$X\" ] && Y=1\n[ -z \"$X\" ] && Y=2\ns $Y",
     "case abc in a*) s first;; *) s second;; esac",
     "X=b\ncase $X in a|b) s both;; *) s none;; esac",
+    # Without arguments `getopts` ends its loop at once.
+    "while getopts ':n:m' option; do case $option in n) N=$OPTARG;; esac; done\ns ${N:-16}",
     # Patterns: what stands in quotes is itself, and what a variable without quotes holds is a pattern.
     "X=q-7B\nif [[ \"$X\" == *\"32B\"* ]]; then s 32; elif [[ \"$X\" == *\"7B\"* ]]; then s 7; else s none; fi",
     "X=q-7B K=32B A=\n[[ $X == *$K* ]] && A=${A}1\n[[ $X != *\"$K\" ]] && A=${A}2\ns a$A",

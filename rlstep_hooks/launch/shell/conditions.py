@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 
 _EMPTY = Text("")
+_OPTIONS = "getopts "
+"""What takes the arguments of a script one by one, and fails where there is none left."""
 
 
 def test(node: Node, scope: Scope) -> bool | None:
     """Whether a condition holds; None if only the run can tell."""
-    if "$#" in source_of(node) and not scope.positional:
+    source = source_of(node)
+    if ("$#" in source or source.startswith(_OPTIONS)) and not scope.positional:
         scope.unset.append("$1")
     if node.type == "list":
         decisive = any(child.type == "||" for child in node.children)
@@ -53,7 +56,9 @@ def test(node: Node, scope: Scope) -> bool | None:
     if node.type in ("true", "false"):
         return str(node.type) == "true"
     if node.type == "command":
-        return {"true": True, "false": False, ":": True}.get(source_of(node))
+        if source.startswith(_OPTIONS) and not scope.positional:
+            return False
+        return {"true": True, "false": False, ":": True}.get(source)
     return None
 
 

@@ -36,6 +36,7 @@ from rlstep_hooks.systems.engine.release import (
     release_for,
     release_in_checkout,
     release_installed,
+    with_read_source,
 )
 from rlstep_hooks.systems.engine.request import Request, release_of
 
@@ -300,6 +301,7 @@ def _with_checkout(
     read = system if found is None else found.system
     if found is not None:
         launch, release = _judged_beside(system, launch, _release_beside(system, release, found), found)
+        release = with_read_source(release, launch.given)
         release = refused_by_source(release, launch.given, found.refused)
     if found is not None and found.settings:
         own = found.settings

@@ -135,9 +135,13 @@ class _Names:
         if not foreign:
             version = asked or self._newest_that_accepts()
             return Release(version=version, notes=self._notes(version, asked))
-        version = asked or (self.pinned.version if self.pinned is not None else self._nearest_to_fork())
+        # What Hydra adds, any release takes.
+        forked = not all(self.checked[name].added for name in foreign)
+        version = asked or (self._nearest_to_fork() if forked and self.pinned is None else self._newest_that_accepts())
         notes = (
-            () if asked is not None else (self.pinned.note if self.pinned is not None else self._fork_note(version),)
+            (self._fork_note(version),)
+            if forked and asked is None and self.pinned is None
+            else self._notes(version, asked)
         )
         finding = self._foreign(version, foreign, f"{self.command.program.name} is a program of its own.", asked)
         return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
@@ -361,6 +365,18 @@ class _Names:
             fix="compare the plan with the fork's trainer, or take the settings out",
             severity="warning",
         )
+
+
+def with_read_source(release: Release, given: Mapping[str, Setting]) -> Release:
+    """The release of a launch beside which its source was read: what Hydra adds there is no sign of code that was not."""
+    if not all(given[name].added for name in release.foreign if name in given):
+        return release
+    why = "Hydra adds them, and no release has them. The source beside the launch was read, and what decides in it is in the plan"
+    findings = tuple(
+        msgspec.structs.replace(each, severity="warning", why=why) if each.code == ForeignSettings.code else each
+        for each in release.findings
+    )
+    return msgspec.structs.replace(release, findings=findings)
 
 
 def _dropped(release: str, names: list[str], because: str, remedy: str) -> Finding:

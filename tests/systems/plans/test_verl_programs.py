@@ -28,6 +28,7 @@ SETTINGS = (
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=5 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=5 "
     "trainer.n_gpus_per_node=2 trainer.total_epochs=2 "
 )
+WRITES = "    def %s(self, batch):\n        return batch[::2]"
 LAST_LEFT_OUT = trainer(COUNTED_THEN_COMPARED.format(sign=">="))
 
 
@@ -72,10 +73,62 @@ def test_a_copy_of_verl_under_another_name_is_the_one_that_its_program_lies_in(t
     assert schedule_of(planned(tmp_path, files, "verl_ours.trainer.main_ppo")).rollouts == 19
 
 
-def test_a_trainer_of_ones_own_without_a_copy_of_verl_beside_it_is_not_planned(tmp_path: Path) -> None:
-    files = {"mine/main_run.py": own("from .loop import RayPPOTrainer"), "mine/loop.py": LAST_LEFT_OUT}
-    with pytest.raises(LaunchError, match="uses nothing that trains with it"):
-        planned(tmp_path, files, "mine.main_run")
+INSTALLED = "from verl.trainer.ppo.ray_trainer import RayPPOTrainer"
+OWN_FIT = LAST_LEFT_OUT[LAST_LEFT_OUT.index("    def fit") :]
+
+
+def extended(body: str) -> str:
+    """A trainer that extends that of a verl which is installed."""
+    return f"{INSTALLED}\nclass OurTrainer(RayPPOTrainer):\n{body}\n"
+
+
+def builds(imports: str) -> str:
+    return own(imports).replace("RayPPOTrainer(", "OurTrainer(")
+
+
+@pytest.mark.parametrize(
+    ("files", "rollouts"),
+    [
+        ({"mine/main_run.py": own("from .loop import RayPPOTrainer"), "mine/loop.py": LAST_LEFT_OUT}, 19),
+        ({"mine/main_run.py": builds("from mine.loop import OurTrainer"), "mine/loop.py": extended(OWN_FIT)}, 19),
+        ({"mine/main_run.py": builds(extended(OWN_FIT))}, 19),
+        (
+            {"src/mine/main_run.py": builds("from mine.loop import OurTrainer"), "src/mine/loop.py": extended(OWN_FIT)},
+            19,
+        ),
+        (
+            {
+                "mine/main_run.py": builds("from .loop import OurTrainer"),
+                "mine/loop.py": extended(WRITES % "_validate"),
+            },
+            20,
+        ),
+        ({"mine/main_run.py": builds(extended(WRITES % "_collect"))}, 20),
+        ({"mine/main_run.py": own(INSTALLED)}, 20),
+    ],
+)
+def test_a_trainer_of_ones_own_is_read_where_verl_is_installed(
+    tmp_path: Path, files: dict[str, str], rollouts: int
+) -> None:
+    plan = planned(tmp_path, files, "mine.main_run", "+trainer.of_ours=1")
+    assert schedule_of(plan).rollouts == rollouts
+    assert not any(finding.severity == "error" for finding in plan.findings)
+
+
+@pytest.mark.parametrize(
+    ("main", "says"),
+    [
+        (builds(extended(WRITES % "_balance_batch")), "OurTrainer has _balance_batch of its own"),
+        (
+            builds(extended("    pass").replace("(RayPPOTrainer)", "(Other, RayPPOTrainer)")),
+            "a class that was not found",
+        ),
+        (own(f"{INSTALLED}\nfrom mine.workers import ActorRolloutRefWorker"), "ActorRolloutRefWorker of its own"),
+    ],
+)
+def test_what_may_change_the_loop_of_an_installed_verl_is_asked_about(tmp_path: Path, main: str, says: str) -> None:
+    with pytest.raises(LaunchError, match=says):
+        planned(tmp_path, {"mine/main_run.py": main}, "mine.main_run")
 
 
 HANDED = """

@@ -28,8 +28,12 @@ from rlstep_hooks.systems.verl.checkout.programs import (
     REMEDY,
     Program,
     Run,
+    builds_trainer,
+    own_parts,
     own_shares,
+    program_alone,
     program_of,
+    run_alone,
     run_of,
     settings_of,
     values_of,
@@ -79,8 +83,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         return read
     program = program_of(command, folder)
     if program is None:
-        _ask_about(own_shares(program, command, folder, values_of(given)))
-        return None
+        return _alone(system, command, folder, given)
     own = settings_of(program, command, folder, given)
     given = {**own, **given}
     run = run_of(program, values_of(given))
@@ -88,10 +91,37 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         return _of_experimental(system, program, own)
     # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here.
     if (program.checkout.package / "trainer/ppo/v1").is_dir() and (run is None or run.is_common):
-        _ask_about(own_shares(program, command, folder, values_of(given)))
+        _ask_about(own_shares(program, values_of(given)))
         return None
     if run is None:
         raise _no_trainer(command, program, REMEDY)
+    return _of_run(system, program, run, own, given)
+
+
+def _alone(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
+    """What a program has of its own that runs with a verl which is not beside it; None where it does as that one does."""
+    program = program_alone(command, folder)
+    if program is None:
+        return None
+    own = settings_of(program, command, folder, given)
+    given = {**own, **given}
+    values = values_of(given)
+    run = run_alone(program, values)
+    if isinstance(run, Run):
+        return _of_run(system, program, run, own, given)
+    _ask_about([*([run] if run is not None else []), *own_parts(program, values)])
+    if command.program.name.startswith("verl.") or not builds_trainer(program, values):
+        return None
+    text = (
+        f"{command.program.name} was read: it builds verl's trainer, whose loop is that of the verl which is installed"
+    )
+    return Beside(system, notes=(Note("assumes", text),), settings=own)
+
+
+def _of_run(
+    system: System, program: Program, run: Run, own: dict[str, Setting], given: Mapping[str, Setting]
+) -> Beside:
+    """What the lines of a trainer say."""
     if not run.is_common and "filter_groups" in ast.unparse(run.fit):
         return _filtering(system, program, run, own, given)
     return _read(system, program, run, own, given)
@@ -300,13 +330,15 @@ def reads_trainer(command: Command, folder: Path) -> bool:
     Raises:
         LaunchError: There are several copies of verl.
     """
-    program = program_of(command, folder)
+    copy = program_of(command, folder)
+    program = copy or program_alone(command, folder)
     if program is None or command.program.kind == "config" or command.program.name.endswith(_AS_RELEASED):
         return False
     given: dict[str, Setting] = {}
     with suppress(LaunchError):  # an argument that is no override is refused where the launch is planned
         given, _ = read_arguments(command.arguments, overrides=True)
-    return run_of(program, values_of({**settings_of(program, command, folder, given), **given})) is not None
+    values = values_of({**settings_of(program, command, folder, given), **given})
+    return builds_trainer(program, values) if copy is None else run_of(program, values) is not None
 
 
 def _differs(loop: Loop, shortfall: int, system: System, source: Source, fit: Function) -> list[Line]:
@@ -382,6 +414,8 @@ def _ask_about(unknown: Sequence[Line]) -> None:
 
 def _of_loader(run: Run, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:
     """What in the loader or in the total of steps of a trainer is not known, which may stand in a class that it extends."""
+    if run.loader is None:
+        return replaced(run.source, run.fit, values)
     source, owner = run.loader
     anew = [line for each in dict.fromkeys((source, run.source)) for line in replaced(each, run.fit, values)]
     return [*anew, *read_loader(source, owner, values, known)]

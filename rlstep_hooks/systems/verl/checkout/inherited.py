@@ -1,4 +1,7 @@
-"""The `fit` that a trainer runs: its own, or that of the class which it extends, where its own methods leave the counts as they are."""
+"""The `fit` that a trainer runs: its own, or that of the class which it extends, where its own methods leave the counts as they are.
+
+A class that is extended may be that of a verl which is installed, and no file of the repository.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,20 @@ _HARMLESS = frozenset(
     )
 )
 """Methods of verl's trainer (0.7 trainer/ppo/ray_trainer.py) that log, save, evaluate, score by the reference or start processes."""
+DECIDING = frozenset(
+    (
+        "fit",
+        "_balance_batch",
+        "_compute_old_log_prob",
+        "_create_dataloader",
+        "_get_dp_size",
+        "_get_gen_batch",
+        "_update_actor",
+        "_update_critic",
+        "compute_rollout_importance_weights_and_add_to_batch",
+    )
+)
+"""Methods of the trainers of verl 0.1 to 0.9 that give, sort, cut or train the samples, or say whose old log-probs they have."""
 _DEEPEST = 4
 
 
@@ -44,6 +61,26 @@ def fit_of(trainer: Trainer, source_at: Callable[[str], Source | None]) -> tuple
             return None
         if fits := source.methods("fit", of=trainer.name):
             return (source, trainer.name, fits[0]) if _leaves(fits[0], written) else None
+        found = _extended(trainer, source)
+        if found is None:
+            return None
+        trainer, methods = found
+        written |= methods
+    return None
+
+
+def installed_base(trainer: Trainer, source_at: Callable[[str], Source | None]) -> tuple[Trainer, set[str]] | None:
+    """The first class above a trainer whose file is not here, and the methods of those below it; None where the way there is not clear.
+
+    Args:
+        trainer: The class that a program builds, which is that class itself where its own file is not here.
+        source_at: The file of a path; None where it is not here.
+    """
+    written: set[str] = set()
+    for _ in range(_DEEPEST):
+        source = source_at(trainer.path)
+        if source is None:
+            return trainer, written
         found = _extended(trainer, source)
         if found is None:
             return None

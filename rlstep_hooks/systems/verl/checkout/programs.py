@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source, find_checkout, nearest, taken
+from rlstep_hooks.launch.modules import find_import
 from rlstep_hooks.systems.engine.own_configuration import configuration, configuration_beside, program_beside
 from rlstep_hooks.systems.verl.checkout.conditions import with_settings
-from rlstep_hooks.systems.verl.checkout.inherited import fit_of, loader_of
+from rlstep_hooks.systems.verl.checkout.inherited import DECIDING, fit_of, installed_base, loader_of
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, imported, trainer_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ class Program(msgspec.Struct, frozen=True):
     main: Source | None
     """That file; None where it is not here."""
 
+    def source_at(self, path: str) -> Source | None:
+        """The file that the program imports from a path, as imports have it; None where it is not here."""
+        home = self.checkout.package / os.path.dirname(self.name)
+        file = find_import(path.removesuffix(".py").replace("/", "."), home)
+        return self.checkout.source(path if file is None else os.path.relpath(file, self.checkout.package))
+
 
 class Run(msgspec.Struct, frozen=True):
     """What a program runs."""
@@ -56,8 +63,9 @@ class Run(msgspec.Struct, frozen=True):
     trainer: str
     """The class that has it."""
     fit: Function
-    loader: tuple[Source, str]
-    """The file and the class that have `_create_dataloader`: those of the `fit`, where no class that it extends has it."""
+    loader: tuple[Source, str] | None
+    """The file and the class that have `_create_dataloader`: those of the `fit`, where no class that it extends has it; None where
+    that of the verl which is installed has it."""
     is_common: bool
     """Whether the program builds the trainer that main_ppo builds."""
     own_workers: tuple[Line, ...] = ()
@@ -88,6 +96,18 @@ def program_of(command: Command, folder: Path) -> Program | None:
         name = os.path.relpath(found[0].package / found[1], checkout.package)
         main = checkout.source(name)
     return Program(checkout, name, main)
+
+
+def program_alone(command: Command, folder: Path) -> Program | None:
+    """The program of a launch that runs with a verl which is not beside it; None where its file is not here either.
+
+    Args:
+        command: The launch.
+        folder: The folder that it lies in.
+    """
+    found = program_beside(command, folder) if command.program.kind in ("module", "script") else None
+    main = found[0].source(found[1]) if found is not None else None
+    return Program(*found, main) if found is not None and main is not None else None
 
 
 def _copy(command: Command, folder: Path) -> Checkout | None:
@@ -155,7 +175,7 @@ def run_of(program: Program, values: Mapping[str, object]) -> Run | None:
         fit,
         loader_of(trainer, source_at) or (source, owner),
         trainer == COMMON,
-        (*_own_workers(program, program.main, values), *_own_shares(program.main, values)),
+        tuple(own_parts(program, values)),
     )
 
 
@@ -193,19 +213,70 @@ def _own_shares(main: Source, values: Mapping[str, object]) -> Iterator[Line]:
                 )
 
 
-def own_shares(program: Program | None, command: Command, folder: Path, values: Mapping[str, object]) -> list[Line]:
+def own_parts(program: Program, values: Mapping[str, object]) -> list[Line]:
+    """What a program has of its own beside its trainer: workers of the policy, their processes, methods anew.
+
+    Args:
+        program: The program.
+        values: The settings that are known.
+    """
+    return (
+        [*_own_workers(program, program.main, values), *own_shares(program, values)] if program.main is not None else []
+    )
+
+
+def own_shares(program: Program, values: Mapping[str, object]) -> list[Line]:
     """What a program has of its own of which nothing more is read: where it runs with no copy of verl, or with one of 0.9.
 
     Args:
-        program: The program, where there is a copy of verl.
-        command: The launch.
-        folder: The folder that it lies in.
+        program: The program.
         values: The settings that are known.
     """
-    main = program.main if program is not None else None
-    if program is None and (found := program_beside(command, folder)) is not None:
-        main = found[0].source(found[1])
-    return [*_own_shares(main, values)] if main is not None else []
+    return [*_own_shares(program.main, values)] if program.main is not None else []
+
+
+def builds_trainer(program: Program, values: Mapping[str, object]) -> bool:
+    """Whether a program that no copy of verl is beside builds verl's trainer, or one that extends it or has a `fit` of its own.
+
+    Args:
+        program: The program.
+        values: The settings that are known.
+    """
+    trainer = trainer_of(program.main, program.name, values) if program.main is not None else None
+    return trainer is not None and (_base_of(program, trainer) == COMMON or run_alone(program, values) is not None)
+
+
+def run_alone(program: Program, values: Mapping[str, object]) -> Run | Line | None:
+    """What a program runs that has a trainer of its own, where no copy of verl is beside it.
+
+    Args:
+        program: The program.
+        values: The settings that are known.
+
+    Returns:
+        Its `fit`, where a file of the repository has it; a line where it may change that of the verl which is installed; else None.
+    """
+    main = program.main
+    trainer = trainer_of(main, program.name, values) if main is not None else None
+    if main is None or trainer is None:
+        return None
+    found = fit_of(trainer, program.source_at)
+    if found is not None:
+        source, owner, fit = found
+        of_release = _base_of(program, trainer) == COMMON
+        loader = loader_of(trainer, program.source_at) or (None if of_release else (source, owner))
+        fit = with_settings(fit, source, values)
+        return Run(source, owner, fit, loader, is_common=False, own_workers=tuple(own_parts(program, values)))
+    above = installed_base(trainer, program.source_at)
+    deciding = sorted(DECIDING.intersection(above[1])) if above is not None else ["a class that was not found"]
+    where = program.source_at(trainer.path) or main
+    return Line(f"{trainer.name} has {', '.join(deciding)} of its own", where.shown) if deciding else None
+
+
+def _base_of(program: Program, trainer: Trainer) -> Trainer | None:
+    """The first class above a trainer whose file is not here."""
+    above = installed_base(trainer, program.source_at)
+    return above[0] if above is not None else None
 
 
 def _trainer(program: Program, main: Source, values: Mapping[str, object]) -> Trainer | None:

@@ -38,7 +38,11 @@ def trainer_of(main: Source, program: str, values: Mapping[str, object]) -> Trai
     reader = _Program(tree, values)
     imports = _imports(reader.nodes)
     built = {name for name in reader.built() if _is_trainer(imports.get(name, ("", name))[1])}
-    return _found(imports, built.pop(), program) if len(built) == 1 else None
+    if len(built) != 1:
+        return None
+    name = built.pop()
+    is_here = any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body)
+    return Trainer(name, program) if is_here else _found(imports, name, program)
 
 
 def imported(tree: ast.Module, name: str, file: str) -> Trainer | None:
