@@ -406,6 +406,9 @@ class _File:
         hidden: UnknownText | None = None
         for index, argument in enumerate(node.args):
             found[f"{callee}.{index}"] = self._setting(f"{callee}.{index}", argument)
+            length = _length_of(argument)
+            if length is not None:
+                found[f"{callee}.{index}.len"] = self._setting(f"{callee}.{index}.len", length)
         for keyword in node.keywords:
             if keyword.arg is not None:
                 name = f"{callee}.{keyword.arg}"
@@ -503,6 +506,20 @@ class _File:
                 written,
                 (UnknownText("", f"it is written as {text}, which is not a literal", place),),
             )
+
+
+def _length_of(node: ast.expr) -> ast.expr | None:
+    """How many elements a list has that is written out, or made in one go: `[make(i) for i in range(8)]`, `[make] * 8`."""
+    match node:
+        case ast.List(elts=parts) if not any(isinstance(each, ast.Starred) for each in parts):
+            return ast.copy_location(ast.Constant(len(parts)), node)
+        case ast.ListComp(
+            generators=[ast.comprehension(iter=ast.Call(func=ast.Name(id="range"), args=[number]), ifs=[])]
+        ):
+            return number
+        case ast.BinOp(left=ast.List(elts=[_]), op=ast.Mult(), right=number):
+            return number
+    return None
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -10,6 +10,8 @@ import msgspec
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.launch.values import primitive
+from rlstep_hooks.systems.engine.trains import file_of
+from rlstep_hooks.systems.sb3.environments import ONE, VECTORS, made_by
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
@@ -54,7 +56,7 @@ def settings_of(request: Request) -> dict[str, Setting]:
     settings = request.settings
     by_zoo = "rl_zoo3" in request.command.program.name
     algorithm = _zoo_algorithm(settings) if by_zoo else _called(settings)
-    given = _zoo_settings(settings, algorithm) if by_zoo else _python_settings(settings, algorithm)
+    given = _zoo_settings(settings, algorithm) if by_zoo else _python_settings(request, algorithm)
     return {**given, "algo": Setting("algo", algorithm)}
 
 
@@ -87,33 +89,46 @@ def _raw(settings: Settings, name: str, key: str) -> Setting | None:
     return None if setting is None else msgspec.structs.replace(setting, name=key)
 
 
-def _python_settings(settings: Settings, algorithm: str) -> dict[str, Setting]:
+def _python_settings(request: Request, algorithm: str) -> dict[str, Setting]:
     """Arguments of `PPO(...)` or `A2C(...)`, of `learn(...)`, and the number of environments.
 
     Raises:
         SettingError: The number of environments is not written down.
     """
+    settings = request.settings
     positions = dict(enumerate(_POSITIONS[algorithm], 2))
     sources = [(f"{algorithm}.{index}", key) for index, key in positions.items()]
     sources += [(f"{algorithm}.{key}", key) for key in (*OWN[algorithm], "target_kl", "normalize_advantage")]
     sources += [("learn.0", "total_timesteps"), ("learn.total_timesteps", "total_timesteps")]
-    vectors = [f"{maker}.{name}" for maker in ("make_vec_env", "make_atari_env") for name in ("1", "n_envs")]
-    sources += [(name, "n_envs") for name in vectors]
     found = {key: setting for name, key in sources if (setting := _raw(settings, name, key)) is not None}
-    if "n_envs" not in found:
-        made = any(
-            settings.is_given(f"{maker}.{name}")
-            for maker in ("make_vec_env", "make_atari_env")
-            for name in ("0", "env_id")
-        )
-        by_name = _raw(settings, f"{algorithm}.1", "env") or _raw(settings, f"{algorithm}.env", "env")
-        single = by_name is not None and not by_name.unknown and isinstance(by_name.value, str)
-        if not (made or single or settings.is_given("make.0", "make.id")):
-            raise SettingError(
-                "the Python file builds the environments in a way that says no number; give it with --set make_vec_env.n_envs=N"
-            )
-        found["n_envs"] = Setting("n_envs", 1)
-    return found
+    return {**found, "n_envs": _environments(request, algorithm)}
+
+
+def _environments(request: Request, algorithm: str) -> Setting:
+    """The number of environments of a Python file.
+
+    Raises:
+        SettingError: It is not written down.
+    """
+    settings = request.settings
+    said = _raw(settings, "make_vec_env.n_envs", "n_envs")
+    if said is not None and said.place.source == "--set":
+        return said
+    file = file_of(request.command, request.folder)
+    maker = made_by(file, request.command.folder, algorithm) if file is not None else ""
+    if maker == ONE:
+        return Setting("n_envs", 1)
+    # Where the file does not show what the algorithm is given, the only vector that it makes is taken for it.
+    for vector in (maker,) if maker else VECTORS[:2]:
+        names = [f"{vector}.{name}" for name in (("1", "n_envs") if vector in VECTORS[:2] else ("0.len",))]
+        number = next((each for name in names if (each := _raw(settings, name, "n_envs")) is not None), None)
+        if number is not None:
+            return number
+        if vector in VECTORS[:2] and any(settings.is_given(f"{vector}.{name}") for name in ("0", "env_id")):
+            return Setting("n_envs", 1)
+    raise SettingError(
+        "the Python file builds the environments in a way that says no number; give it with --set make_vec_env.n_envs=N"
+    )
 
 
 def _zoo_algorithm(settings: Settings) -> str:

@@ -101,6 +101,43 @@ def test_environments_that_are_not_written_down(tmp_path: Path) -> None:
         _python(tmp_path, "env = make_vec_env('CartPole-v1', n_envs=cpus())\nPPO('MlpPolicy', env).learn(10_000)\n")
 
 
+OWN = "import gymnasium as gym\nclass Own(gym.Env):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "number"),
+    [
+        (OWN + "env = Own()\nenv = Monitor(env)\n", 1),
+        (OWN + "def make():\n    return Own()\nenv = make()\n", 1),
+        ("import gymnasium as gym\nenv = gym.make('CartPole-v1')\nenv = gym.wrappers.TimeLimit(env, 10)\n", 1),
+        ("N = 8\nenv = SubprocVecEnv([make(i) for i in range(N)])\n", 8),
+        ("env = VecNormalize(DummyVecEnv([lambda: make(0), lambda: make(1)]))\n", 2),
+        ("env = DummyVecEnv([make] * 4)\n", 4),
+        # What is only evaluated counts for nothing.
+        ("env = SubprocVecEnv([make(i) for i in range(8)])\nevaluated = gym.make('CartPole-v1')\n", 8),
+    ],
+)
+def test_environments_are_followed_to_where_they_are_made(tmp_path: Path, made: str, number: int) -> None:
+    imported = "from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize\n"
+    imported += "from stable_baselines3.common.monitor import Monitor\n"
+    schedule = _python(tmp_path, f"{imported}{made}PPO('MlpPolicy', env).learn(100_000)\n").schedule
+    assert schedule.prompts_per_rollout == number
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "env = SubprocVecEnv([make(i) for i in range(cpus())])\n",
+        "env = Own()\nif several():\n    env = SubprocVecEnv([make(i) for i in range(8)])\n",
+        "env = vectors.stack(gym.make('CartPole-v1'), 8)\n",
+    ],
+)
+def test_environments_whose_number_only_the_run_knows_are_asked_for(tmp_path: Path, made: str) -> None:
+    imported = f"from stable_baselines3.common.vec_env import SubprocVecEnv\n{OWN}"
+    with pytest.raises((SettingError, UnknownValueError), match="n_envs"):
+        _python(tmp_path, f"{imported}{made}PPO('MlpPolicy', env).learn(100_000)\n")
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="`batch_size` must be greater than 1"):
         _python(tmp_path, "PPO('MlpPolicy', 'CartPole-v1', batch_size=1).learn(10)\n")
