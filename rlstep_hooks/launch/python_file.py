@@ -65,6 +65,7 @@ def read_calls(
     finder: Finder | None = None,
     environment: Mapping[str, str | None] | None = None,
     only: Mapping[str, int] | None = None,
+    rows: int | None = None,
 ) -> Calls:
     """Keyword arguments of all calls in a file, named "Callee.keyword" ("learn.total_timesteps" for `model.learn(...)`).
 
@@ -78,6 +79,7 @@ def read_calls(
         finder: Finds the YAML files that the program opens; without it, what they hold is unknown.
         environment: The variables that the command sets; None for a value that only the run knows.
         only: Callees of which the call in one line alone counts, where a file calls them several times.
+        rows: The rows of the training set, where the user gives them: `len(...)` of what a trainer is given as `train_dataset`.
 
     Raises:
         LaunchError: It is not Python.
@@ -92,8 +94,9 @@ def read_calls(
     known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
     variables = tuple((environment or {}).items()) if whole or b"environ" in text or b"getenv" in text else ()
     if whole or only:
-        return _File(parsed(text, str(path)), str(path), dict(known), finder, dict(variables), only=only or {}).calls()
-    return _calls_in(text, str(path), tuple(known), variables)
+        tree = parsed(text, str(path))
+        return _File(tree, str(path), dict(known), finder, dict(variables), only=only or {}, rows=rows).calls()
+    return _calls_in(text, str(path), tuple(known), variables, rows)
 
 
 @lru_cache(maxsize=16)
@@ -102,9 +105,10 @@ def _calls_in(
     source: str,
     flags: tuple[tuple[str, str | None], ...],
     variables: tuple[tuple[str, str | None], ...],
+    rows: int | None,
 ) -> Calls:
     """The calls of a text. A script that runs one file a thousand times reads it once."""
-    return _File(parsed(text, source), source, dict(flags), variables=dict(variables)).calls()
+    return _File(parsed(text, source), source, dict(flags), variables=dict(variables), rows=rows).calls()
 
 
 class _File:
@@ -119,6 +123,7 @@ class _File:
         variables: dict[str, str | None] | None = None,
         depth: int = 0,
         only: Mapping[str, int] | None = None,
+        rows: int | None = None,
     ) -> None:
         self._only = only or {}
         self._tree = tree
@@ -152,7 +157,12 @@ class _File:
             document=lambda node: self._values.document(node),
             of_import=self._pairs_of_import,
         )
-        changed = {path for node in ast.walk(tree) for path, _ in _assigned(node)}
+        self._stores: dict[str, list[ast.AST]] = {}
+        for node in ast.walk(tree):
+            for path, _ in _assigned(node):
+                self._stores.setdefault(path, []).append(node)
+        self._asked: set[str] = set()
+        """Attributes of which it is being found out whether the file assigns them."""
         self._values = Values(
             above=self._above,
             constants=self._constants,
@@ -161,10 +171,11 @@ class _File:
             documents=Documents(tree, self._above),
             options=self._options,
             parsed=frozenset(name for name, made in self._made.items() if made == PARSED),
-            overwritten=frozenset(changed - self._only_filled),
+            overwritten=self._may_assign,
             filled=self._only_filled,
             members=Members(self._classes(), self._bound, self._mappings.pairs, self._changes, self._stored()),
             imported=self._imported,
+            lengths=dict.fromkeys(_trained_on(tree), rows) if rows is not None else {},
             flags=flags,
             finder=finder,
             variables=self._variables,
@@ -182,6 +193,8 @@ class _File:
                 unsure.add(node.name)
             callee = name_of(node.func) if isinstance(node, ast.Call) else ""
             if not callee or not isinstance(node, ast.Call) or not self._counts(callee, node):
+                continue
+            if self._order.runs(node) is False:
                 continue
             found, hidden = self._arguments(callee, node)
             if hidden is not None:
@@ -287,13 +300,14 @@ class _File:
         return {node.name: node for node in classes if bound[node.name] == 1}
 
     def _stored(self) -> frozenset[str]:
-        """The attributes that the file assigns to anything but `self`."""
+        """The attributes that the file assigns to anything but `self`, and the arguments that it parses."""
         targets = (
             node
             for node in ast.walk(self._tree)
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
         )
-        return frozenset(node.attr for node in targets if ast.unparse(node.value) != "self")
+        owners = ((node.attr, ast.unparse(node.value)) for node in targets)
+        return frozenset(name for name, owner in owners if owner != "self" and self._made.get(owner) != PARSED)
 
     def _bound(self, name: ast.Name) -> ast.expr | None:
         """What a name stands for where it is used; None where that cannot be told."""
@@ -367,10 +381,18 @@ class _File:
                 root, _, attribute = path.partition(".")
                 if root not in self._made or not attribute:
                     continue
+                if self._made[root].endswith("Trainer"):  # `trainer.args` is the configuration
+                    attribute = attribute.removeprefix("args.")
                 name = f"{self._made[root]}.{attribute}"
                 setting = self._setting(name, value)
-                condition = self._order.condition(node)
-                if condition is not None:
+                condition, runs = self._order.condition(node), self._order.runs(node)
+                if runs is False:
+                    continue
+                if (
+                    condition is not None
+                    and runs is None
+                    and not self._stands_under(node, f"hasattr({root}, {attribute!r})")
+                ):
                     setting = self._unknown(setting, f"it is assigned only in some runs ({condition})")
                 function = self._order.function(node)
                 if name in found and (found[name].unknown or functions[name] is not function):
@@ -378,6 +400,18 @@ class _File:
                 functions[name] = function
                 found[name] = setting
         return found
+
+    def _may_assign(self, path: str) -> bool:
+        """Whether the file may assign an attribute in this launch, otherwise than where it is None."""
+        if path in self._only_filled or path not in self._stores:
+            return False
+        if path in self._asked:  # whether it does depends on its own value
+            return True
+        self._asked.add(path)
+        try:
+            return any(self._order.runs(node) is not False for node in self._stores[path])
+        finally:
+            self._asked.discard(path)
 
     def _filled(self) -> frozenset[str]:
         """The names of `assigned` that are assigned only where they are None."""
@@ -389,15 +423,15 @@ class _File:
         found: dict[str, bool] = {}
         for node in ast.walk(self._tree):
             for path, _ in _assigned(node):
-                found[path] = found.get(path, True) and self._is_none(path, node)
+                found[path] = found.get(path, True) and self._stands_under(node, f"{path} is None")
         return frozenset(path for path, only_then in found.items() if only_then)
 
-    def _is_none(self, path: str, node: ast.AST) -> bool:
-        """Whether a statement runs only where an attribute is None."""
+    def _stands_under(self, node: ast.AST, test: str) -> bool:
+        """Whether the nearest condition that a statement runs under is this one, as "args.steps is None"."""
         above = self._above.get(node)
         while above is not None and not isinstance(above, ast.If | FUNCTIONS):
             node, above = above, self._above.get(above)
-        return isinstance(above, ast.If) and node in above.body and ast.unparse(above.test) == f"{path} is None"
+        return isinstance(above, ast.If) and node in above.body and ast.unparse(above.test) == test
 
     # Values.
 
@@ -506,6 +540,13 @@ class _File:
                 written,
                 (UnknownText("", f"it is written as {text}, which is not a literal", place),),
             )
+
+
+def _trained_on(tree: ast.Module) -> Iterator[str]:
+    """The names of what trainers are given as `train_dataset`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node.func).endswith("Trainer"):
+            yield from (ast.unparse(word.value) for word in node.keywords if word.arg == "train_dataset")
 
 
 def _length_of(node: ast.expr) -> ast.expr | None:

@@ -43,20 +43,22 @@ class Order:
             node = above
         return None
 
-    def _runs(self, node: ast.AST) -> bool | None:
+    def runs(self, node: ast.AST) -> bool | None:
         """Whether a statement runs when its function does: True also under conditions that hold, None where only the run knows."""
+        sure = True
         while (above := self._above.get(node)) is not None and not isinstance(above, FUNCTIONS):
             if isinstance(above, ast.If) and node is not above.test and not is_main(above):
                 try:
                     holds = bool(self._literal(above.test))
                 except NotLiteralError:
-                    return None
-                if holds is not (node in above.body):
-                    return False
+                    sure = False
+                else:
+                    if holds is not (node in above.body):
+                        return False
             elif isinstance(above, _BRANCHES) and not is_main(above):
-                return None
+                sure = False
             node = above
-        return True
+        return True if sure else None
 
     def is_before(self, change: Change, use: ast.AST, made: ast.AST) -> bool | None:
         """Whether a change certainly happens before a use (True), or after it (False); None where the run decides."""
@@ -64,7 +66,7 @@ class Order:
         function = self.function(change.node)
         if not alone or function is not self.function(made):
             return None
-        runs = self._runs(change.node)
+        runs = self.runs(change.node)
         if not runs:
             return runs
         if function is self.function(use):

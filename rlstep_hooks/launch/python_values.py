@@ -74,10 +74,11 @@ class Values:
         documents: The YAML files that it opens.
         options: What it takes as options of its own; None for one that is not understood.
         parsed: Names of the arguments that a parser makes.
-        overwritten: Attributes that the file assigns in any case ("args.size").
+        overwritten: Whether the file may assign an attribute ("args.size") in this launch.
         filled: Attributes that it assigns only where they are None.
         members: What its own dicts, classes and objects hold.
         imported: The value of an expression of names that it imports from a file beside it; None where that is not known.
+        lengths: How long the things are that a name stands for, where the user says so.
         flags: The options that the command gives; None for a value that only the run knows.
         finder: Finds the YAML files; without it, what they hold is unknown.
         variables: The variables of the environment that the command sets; None for a value that only the run knows.
@@ -93,10 +94,11 @@ class Values:
         documents: Documents,
         options: Mapping[str, Option | None],
         parsed: frozenset[str],
-        overwritten: frozenset[str],
+        overwritten: Callable[[str], bool],
         filled: frozenset[str],
         members: Members,
         imported: Callable[[ast.expr], ast.expr | None],
+        lengths: Mapping[str, int],
         flags: Mapping[str, str | None],
         finder: Finder | None,
         variables: Mapping[str, str | None],
@@ -112,6 +114,7 @@ class Values:
         self._filled = filled
         self._members = members
         self._imported = imported
+        self._lengths = lengths
         self._flags = flags
         self._finder = finder
         self._variables = variables
@@ -242,7 +245,7 @@ class Values:
         """The value of `args.NAME`: as the command gives it, else its default."""
         option = self._options.get(node.attr)
         path = ast.unparse(node)
-        if option is None or path in self._overwritten:
+        if option is None or self._overwritten(path):
             raise NotLiteralError(node)
         value = self._given_or_default(node, option, depth)
         if value is None and path in self._filled:
@@ -282,6 +285,8 @@ class Values:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             if node.func.id in _CASTS and len(node.args) == 1:
                 return _CASTS[node.func.id](self._literal(node.args[0], depth + 1))
+            if node.func.id == "len" and len(node.args) == 1 and (of := ast.unparse(node.args[0])) in self._lengths:
+                return self._lengths[of]
             if node.func.id in ("max", "min") and len(node.args) > 1:
                 return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
         variable = default_of(node)

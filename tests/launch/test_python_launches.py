@@ -599,3 +599,84 @@ def test_fields_of_a_dataclass_that_is_imported_are_options(tmp_path: Path, impo
         else:
             with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
                 plan_launch([f"python {path}"], Options(rows=1_000))
+
+
+OPTIONS = (
+    "import argparse\n" + TRL + "parser = argparse.ArgumentParser()\n"
+    "parser.add_argument('--size', type=int, default=4)\n"
+    "parser.add_argument('--stable', action='store_true')\nargs = parser.parse_args()\n"
+)
+SIZED = "made = GRPOConfig(per_device_train_batch_size=8, num_generations={size}, max_steps={steps})\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "size"),
+    [
+        ("if args.stable:\n    args.size = count()\n", "", 4),
+        ("if args.stable and rich():\n    args.size = 2\n", "", 4),
+    ],
+)
+def test_a_branch_that_the_launch_does_not_come_to_changes_nothing(
+    tmp_path: Path, change: str, more: str, size: int
+) -> None:
+    text = OPTIONS + change + SIZED.format(size="args.size", steps=5) + "GRPOTrainer(args=made)\n"
+    assert schedule(tmp_path, text, more).samples_per_prompt == size
+
+
+@pytest.mark.parametrize("change", ["if args.stable:\n    args.size = 2\n", "if args.size > 2:\n    args.size = 2\n"])
+def test_a_branch_that_it_may_come_to_is_asked_about(tmp_path: Path, change: str) -> None:
+    text = OPTIONS + change + SIZED.format(size="args.size", steps=5) + "GRPOTrainer(args=made)\n"
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        planned(tmp_path, text.replace("args.stable:", "rich():"))
+
+
+def test_a_trainer_in_a_branch_that_the_launch_does_not_come_to_is_none(tmp_path: Path) -> None:
+    text = (
+        OPTIONS
+        + "if args.stable:\n    made = GRPOConfig(per_device_train_batch_size=8, num_generations=2, max_steps=9)\n"
+        + "    GRPOTrainer(args=made)\nelse:\n    made = GRPOConfig(per_device_train_batch_size=8, num_generations=4, max_steps=5)\n"
+        + "    GRPOTrainer(args=made)\n"
+    )
+    assert (schedule(tmp_path, text).samples_per_prompt, schedule(tmp_path, text, "--stable").samples_per_prompt) == (
+        4,
+        2,
+    )
+
+
+def test_what_is_assigned_to_a_trainers_arguments_is_assigned_to_the_configuration(tmp_path: Path) -> None:
+    text = TRL + SIZED.format(size=4, steps=500) + "trainer = GRPOTrainer(args=made)\ntrainer.args.max_steps = 7\n"
+    assert schedule(tmp_path, text).updates == 7
+
+
+def test_an_attribute_that_is_assigned_where_there_is_one(tmp_path: Path) -> None:
+    guarded = "if hasattr(made, 'max_steps'):\n    made.max_steps = 7\n"
+    text = TRL + SIZED.format(size=4, steps=500) + guarded + "GRPOTrainer(args=made)\n"
+    assert schedule(tmp_path, text).updates == 7
+
+
+@pytest.mark.parametrize(("limit", "updates"), [(2_000, 62), (500, 1_500)])
+def test_the_length_of_the_training_set_is_what_the_user_says(tmp_path: Path, limit: int, updates: int) -> None:
+    """1000 rows: a whole pass of 16 rows a step, or three epochs of 2 prompts an update."""
+    steps = f"len(rows) // 16 if len(rows) < {limit} else -1"
+    text = TRL + "rows = load()\n" + SIZED.format(size=4, steps=steps) + "GRPOTrainer(args=made, train_dataset=rows)\n"
+    assert schedule(tmp_path, text).updates == updates
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pyproject.toml", '[project.scripts]\nown-train = "mine.train:main"\n'),
+        ("setup.cfg", "[options.entry_points]\nconsole_scripts =\n    own-train = mine.train:main\n"),
+        ("setup.py", "setup(entry_points={'console_scripts': ['own-train=mine.train:main']})\n"),
+    ],
+)
+def test_a_command_that_the_checkout_installs_is_its_module(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / file).write_text(text)
+    (tmp_path / "src/mine").mkdir(parents=True)
+    trains = OPTIONS + SIZED.format(size="args.size", steps=5) + "GRPOTrainer(args=made)\n"
+    (tmp_path / "src/mine/train.py").write_text(trains)
+    (tmp_path / "train.sh").write_text("uv run own-train --size 2\n")
+    plan = plan_launch([str(tmp_path / "train.sh")], Options(rows=1_000))
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_prompt == 2

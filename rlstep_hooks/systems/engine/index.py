@@ -192,11 +192,14 @@ def told_by(name: str, command: Command, keys: Iterable[str], values: Mapping[st
     return {}
 
 
+def has_program(program: Program) -> bool:
+    """Whether some system names a program as its own."""
+    return any(program.matches(pattern) for entry in entries() for pattern in entry.programs)
+
+
 def has_module(program: Program) -> bool:
     """Whether a program is a module that some system names as its own."""
-    return program.kind == "module" and any(
-        program.matches(pattern) for entry in entries() for pattern in entry.programs
-    )
+    return program.kind == "module" and has_program(program)
 
 
 def relatives(name: str) -> list[str]:

@@ -12,6 +12,7 @@ import msgspec
 from rlstep_hooks.launch.accelerate import with_config_read
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.console_scripts import as_module
 from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, holds_commands, is_shell_script
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting
@@ -179,6 +180,7 @@ def _text(token: Token, variables: dict[str, str]) -> list[Command]:
 
 def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
     """The one command that a system knows."""
+    commands = [each if index.has_program(each.program) else as_module(each, folder) for each in commands]
     candidates = _candidates(commands, options.framework) if options.framework else commands
     read = [_launch_of(command, source, folder, options) for command in candidates]
     known = [launch for launch in read if isinstance(launch, Launch)]
@@ -269,7 +271,7 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
 
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
     """A command with its settings, if a system knows it; else the reason why it is not a run of the system that has its settings."""
-    calls = calls_of(command, folder)
+    calls = calls_of(command, folder, rows=options.rows)
     file = file_of(command, folder)
     used = trainers_in(file, command.folder) if options.line is not None and calls is not None and file else []
     chosen = next((each for each in used if each.line == options.line), None) if len(used) > 1 else None
@@ -296,11 +298,13 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
     command = with_parser(with_config_read(command, folder), file, system)
     trainings = trainings_in(file, system.trainers) if calls is not None and file and system.trainers else []
     if len(trainings) > 1 and chosen is None:
-        read = {each.line: calls_of(command, folder, each.calls) for each in trainings}
-        calls = read.get(options.line or 0) or calls
+        found = [(each, calls_of(command, folder, each.calls, options.rows)) for each in trainings]
+        # A trainer in a branch that this launch does not come to is none of its trainers.
+        read = {each.line: one for each, one in found if one is not None and one.callees & each.calls.keys()}
+        calls = read.get(options.line or next(iter(read), 0)) or calls
         if options.line in read:
             command = msgspec.structs.replace(command, place=Place(str(file), options.line, 1))
-        elif differ([each for each in read.values() if each is not None], system):
+        elif differ([*read.values()], system):
             lines = ", ".join(f"line {line}" for line in read)
             why = f"it makes {len(read)} trainers, of different settings: {lines}"
             return Declined(framework, why, Place(str(file)), "choose one with --line N")

@@ -30,13 +30,16 @@ _PARSERS = frozenset(("TrlParser", "HfArgumentParser"))
 """Parsers that read a configuration file into the framework's own classes."""
 
 
-def calls_of(command: Command, folder: Path, only: Mapping[str, int] | None = None) -> Calls | None:
+def calls_of(
+    command: Command, folder: Path, only: Mapping[str, int] | None = None, rows: int | None = None
+) -> Calls | None:
     """Calls in the Python file that a command runs, if it is here and no framework's own module.
 
     Args:
         command: The command.
         folder: The folder of the launch script.
         only: Callees of which the call in one line alone counts.
+        rows: The rows of the training set, where the user gives them.
     """
     path = None if index.has_module(command.program) else file_of(command, folder)
     if path is None:
@@ -52,6 +55,7 @@ def calls_of(command: Command, folder: Path, only: Mapping[str, int] | None = No
         lambda name: find_file(name, folder, command.folder),
         {name: None if token.unknown else token.text for name, token in command.environment.items()},
         only,
+        rows,
     )
 
 
