@@ -55,6 +55,8 @@ class Calls(msgspec.Struct, frozen=True):
     """What the file takes as options of its own (`add_argument`)."""
     keywords: frozenset[str] = frozenset()
     """Keywords ("Callee.keyword") that each call of a callee is given in any run, where the file does not define the callee itself."""
+    lengths: dict[str, Setting] = {}
+    """How many elements the lists have that calls are given by place ("SubprocVecEnv.0"), where the file says it."""
     defaults: dict[str, Setting] = {}
     """Defaults of the fields of the file's classes, "Class.field"; they are in `settings` too, unless a call gives another value."""
 
@@ -184,6 +186,7 @@ class _File:
     def calls(self) -> Calls:
         settings: dict[str, Setting] = {}
         defaults: dict[str, Setting] = {}
+        lengths: dict[str, Setting] = {}
         given: dict[str, list[set[str]]] = {}
         opened: dict[str, UnknownText] = {}
         unsure: set[str] = set()
@@ -199,6 +202,8 @@ class _File:
             found, hidden = self._arguments(callee, node)
             if hidden is not None:
                 opened[callee] = hidden
+            for name, length in self._lengths(callee, node):
+                lengths[name] = self._one_of(lengths[name], length) if name in lengths else length
             given.setdefault(callee, []).append(set(found))
             if self._order.condition(node) is not None:
                 unsure.add(callee)
@@ -226,6 +231,7 @@ class _File:
             opened,
             options,
             sure,
+            lengths,
             defaults,
         )
 
@@ -440,9 +446,6 @@ class _File:
         hidden: UnknownText | None = None
         for index, argument in enumerate(node.args):
             found[f"{callee}.{index}"] = self._setting(f"{callee}.{index}", argument)
-            length = _length_of(argument)
-            if length is not None:
-                found[f"{callee}.{index}.len"] = self._setting(f"{callee}.{index}.len", length)
         for keyword in node.keywords:
             if keyword.arg is not None:
                 name = f"{callee}.{keyword.arg}"
@@ -460,6 +463,12 @@ class _File:
                 place = Place(self._source, keyword.value.lineno, keyword.value.col_offset + 1)
                 hidden = UnknownText("", f"{callee} is given **{shown(keyword.value)}, {why}", place)
         return found, hidden
+
+    def _lengths(self, callee: str, node: ast.Call) -> Iterator[tuple[str, Setting]]:
+        for index, argument in enumerate(node.args):
+            length = _length_of(argument)
+            if length is not None:
+                yield f"{callee}.{index}", self._setting(f"{callee}.{index}", length)
 
     def _pair_settings(self, start: str, pairs: Pairs) -> dict[str, Setting]:
         found = {f"{start}.{key}": self._setting(f"{start}.{key}", value) for key, value in pairs.values.items()}

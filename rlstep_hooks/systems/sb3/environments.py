@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 ONE = "one"
 """Stands for a single environment."""
-VECTORS = ("make_vec_env", "make_atari_env", "DummyVecEnv", "SubprocVecEnv")
-"""What makes a vector; how many environments it has stands among what it is given."""
+BY_NUMBER = ("make_vec_env", "make_atari_env")
+"""What makes a vector of as many environments as it is told."""
+BY_LIST = ("DummyVecEnv", "SubprocVecEnv")
+"""What makes a vector of one environment for each function of a list."""
 _LIBRARIES = frozenset(("stable_baselines3", "sb3_contrib", "gymnasium", "gym"))
 _ENVIRONMENTS = frozenset(("gymnasium.Env", "gym.Env"))
 _PLACE = 1
@@ -29,7 +31,7 @@ _BRANCHES = ast.If | ast.For | ast.While | ast.Try
 
 
 def made_by(path: Path, current: str | None, algorithm: str) -> str:
-    """What makes the environment that a file's algorithm is given: `ONE`, one of `VECTORS`, or nothing that is known ("").
+    """What makes the environment that a file's algorithm is given: `ONE`, one of `BY_NUMBER` or `BY_LIST`; else empty.
 
     Args:
         path: The file.
@@ -71,7 +73,7 @@ class _Trace:
 
     def _of_call(self, call: ast.Call, depth: int) -> str:
         name = _last(call.func)
-        if name in VECTORS:
+        if name in (*BY_NUMBER, *BY_LIST):
             return name
         inner = next(iter((*call.args, *(word.value for word in call.keywords if word.arg in ("env", "venv")))), None)
         if name == "make" and isinstance(call.func, ast.Attribute):

@@ -10,8 +10,9 @@ import msgspec
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError, SettingError, UnknownValueError
 from rlstep_hooks.launch.values import primitive
+from rlstep_hooks.systems.engine.python_launch import calls_of
 from rlstep_hooks.systems.engine.trains import file_of
-from rlstep_hooks.systems.sb3.environments import ONE, VECTORS, made_by
+from rlstep_hooks.systems.sb3.environments import BY_LIST, BY_NUMBER, ONE, made_by
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.request import Request
@@ -118,13 +119,17 @@ def _environments(request: Request, algorithm: str) -> Setting:
     maker = made_by(file, request.command.folder, algorithm) if file is not None else ""
     if maker == ONE:
         return Setting("n_envs", 1)
+    if maker in BY_LIST:
+        calls = calls_of(request.command, request.folder)
+        number = calls.lengths.get(f"{maker}.0") if calls is not None else None
+        if number is not None:
+            return msgspec.structs.replace(number, name="n_envs", written="n_envs")
     # Where the file does not show what the algorithm is given, the only vector that it makes is taken for it.
-    for vector in (maker,) if maker else VECTORS[:2]:
-        names = [f"{vector}.{name}" for name in (("1", "n_envs") if vector in VECTORS[:2] else ("0.len",))]
-        number = next((each for name in names if (each := _raw(settings, name, "n_envs")) is not None), None)
+    for vector in BY_NUMBER if not maker or maker in BY_NUMBER else ():
+        number = _raw(settings, f"{vector}.1", "n_envs") or _raw(settings, f"{vector}.n_envs", "n_envs")
         if number is not None:
             return number
-        if vector in VECTORS[:2] and any(settings.is_given(f"{vector}.{name}") for name in ("0", "env_id")):
+        if any(settings.is_given(f"{vector}.{name}") for name in ("0", "env_id")):
             return Setting("n_envs", 1)
     raise SettingError(
         "the Python file builds the environments in a way that says no number; give it with --set make_vec_env.n_envs=N"
