@@ -106,17 +106,27 @@ def find_file(name: str, folder: Path, current: str | None = None, *, beside: Se
 def of_another_machine(name: str, folder: Path) -> Path | None:
     """The file of this repository that an absolute path means on the machine that a launch was written for; None if none is found.
 
-    The repository lies at another place here. The longest end of the path that its root has is the file. A name without a
-    folder is not looked for: anybody has a `train.py`.
+    Args:
+        name: The path as it is written.
+        folder: The folder of the script or configuration.
+    """
+    return at_its_end(name, folder) if os.path.isabs(name) else None
+
+
+def at_its_end(name: str, folder: Path) -> Path | None:
+    """The file of this repository whose path is the end of one that begins as nothing does here; None if none is found.
+
+    The repository lies at another place here, or `your/folder` stands for that place. The longest end of the path that its root has
+    is the file. A name without a folder is not looked for: anybody has a `train.py`.
 
     Args:
         name: The path as it is written.
         folder: The folder of the script or configuration.
     """
-    if not os.path.isabs(name) or len(name) > 1000 or os.path.exists(name):
+    if len(name) > 1000 or os.path.exists(name) or ".." in Path(name).parts:
         return None
     root = [Path(os.path.abspath(folder)), *up_to_root(folder)][-1]
-    parts = Path(name).parts[1:]
+    parts = Path(name).parts[os.path.isabs(name) :]
     ends = (root.joinpath(*parts[first:]) for first in range(1, len(parts) - 1))
     return next((path for path in ends if is_allowed(path) and path.is_file()), None)
 

@@ -634,3 +634,14 @@ def test_a_command_ends_with_its_line_behind_a_pipeline_too(text: str, launched:
 )
 def test_numbers_of_an_array_that_are_not_known(script: str, names: list[str]) -> None:
     assert unknown_names(script) == names
+
+
+@pytest.mark.parametrize(
+    ("call", "followed"),
+    [("bash inner.sh", True), ("./inner.sh", True), ("inner.sh", False), ("PATH=.:$PATH\ninner.sh", True)],
+)
+def test_a_script_without_a_folder_is_looked_for_along_the_path(tmp_path: Path, call: str, followed: bool) -> None:
+    (tmp_path / "inner.sh").write_text("#!/bin/bash\npython train.py\n")
+    (tmp_path / "outer.sh").write_text(f"{call}\n")
+    names = [command.program.name for command in read_script(tmp_path / "outer.sh")]
+    assert names == (["train.py"] if followed else ["inner.sh"])

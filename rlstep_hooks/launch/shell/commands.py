@@ -158,8 +158,10 @@ def _launched(walk: Walk, node: Node, tokens: tuple[Token, ...], environment: di
         for command in found
     ]
     walk.command_lines.update(range(node.start_point[0] + 1, node.end_point[0] + 2))
+    # The shell looks for a name without a folder along PATH, and not in its own folder.
+    by_path = "/" not in tokens[0].text and walk.scope.named("PATH") is None
     for command in found:
-        walk.commands += _followed(walk, command)
+        walk.commands += [command] if by_path and command.program.name == tokens[0].text else _followed(walk, command)
     walk.last_line = node.end_point[0] + 1 if found else 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
-from rlstep_hooks.launch.files import find_file, is_allowed, of_another_machine
+from rlstep_hooks.launch.files import at_its_end, find_file, is_allowed
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, SettingError
 from rlstep_hooks.planning.reading import Note
@@ -92,14 +92,13 @@ def _config_file(name: str, folder: Path, command: Command) -> tuple[Path | None
     )
     if file is not None:
         return file, []
-    file = of_another_machine(name, folder)
-    if file is not None:
+    behind = _BEHIND_VARIABLE.fullmatch(name)
+    file = at_its_end(name, folder) if behind is None else find_file(behind["path"], folder, command.folder)
+    if file is None:
+        return None, []
+    if behind is None:
         here = os.path.relpath(file, folder)
         return file, [Note("assumes", f"{name}, which is not on this machine, is {here} here")]
-    behind = _BEHIND_VARIABLE.fullmatch(name)
-    file = find_file(behind["path"], folder, command.folder) if behind is not None else None
-    if behind is None or file is None:
-        return None, []
     text = (
         f"{behind['variable']}, which is not set in the script, is the folder that has {behind['path']} here ({file})"
     )

@@ -215,6 +215,19 @@ def test_what_is_joined_into_the_batch_that_is_trained_is_followed(tmp_path: Pat
         ("part = output[kept]\n                batch = batch.union(part)", "`part = output.kept.` may train a part"),
         ("more = self.actor_rollout_wg.generate_sequences(hinted)", "generated more than once"),
         ("greedy_baseline = self.actor_rollout_wg.generate_sequences(greedy)", None),
+        (
+            "one = self.rm_wg.compute_rm_score(batch)\n                other = self.rm_wg.compute_rm_score(batch)\n"
+            "                scores = one if better(one, other) else other\n                batch = batch.union(scores)",
+            None,
+        ),
+        (
+            "part = output if ready else output[kept]\n                batch = batch.union(part)",
+            "`part = output.kept.`",
+        ),
+        ("if is_resuming and batch_idx < self.offset:\n                    continue", None),
+        ("if self.resuming:\n                    continue", None),
+        ("if batch_idx < self.offset:\n                    continue", "continue within a rollout"),
+        ("if is_resuming or batch_idx < self.offset:\n                    continue", "continue within a rollout"),
         ("for one in hinted:\n                    self.actor_rollout_wg.generate_sequences(one)", "more than once"),
     ],
 )
@@ -224,6 +237,42 @@ def test_another_number_of_answers_is_asked_for(tmp_path: Path, line: str, says:
         assert rollouts(planned(tmp_path, source)) == 20
         return
     with pytest.raises(LaunchError, match=rf"{says}.*ray_trainer\.py:\d+.*--version"):
+        planned(tmp_path, source)
+
+
+FOR_TEACHER = """
+def for_teacher(batch, tokenizer, options=None):
+    ids = [tokenizer(each) for each in batch.non_tensor_batch['raw_prompt']]
+    batch.batch['teacher_ids'] = stack(ids)
+    {last}
+"""
+
+
+@pytest.mark.parametrize("place", ["teacher.py", "ray_trainer.py"])
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        ("return batch", None),
+        ("return batch[:8]", "may train a part of it"),
+        ("if not ids:\n        return batch[:8]\n    return batch", "may train a part of it"),
+    ],
+)
+def test_a_function_that_gives_the_batch_back_is_read_where_it_lies(
+    tmp_path: Path, place: str, last: str, says: str | None
+) -> None:
+    function = FOR_TEACHER.format(last=last)
+    asks = "from verl.trainer.ppo.teacher import for_teacher\n                " if place == "teacher.py" else ""
+    lines = f"                {asks}batch = for_teacher(batch=batch, tokenizer=self.tokenizer)"
+    source = trainer(COMPARED_THEN_COUNTED, before_update=lines)
+    (tmp_path / "verl/trainer/ppo").mkdir(parents=True)
+    if place == "teacher.py":
+        (tmp_path / "verl/trainer/ppo/teacher.py").write_text(function)
+    else:
+        source = function + source
+    if says is None:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match=says):
         planned(tmp_path, source)
 
 

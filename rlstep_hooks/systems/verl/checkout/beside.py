@@ -131,7 +131,7 @@ def _read(system: System, program: Program, run: Run, own: dict[str, Setting], g
     """What the lines of a trainer say that trains each rollout whole."""
     checkout, source = program.checkout, run.source
     values = {**values_of(given), **estimators_in(checkout, source)}
-    loop = read_loop(run.fit, source, values)
+    loop = read_loop(run.fit, source, values, source_at=program.source_at)
     workers = read_workers(checkout) if _is_fsdp(given) else None
     logprobs, unclear = read_logprobs(run.fit, source, checkout, values) if _is_fsdp(given) else (None, None)
     loop.unknown += [unclear] if unclear is not None else []
@@ -269,7 +269,7 @@ def ends_early(
     checkout, source, fit = program.checkout, run.source, run.fit
     values = {**values, **estimators_in(checkout, source)}
     known = {*known, *(also(program, run, values) if also is not None else ())}
-    loop = read_loop(fit, source, values, known)
+    loop = read_loop(fit, source, values, known, program.source_at)
     workers = read_workers(checkout)
     other = [*loop.unknown, *run.own_workers, *_of_loader(run, values, known)]
     other = other or _differs(loop, shortfall, system, source, fit)

@@ -16,11 +16,11 @@ from rlstep_hooks.launch.batches import added_to, is_made_whole, keeps_whole, le
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
 from rlstep_hooks.systems.verl.checkout.answers import answers_each_row
 from rlstep_hooks.systems.verl.checkout.conditions import given_once
-from rlstep_hooks.systems.verl.checkout.methods import gives_back, leaves_arguments
+from rlstep_hooks.systems.verl.checkout.methods import Methods
 from rlstep_hooks.systems.verl.checkout.sampling import read_sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from rlstep_hooks.launch.checkout import Function, Source
 
@@ -30,6 +30,7 @@ _GENERATED = "gen_steps"
 _ALL_SAMPLED = "combined_gen_output.slice(0, num_sampled_prompts)"
 """All that was sampled, without the greedy answers of ReMax that were generated with it: verl of 2026, whose copy in
 bdsaglam/docvqa-verl has it at verl/trainer/ppo/ray_trainer.py:1478, with the two joined at 1447-1460."""
+_GOES_ON = ("is_resuming", "is_resumed", "resuming", "resumed")
 _OVER_ALL = ("enumerate", "iter", "tqdm", "tqdm.tqdm")
 
 
@@ -47,7 +48,13 @@ class Loop(msgspec.Struct, kw_only=True):
     """Whether the statements of a rollout were read; where they were not, `unknown` says why, and nothing can be said of them."""
 
 
-def read_loop(fit: Function, source: Source, values: Mapping[str, object], known: Collection[str] = ()) -> Loop:
+def read_loop(
+    fit: Function,
+    source: Source,
+    values: Mapping[str, object],
+    known: Collection[str] = (),
+    source_at: Callable[[str], Source | None] | None = None,
+) -> Loop:
     """What a trainer's `fit` says.
 
     Args:
@@ -55,8 +62,9 @@ def read_loop(fit: Function, source: Source, values: Mapping[str, object], known
         source: The file of the trainer.
         values: The settings of the launch and of its configuration, where they are known.
         known: Statements that were read elsewhere, as `ast.unparse` writes them, first lines of `if`, and what a batch is assigned.
+        source_at: The file that the trainer imports from a path, as imports have it; None where it is not here.
     """
-    reader = _Reader(fit, source, values, known)
+    reader = _Reader(fit, source, values, known, Methods(source, values, source_at))
     reader.whole(fit)
     return reader.loop
 
@@ -82,13 +90,21 @@ class _Compared(msgspec.Struct, frozen=True):
 
 
 class _Reader:
-    def __init__(self, fit: Function, source: Source, values: Mapping[str, object], known: Collection[str]) -> None:
+    def __init__(
+        self,
+        fit: Function,
+        source: Source,
+        values: Mapping[str, object],
+        known: Collection[str],
+        methods: Methods,
+    ) -> None:
         self.loop = Loop(repeats={}, unknown=[])
         self._source = source
         self._values = values
         self._names = _names(fit)
         self._given = given_once(fit)
         self._known = known
+        self._methods = methods
         self._started: Counter[str] = Counter()
         """Times that each counter is counted up before the first rollout."""
         self._counted: Counter[str] = Counter()
@@ -161,6 +177,8 @@ class _Reader:
 
     def _branches(self, node: ast.stmt) -> list[list[ast.stmt]]:
         match node:
+            case ast.If() if _goes_on(node.test):
+                return [node.orelse]
             case ast.If():
                 holds = value_of(node.test, self._values)
                 return [node.body, node.orelse] if holds is UNKNOWN else [node.body if holds else node.orelse]
@@ -285,7 +303,7 @@ class _Reader:
             for part in target.elts if isinstance(target, ast.Tuple) else [target]:
                 if not isinstance(part, ast.Name):
                     continue
-                self._assigned.append((part.id, value, node.lineno))
+                self._assigned += [(part.id, each, node.lineno) for each in _choices(value)]
                 compared = self._total(value)
                 if compared is not None:
                     self._compared[part.id] = compared
@@ -327,7 +345,7 @@ class _Reader:
                 break
             added |= more
         for name, value, line in self._assigned:
-            if ast.unparse(value) in (*self._known, _ALL_SAMPLED) or gives_back(value, self._source, self._values):
+            if ast.unparse(value) in (*self._known, _ALL_SAMPLED) or self._methods.gives_back(value):
                 continue
             if (name in names and not keeps_whole(value)) or (name in added and not self._is_made_whole(value, names)):
                 self.loop.unknown.append(
@@ -345,12 +363,22 @@ class _Reader:
         if is_made_whole(value) or answers_each_row(value, self._source, self._values):
             return True
         given = value.args if isinstance(value, ast.Call) else []
-        return any(isinstance(each, ast.Name) and each.id in names for each in given) and leaves_arguments(
-            value, self._source, self._values
-        )
+        is_given = any(isinstance(each, ast.Name) and each.id in names for each in given)
+        return is_given and self._methods.leaves_arguments(value)
 
     def _ask(self, node: ast.AST, says: str) -> None:
         self.loop.unknown.append(Line(says, self._source.at(getattr(node, "lineno", 1))))
+
+
+def _goes_on(test: ast.expr) -> bool:
+    """Whether a condition holds in no run but one that goes on from a checkpoint: a run that starts is planned."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return any(ast.unparse(part).rpartition(".")[2] in _GOES_ON for part in parts)
+
+
+def _choices(value: ast.expr) -> list[ast.expr]:
+    """What a name may be given: both of `a if b else c`."""
+    return [*_choices(value.body), *_choices(value.orelse)] if isinstance(value, ast.IfExp) else [value]
 
 
 def _only_leaves(node: ast.stmt) -> bool:

@@ -1,4 +1,7 @@
-"""What a method of a trainer does in a launch: settings may let it return with the batch that it was given, and do nothing to it."""
+"""What a method of a trainer, or a function that it calls, does in a launch: whether a batch that it is given keeps its rows.
+
+Settings may let it return with the batch that it was given, and do nothing to it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.launch.batches import leaves_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, value_of
 from rlstep_hooks.systems.verl.checkout.conditions import with_settings
+from rlstep_hooks.systems.verl.checkout.trainer import imported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rlstep_hooks.launch.checkout import Function, Source
 
@@ -40,51 +44,77 @@ def _until_return(body: Sequence[ast.stmt], values: Mapping[str, object]) -> Ite
             return
 
 
-def gives_back(value: ast.expr, source: Source, values: Mapping[str, object]) -> bool:
-    """Whether an expression is the call of a trainer's own method that gives a batch back with all its rows, as it was given it.
+class Methods:
+    """The trainer's own methods, and the functions that its file has or imports from the repository, as a `fit` calls them.
 
     Args:
-        value: The right side of an assignment.
         source: The file of the trainer.
         values: The settings that are known.
+        source_at: The file of a path, as imports have it; None where it is not here.
     """
-    called = _own_call(value, source)
-    if called is None:
+
+    def __init__(
+        self, source: Source, values: Mapping[str, object], source_at: Callable[[str], Source | None] | None = None
+    ) -> None:
+        self._source = source
+        self._values = values
+        self._source_at = source_at
+
+    def gives_back(self, value: ast.expr) -> bool:
+        """Whether an expression is a call that gives a batch back with all its rows, as it was given it.
+
+        Args:
+            value: The right side of an assignment.
+        """
+        called = self._called(value)
+        if called is None:
+            return False
+        call, method, source = called
+        statements = reached(method, source, self._values)
+        match statements[-1:]:
+            case [ast.Return(value=ast.Name(id=parameter))]:
+                return isinstance(_given(call, method, parameter), ast.Name) and all(
+                    _keeps(node, parameter) for node in statements[:-1]
+                )
         return False
-    call, method = called
-    statements = reached(method, source, values)
-    match statements[-1:]:
-        case [ast.Return(value=ast.Name(id=parameter))]:
-            return isinstance(_given(call, method, parameter), ast.Name) and all(
-                _keeps(node, parameter) for node in statements[:-1]
-            )
-    return False
+
+    def leaves_arguments(self, value: ast.expr) -> bool:
+        """Whether an expression is a call that leaves what it is given all its rows.
+
+        Args:
+            value: The right side of an assignment.
+        """
+        called = self._called(value)
+        if called is None:
+            return False
+        call, method, source = called
+        parameters = [*_parameters(call, method), *(each.arg for each in method.args.kwonlyargs)]
+        statements = reached(method, source, self._values)
+        return all(_keeps(node, parameter, ends=True) for node in statements for parameter in parameters)
+
+    def _called(self, value: ast.expr) -> tuple[ast.Call, Function, Source] | None:
+        """A call, with what it calls and the file that has it; None for any other expression, or where several have the name."""
+        match value:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                methods, source = self._source.methods(name), self._source
+            case ast.Call(func=ast.Name(id=name)):
+                methods, source = self._functions(name)
+            case _:
+                return None
+        return (value, methods[0], source) if len(methods) == 1 else None
+
+    def _functions(self, name: str) -> tuple[list[Function], Source]:
+        if functions := self._source.methods(name):
+            return functions, self._source
+        tree = self._source.tree() if self._source_at is not None else None
+        found = imported(tree, name, self._source.shown) if tree is not None else None
+        source = self._source_at(found.path) if self._source_at is not None and found is not None else None
+        return (source.methods(found.name), source) if source is not None and found is not None else ([], self._source)
 
 
-def leaves_arguments(value: ast.expr, source: Source, values: Mapping[str, object]) -> bool:
-    """Whether an expression is the call of a trainer's own method that leaves what it is given all its rows.
-
-    Args:
-        value: The right side of an assignment.
-        source: The file of the trainer.
-        values: The settings that are known.
-    """
-    called = _own_call(value, source)
-    if called is None:
-        return False
-    _, method = called
-    parameters = [each.arg for each in (*method.args.args[1:], *method.args.kwonlyargs)]
-    statements = reached(method, source, values)
-    return all(_keeps(node, parameter, ends=True) for node in statements for parameter in parameters)
-
-
-def _own_call(value: ast.expr, source: Source) -> tuple[ast.Call, Function] | None:
-    """An expression that calls a trainer's own method, with that method; None for any other, or where several have the name."""
-    match value:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
-            methods = source.methods(name)
-            return (value, methods[0]) if len(methods) == 1 else None
-    return None
+def _parameters(call: ast.Call, method: Function) -> list[str]:
+    """The names of what a call gives, in their order: a method is given the trainer first."""
+    return [each.arg for each in method.args.args][isinstance(call.func, ast.Attribute) :]
 
 
 def _given(call: ast.Call, method: Function, parameter: str) -> ast.expr | None:
@@ -92,7 +122,7 @@ def _given(call: ast.Call, method: Function, parameter: str) -> ast.expr | None:
     for word in call.keywords:
         if word.arg == parameter:
             return word.value
-    names = [each.arg for each in method.args.args][1:]
+    names = _parameters(call, method)
     at = names.index(parameter) if parameter in names else len(call.args)
     return call.args[at] if at < len(call.args) else None
 

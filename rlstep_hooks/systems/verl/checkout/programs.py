@@ -50,9 +50,12 @@ class Program(msgspec.Struct, frozen=True):
 
     def source_at(self, path: str) -> Source | None:
         """The file that the program imports from a path, as imports have it; None where it is not here."""
+        found = self.checkout.source(below(self.checkout, path))
+        if found is not None:
+            return found
         home = self.checkout.package / os.path.dirname(self.name)
         file = find_import(path.removesuffix(".py").replace("/", "."), home)
-        return self.checkout.source(path if file is None else os.path.relpath(file, self.checkout.package))
+        return None if file is None else self.checkout.source(os.path.relpath(file, self.checkout.package))
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -159,12 +162,8 @@ def run_of(program: Program, values: Mapping[str, object]) -> Run | None:
     """
     if program.main is None:
         return None
-
-    def source_at(path: str) -> Source | None:
-        return program.checkout.source(below(program.checkout, path))
-
     trainer = _trainer(program, program.main, values)
-    found = fit_of(trainer, source_at) if trainer is not None else None
+    found = fit_of(trainer, program.source_at) if trainer is not None else None
     if trainer is None or found is None:
         return None
     source, owner, fit = found
@@ -173,7 +172,7 @@ def run_of(program: Program, values: Mapping[str, object]) -> Run | None:
         source,
         owner,
         fit,
-        loader_of(trainer, source_at) or (source, owner),
+        loader_of(trainer, program.source_at) or (source, owner),
         trainer == COMMON,
         tuple(own_parts(program, values)),
     )
