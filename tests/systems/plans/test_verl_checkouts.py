@@ -607,6 +607,13 @@ def test_an_estimator_that_a_fork_does_not_know_is_refused(tmp_path: Path, estim
     )
 
 
+def test_an_estimator_that_a_fork_does_not_know_is_asked_about_where_no_trainer_is_beside_it(tmp_path: Path) -> None:
+    launch = tmp_path / "train.sh"
+    launch.write_text(SEARCH.replace("=grpo", "=ours"))
+    with pytest.raises(LaunchError, match=r"adv_estimator=ours is none of Search-R1's, and the trainer that has it"):
+        plan_launch([str(launch)], Options(rows=1050))
+
+
 @pytest.mark.parametrize(
     ("name", "main", "says"),
     [

@@ -62,6 +62,7 @@ _GROUP = f"{ROLLOUT}.n"
 _SCALED = f"floor({ACTOR}.ppo_mini_batch_size * {_GROUP} / world_size) * world_size"
 """The samples of an update where workers multiply before they divide; `share` is what one process has of it."""
 _OWN_RECIPE = ("recipe.", "recipe/", "verl.experimental.", "verl/experimental/")
+_ESTIMATOR = "algorithm.adv_estimator"
 _AS_RELEASED = ("one_step_off_policy.main_ppo", "main_ppo_sync", "main_ppo_v0")
 """Programs whose trainers are planned as the releases have them."""
 
@@ -259,9 +260,10 @@ def ends_early(
         LaunchError: It ends elsewhere, or has lines that may change the length or the sizes, and that the fork has not.
     """
     program = program_of(command, folder)
-    if program is None:
-        return None
     remedy = f"--version {system.version} plans it as {system.title}"
+    if program is None:
+        _ask_for_fork(system, given, remedy)
+        return None
     values = values_of({**settings_of(program, command, folder, given), **given})
     run = run_of(program, values)
     if run is None:
@@ -285,6 +287,22 @@ def ends_early(
     }
     settings = {**system.settings, **PER_GPU} if "micro" in let else system.settings
     return Beside(msgspec.structs.replace(system, let={**system.let, **let}, settings=settings)) if let else None
+
+
+def _ask_for_fork(system: System, given: Mapping[str, Setting], remedy: str) -> None:
+    """Ask where a launch names an estimator that its fork does not know: somebody has added it to a trainer that is not here.
+
+    Raises:
+        LaunchError: It does.
+    """
+    named, known = given.get(_ESTIMATOR), system.let.get("estimators")
+    if named is None or known is None or named.unknown or named.value in ast.literal_eval(known):
+        return
+    raise LaunchError(
+        f"{_ESTIMATOR}={named.value} is none of {system.title}'s, and the trainer that has it is not beside the launch",
+        named.place,
+        remedy=f"plan it where that trainer is; {remedy}",
+    )
 
 
 def _unknown_workers(workers: Workers, system: System, values: Mapping[str, object]) -> list[Line]:
