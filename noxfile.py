@@ -654,6 +654,14 @@ def soak_verl(session: nox.Session) -> None:
     session.run("python", "-m", "tests.systems.verl.random_runs", *arguments, env=OFFLINE)
 
 
+@nox.session(name="soak-openrlhf")
+def soak_openrlhf(session: nox.Session) -> None:
+    """The same for OpenRLHF, 50 launches of two minutes each: no false finding. `-- --runs N --seed S` for others."""
+    kept = install_openrlhf(session)
+    arguments = session.posargs or ("--runs", "50", "--seed", str(random.randrange(10**6)))
+    session.run("python", "-m", "tests.systems.openrlhf.random_runs", *arguments, env=OFFLINE | kept)
+
+
 MUTATED = ("grpo", "rloo", "sb3", "verl-turns", "verl", "openrlhf")
 
 

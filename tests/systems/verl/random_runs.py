@@ -1,31 +1,27 @@
 """`python -m tests.systems.verl.random_runs --runs 20 --seed 0`: random legal launches of verl, trained for real. None may be accused.
 
-What verl refuses, or what does not end in time, is drawn again. A finding is printed with the draw that it came from, which
-`--only NUMBER` trains again.
+`tests/systems/random_launches.py` says how they are trained and what is printed.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.systems.audited import read
+from tests.systems.random_launches import LIMIT, SHARE, Launched, some_of, train
 from tests.systems.verl import agent_turns
-from tests.systems.verl.audited import ROOT, alarms
+from tests.systems.verl.audited import ROOT
 from tests.systems.verl.launch import Assets, critic, grpo, launch, reference, several_turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from rlstep_hooks.planning.finding import Finding
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 CORRECTION = "algorithm.rollout_correction"
-LIMIT = 400.0
-"""Seconds after which a launch is given up."""
 
 PLAIN: dict[str, list[Any]] = {
     "algorithm.adv_estimator": [
@@ -138,19 +134,17 @@ TURNS: dict[str, list[Any]] = {
 """Settings of a run whose sessions call a tool behind each turn."""
 TRUE = {"RLS506": ("data.shuffle", False)}
 """A finding that is right where a setting has a value: rows in the order of the file."""
-SHARE = 0.35
-"""How likely a setting is drawn; else it keeps the value of the tests' plain run, or verl's own."""
 
 
 def draw(seed: int, number: int, assets: Assets) -> tuple[dict[str, Any], dict[str, Any]]:
     """Draw what is given to a launch, and which part of it was drawn."""
     rng = random.Random(f"verl/{seed}/{number}")
     ranks = rng.choice([1, 1, 1, 2])
-    drawn = {name: rng.choice(values) for name, values in PLAIN.items() if rng.random() < SHARE}
+    drawn = some_of(PLAIN, rng)
     given = grpo(assets, ranks=ranks)
     if drawn.get("algorithm.adv_estimator") == "gae":
         given |= critic(assets)
-        drawn |= {name: rng.choice(values) for name, values in OF_A_CRITIC.items() if rng.random() < SHARE}
+        drawn |= some_of(OF_A_CRITIC, rng)
     if rng.random() < SHARE:
         given |= several_turns(assets)
         drawn |= {"turns": True} | {name: rng.choice(values) for name, values in TURNS.items()}
@@ -169,49 +163,20 @@ def is_true(finding: Finding, drawn: dict[str, Any]) -> bool:
     return bool(setting) and drawn.get(setting) == value
 
 
-def said(output: str) -> str:
-    """Why verl refused a launch: the last line of its output that names an error."""
-    lines = [line.strip() for line in output.splitlines() if "Error" in line or "error:" in line]
-    return (lines or ["no error is named"])[-1][:200]
-
-
-def main() -> int:
-    """Exit status 0 if no healthy run was accused."""
-    parser = argparse.ArgumentParser(prog="random_runs")
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="train this one draw")
-    arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="verl-runs-"))
+def prepare(folder: Path) -> Callable[[int, int], Launched]:
+    """Make what launches share in a folder; returns what launches a draw."""
     assets = Assets.write(folder)
-    trained = accused = refused = 0
-    number = 0 if arguments.only is None else arguments.only
-    while trained < arguments.runs:
-        overrides, drawn = draw(arguments.seed, number, assets)
-        begun = time.monotonic()
+
+    def trained(seed: int, number: int) -> Launched:
+        overrides, drawn = draw(seed, number, assets)
         where = folder / str(number)
         variables = {"RLSTEP_DIR": str(where / "log"), "PYTHONPATH": str(ROOT)}
         modules = [agent_turns.MODULE] if drawn.get("turns") else []
         outcome = launch(overrides, where, modules=modules, environment=variables, limit=LIMIT)
-        if outcome.status != 0:
-            refused += 1
-            print(f"{number}: no run: {said(outcome.output)}", flush=True)
-        else:
-            trained += 1
-            run = read(outcome, where / "log")
-            found = [str(finding) for finding in alarms(run.report) if not is_true(finding, drawn)]
-            accused += bool(found)
-            print(f"{number}: {run.report.verdict} in {time.monotonic() - begun:.0f} s", flush=True)
-            for text in found:
-                print(f"  {text}", flush=True)
-            if found or run.report.verdict != "PASS":
-                print(f"  {drawn}\n  {run.report.not_evaluated}", flush=True)
-        number += 1
-        if arguments.only is not None:
-            break
-    print(f"verl: {trained} healthy runs, {accused} accused; {refused} draws gave no run (seed {arguments.seed})")
-    return int(bool(accused))
+        return Launched(drawn, outcome, where / "log")
+
+    return trained
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(train("verl", prepare, is_true))
