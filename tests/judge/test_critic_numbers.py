@@ -70,11 +70,12 @@ def test_right_numbers_are_no_finding() -> None:
 def test_the_critics_rate_is_that_of_its_own_schedule() -> None:
     schedule = {"kind": "constant", "base": 1e-3, "horizon": 0, "warmup": 0, "least": 0.0}
 
-    def rated(rate: float) -> Script:
+    def rated(rate: float, *, stands: bool = False) -> Script:
         script: Script = []
         for process, event in RUN:
             if isinstance(event, Update) and event.role == "critic":
-                script.append((process, msgspec.structs.replace(event, learning_rate=rate, lr_tick=event.index)))
+                tick = 0 if stands else event.index
+                script.append((process, msgspec.structs.replace(event, learning_rate=rate, lr_tick=tick)))
                 continue
             script.append((process, event))
             if type(event).__name__ == "Attached" and process == "rank0":
@@ -85,6 +86,9 @@ def test_the_critics_rate_is_that_of_its_own_schedule() -> None:
     (finding,) = found_in(rated(5e-4))
     assert finding.code == "RLS605"
     assert finding.observed == "0.0005, of the critic"
+    (finding,) = found_in(rated(1e-3, stands=True))
+    assert finding.code == "RLS602"
+    assert finding.observed == "0 ticks of the critic's"
 
 
 @pytest.mark.parametrize(("steps", "found"), [(1, []), (2, ["RLS807"])])

@@ -11,7 +11,9 @@ from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import RunStarted, Update
+    from rlstep_hooks.record.values import Role
 
 
 class ScheduleHorizon(Rule):
@@ -84,7 +86,7 @@ class SchedulerTicks(Rule):
 
     What it checks:
         The scheduler's position advances by exactly one from one update to the next. In frameworks whose scheduler
-        ticks once for each rollout: from the updates of one rollout to those of the next.
+        ticks once for each rollout: from the updates of one rollout to those of the next. So does that of a critic that has one.
 
     Why it matters:
         Two ticks for an update end the schedule at half of the run. None keeps the rate of the warm-up for ever.
@@ -119,27 +121,38 @@ class SchedulerTicks(Rule):
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
-        self._last: int | None = None
-        self._rollout = 0
+        self._latest: dict[Role, tuple[int | None, int]] = {}
+        """The position at the latest update of each role, and the rollout of that; None where it was not applied."""
 
     def update(self, event: Update) -> None:
-        """Compare the position with that of the update before."""
-        if event.lr_tick is None or self.schedule.lr_clock not in ("update", "rollout"):
+        """Compare the position of the policy's scheduler with that of the update before."""
+        self._compare(event, self.schedule)
+
+    def critic_update(self, event: Update) -> None:
+        """Compare that of the critic's, where it has one of its own."""
+        if self.schedule.critic is not None and "critic_lr_schedule" in self.progress.started.facts:
+            self._compare(event, self.schedule.critic)
+
+    def _compare(self, event: Update, schedule: Schedule) -> None:
+        if event.lr_tick is None or schedule.lr_clock not in ("update", "rollout"):
             return
-        same_rollout, self._rollout = self._rollout == self.progress.rollouts, self.progress.rollouts
-        last, self._last = self._last, event.lr_tick if event.applied else None
+        now, of_critic = self.progress.rollouts, event.role == "critic"
+        last, rollout = self._latest.get(event.role, (None, now))
+        self._latest[event.role] = (event.lr_tick if event.applied else None, now)
         if last is None or not event.applied:
             return
+        same_rollout = rollout == now
         ticks = event.lr_tick - last
-        planned = 0 if same_rollout and self.schedule.lr_clock == "rollout" else 1
+        planned = 0 if same_rollout and schedule.lr_clock == "rollout" else 1
         if self.holds(ticks == planned):
             return
         self.fail(
             expected=f"{planned} scheduler tick{'s' if planned != 1 else ''} between two updates of "
             + ("one rollout" if same_rollout else "two rollouts"),
-            observed=number(ticks, "ticks"),
+            observed=number(ticks, "ticks") + (" of the critic's" if of_critic else ""),
             why="the learning rate follows another clock than the updates",
             fix="look for a second call of the scheduler, or for one that is missing",
+            variant="critic" if of_critic else "",
         )
 
 
