@@ -218,6 +218,7 @@ class Inspected(Event, frozen=True, kw_only=True, gc=False, tag="inspected"):
     reward_model_intact: bool | None = None
     reward_clean_gap: float | None = None
     reward_clean_like: str = ""
+    filtered: tuple[int, int, int] | None = None
 
 
 class Carried(Event, frozen=True, kw_only=True, gc=False, tag="carried"):

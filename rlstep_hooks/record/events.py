@@ -135,6 +135,9 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     """Distance of a reward that a model gave from what it gives the row alone, over the size of that; 0 where rounding explains it."""
     reward_clean_like: str = ""
     """What the reward is instead, in words; empty where that is not known."""
+    filtered: tuple[int, int, int] | None = None
+    """Where groups are filtered by their scores: those that were compared with the configured bounds, those of them that are trained
+    although they are outside, and those that are not although they are within. None where none are filtered, or it was not observed."""
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engine, each combination once; empty if not observed."""
     due: int | None = None

@@ -69,6 +69,8 @@ def inspected(rollout: int, seen: Inspected) -> Script:
         (Inspected(repeats=1, signal=True), "RLS514"),
         (Inspected(reference_intact=False), "RLS411"),
         (Inspected(copied=(3, 200.0)), "RLS519"),
+        (Inspected(filtered=(8, 1, 0)), "RLS502"),
+        (Inspected(filtered=(8, 0, 1)), "RLS502"),
     ],
 )
 def test_what_the_controller_saw_is_judged_at_its_rollout(seen: Inspected, code: str) -> None:
@@ -79,7 +81,13 @@ def test_what_the_controller_saw_is_judged_at_its_rollout(seen: Inspected, code:
 def test_healthy_samples_are_no_finding() -> None:
     whole = Inspected(groups_intact=True, rewards_intact=True, reference_intact=True, signal=True)
     # Short and certain answers come twice.
-    for seen in (whole, Inspected(copied=(0, 0.0)), Inspected(copied=(5, 12.0))):
+    for seen in (
+        whole,
+        Inspected(copied=(0, 0.0)),
+        Inspected(copied=(5, 12.0)),
+        Inspected(filtered=(8, 0, 0)),
+        Inspected(filtered=(0, 0, 0)),
+    ):
         assert play(inspected(3, seen)) == []
 
 

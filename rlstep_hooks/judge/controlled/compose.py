@@ -354,6 +354,7 @@ class TrainerStream:
             reward_model_intact=self._inspected.reward_model_intact,
             reward_clean_gap=self._inspected.reward_clean_gap,
             reward_clean_like=self._inspected.reward_clean_like,
+            filtered=self._inspected.filtered,
             sampling=event.sampling,
             queue=event.queue,
         )

@@ -73,7 +73,8 @@ class SamplesConserved(Rule):
     What it checks:
         By identity: each sample of a rollout is trained exactly once in each of the planned passes, before the next
         cycle of rollouts replaces it. Exempt are samples at the very end of training or of an early stop, and as many
-        as the framework leaves out of each pass by its documented formula.
+        as the framework leaves out of each pass by its documented formula. Where OpenRLHF filters groups by their scores
+        (dynamic filtering), those that are trained are those whose mean is within the configured bounds, and no others.
 
     Why it matters:
         Counts can be right while half of the samples are trained twice and the other half never.
@@ -127,7 +128,22 @@ class SamplesConserved(Rule):
         if event.purpose == "training":
             if len(self._rollouts) >= self.schedule.rollouts_per_cycle:
                 self._settle()
+            self._look_at_filter(event)
             self._rollouts[event.index] = _Samples(event.samples if event.own_samples is None else event.own_samples)
+
+    def _look_at_filter(self, event: Rollout) -> None:
+        if event.filtered is None:
+            return
+        compared, let_in, left_out = event.filtered
+        if not compared or self.holds(not let_in and not left_out):
+            return
+        self.fail(
+            expected="groups whose mean score is within the configured bounds of the filter, and no others",
+            observed=f"{let_in} of {compared} groups trained that are outside, {left_out} left out that are within",
+            why="the filter decides which prompts teach anything: those that it lets in wrongly have no signal, or too little",
+            fix="look at the bounds that the filter works with, and at the scores that reach it",
+            variant="filter",
+        )
 
     def microbatch(self, event: MicroBatch) -> None:
         """Count each sample; report at once if one was trained too often."""

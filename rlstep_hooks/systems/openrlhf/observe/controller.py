@@ -23,7 +23,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
 from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, Rewarded
+from rlstep_hooks.record.events import ConfigChanged, EpochEnd, FactsRead, Generated, Rewarded
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.tail import Tail
@@ -34,7 +34,9 @@ from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
 from rlstep_hooks.systems.openrlhf.observe.deployment import deployment_of, engine_faults
+from rlstep_hooks.systems.openrlhf.observe.filtered import GroupFilter
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
+from rlstep_hooks.systems.openrlhf.observe.kl_coefficient import NAME, AdaptiveCoefficient
 from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL, NOT_KNOWN, sampling_of
 from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.reference import records_of_reference
@@ -132,8 +134,10 @@ class OpenRlhfController:
         self._samples = SampleWatch(trainer.args)
         configured = copy.deepcopy(trainer.args)
         self._advantages = AdvantageWatch(configured)
+        self._filter = GroupFilter(configured)
         self._way = CarriedSamples(configured)
         self._arguments = of_arguments(trainer.args)
+        self._coefficient = AdaptiveCoefficient(configured) if configured.algo.kl.target else None
         self._references = records_of_reference(trainer.args, folder(), run)
         self._reward_models = records_of_reward_model(trainer.args, folder(), run)
         self.schedule, reason = self._plan()
@@ -229,6 +233,10 @@ class OpenRlhfController:
         # Each returns when the processes that it called have done their part (:213, experience_maker.py:85, :264, :300).
         # The second hook stands outside of the first: the rollout is recorded before what changed since the last one.
         wrap(trainer, "train_step", before=self._compare_arguments, topics=("settings",))
+        if self._coefficient is not None:
+            # ppo_trainer.py:253: with the divergence of the rollout that was trained.
+            wrap(trainer.kl_ctl, "update", before=self._coefficient_updated, topics=("settings",))
+            wrap(trainer, "train_step", before=self._compare_coefficient, topics=("settings",))
         wrap(trainer, "train_step", before=self._rollout_begins, after=self._rollout_ends, topics=_ORDER)
         self._patches.wrap(trainer, "train_step", self._may_raise)
         wrap(maker, "make_experience_batch", after=self._returned, topics=_ORDER)
@@ -262,6 +270,8 @@ class OpenRlhfController:
             self._patches.wrap(generator, "generate_samples", self._may_stop)
             # samples_generator.py:255: one response of an engine, with its reward.
             wrap(generator, "_process_response_into_experience", after=self._responded, topics=_SAMPLES)
+            wrap(generator, "_process_response_into_experience", after=self._scored, topics=_SAMPLES)
+            wrap(generator, "generate_samples", before=self._filter_begins, after=self._filtered, topics=_SAMPLES)
             wrap(generator, "_process_response_into_experience", after=self._masked, topics=_ADVANTAGES)
             wrap(generator, "generate_eval_samples", after=self._evaluated, topics=_ORDER)
             # What agents did for an evaluation, or for a rollout: each has come back when the call returns.
@@ -336,6 +346,7 @@ class OpenRlhfController:
                 reference_intact=intact,
                 reference_gap=gap,
                 reward_model_intact=reward_model_intact,
+                filtered=self._filter.take(),
                 **self._references.alone(),
                 **self._reward_models.alone(),
             )
@@ -376,6 +387,15 @@ class OpenRlhfController:
         response = call.argument("response", 0)
         self._samples.generated(call.result, response.get("reward"))
         self._way.generated(response, int(call.kwargs.get("max_len", 2048)))
+
+    def _scored(self, call: Call) -> None:
+        self._filter.answered(call.result, call.argument("response", 0).get("scores"))
+
+    def _filter_begins(self, call: Call) -> None:
+        self._filter.begins()
+
+    def _filtered(self, call: Call) -> None:
+        self._filter.generated(call.result[0])
 
     def _masked(self, call: Call) -> None:
         self._advantages.generated(call.argument("response", 0), int(call.kwargs.get("max_len", 2048)), call.result)
@@ -423,6 +443,19 @@ class OpenRlhfController:
 
     def _compare_arguments(self, call: Call) -> None:
         self._arguments.tell(self._recorder)
+
+    def _coefficient_updated(self, call: Call) -> None:
+        if self._coefficient is not None:
+            self._coefficient.updates(float(call.argument("current", 0)))
+
+    def _compare_coefficient(self, call: Call) -> None:
+        if self._coefficient is None:
+            return
+        value = float(self._trainer.kl_ctl.value)
+        right = self._coefficient.differs(value)
+        if right is not None:
+            at = self._recorder.now()
+            self._recorder.emit(ConfigChanged(at=at, name=NAME, before=right, after=value, since="configuration"))
 
     def _rollout_begins(self, call: Call) -> None:
         samples = call.argument("rollout_samples", 0)

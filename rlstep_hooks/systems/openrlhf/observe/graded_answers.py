@@ -24,6 +24,7 @@ OTHER_TEXT = "the reward function was asked about another text than the prompt a
 OTHER_PROMPT = "the reward function was asked about another prompt"
 OTHER_LABEL = "the reward function was asked with the label of another prompt"
 OTHER_REWARD = "the answer has another reward than was given for it"
+OTHER_SCORE = "the answer has another score than was given for it, and groups are filtered by scores"
 OTHER_NAME = "the answer came back under another prompt or label than was asked for"
 OTHER_END = "the answer says otherwise than the engine whether the longest length cut it off"
 
@@ -36,6 +37,8 @@ class _Call(msgspec.Struct):
     labels: list[Any]
     reward: float | None = None
     """What was given; None where that is not one number."""
+    score: float | None = None
+    """The score that was given besides, else the reward (utils/agent.py:294)."""
 
 
 class Graded:
@@ -52,6 +55,8 @@ class Graded:
         self._calls: list[_Call] = []
         self._steps: list[float | None] = []
         """What each step of the agent gave."""
+        self._score: float | None = None
+        """The score that the latest step gave besides; None where it gave none (utils/agent.py:128)."""
         self._labels_of_steps: list[Any] = []
         self.began_with: Any = prompt
         """The text that the first turn is asked with; an agent may make another one of the prompt."""
@@ -69,6 +74,7 @@ class Graded:
         """The agent made a step."""
         self._labels_of_steps.append(states.get("label"))
         self._steps.append(_number(result["rewards"]))
+        self._score = _number(result.get("scores"))
 
     @property
     def is_seen(self) -> bool:
@@ -96,6 +102,9 @@ class Graded:
         given = self._given()
         if given is not None and not _same_number(given, _number(response.get("reward"))):
             return OTHER_REWARD
+        score = self._calls[-1].score if self._calls else self._score
+        if score is not None and not _same_number(score, _number(response.get("scores"))):
+            return OTHER_SCORE
         if bool(response.get("truncated", self.cut_off)) != self.cut_off:
             return OTHER_END
         return ""
@@ -151,7 +160,7 @@ def _called(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             graded.trouble = describe(error)
     result = wrapped(*args, **kwargs)
     if call is not None:
-        call.reward = _reward_of(result)
+        call.reward, call.score = _given_in(result)
     return result
 
 
@@ -164,7 +173,7 @@ async def _served(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
             graded.trouble = describe(error)
     result = await wrapped(*args, **kwargs)
     if call is not None:
-        call.reward = _reward_of(result[0] if isinstance(result, list) and len(result) == 1 else None)
+        call.reward, call.score = _given_in(result[0] if isinstance(result, list) and len(result) == 1 else None)
     return result
 
 
@@ -197,8 +206,12 @@ def _agent(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return agent
 
 
-def _reward_of(result: Any) -> float | None:
-    return _number(result.get("rewards")) if isinstance(result, dict) else None
+def _given_in(result: Any) -> tuple[float | None, float | None]:
+    """The reward and the score that a function or server gave; each None where it is not one number."""
+    if not isinstance(result, dict):
+        return None, None
+    reward, score = _number(result.get("rewards")), result.get("scores")
+    return reward, reward if score is None else _number(score)
 
 
 def _number(value: Any) -> float | None:
