@@ -19,10 +19,12 @@ from openrlhf.models.loss import PolicyLoss, ValueLoss, aggregate_loss
 from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController
 
 from rlstep_hooks.observe.losses import LossBatch
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.entropies import gradient_gap
+from rlstep_hooks.systems.openrlhf.observe.kl_coefficient import AdaptiveCoefficient
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
 from rlstep_hooks.systems.openrlhf.observe.value_loss import ValueSettings, value_formula
 
@@ -229,3 +231,129 @@ def test_advantages(estimator: str, more: dict[str, Any]) -> None:
         found = watch.after(made, 0.1, 1)
         assert found is not None
         assert found.advantages_fit == "of the opposite sign"
+
+
+def plain_loss(given: dict[str, torch.Tensor], **changed: Any) -> float:
+    """OpenRLHF's own loss of a policy, with a correction for the engine's log-probs."""
+    settings = {
+        "is_correction_level": "token", "is_correction_mode": "mask", "is_correction_gating": "ratio",
+        "is_correction_threshold": [0.7, 1.5],
+    }  # fmt: skip
+    totals = {"dp_size": 2, "batch_num_tokens": torch.tensor(20.0), "global_batch_size": torch.tensor(7.0)}
+    names = ("log_probs", "old", "advantages", "mask", "engine")
+    return float(PolicyLoss(0.2, 0.3, **(settings | changed))(*(given[name] for name in names), **totals)[0])
+
+
+def compared(given: dict[str, torch.Tensor], loss: float, **correction: Any) -> Any:
+    """What the formula of a correction says of a loss."""
+    args = arguments(**({"level": "token", "mode": "mask", "threshold": [0.7, 1.5]} | correction))
+    batch = batch_of({name: given[name] for name in NAMES}, given["mask"], torch.float32)
+    return policy_formula(read_settings(args, 0.0)).compare(batch, loss, 2)
+
+
+def inverted(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return given | {"engine": 2 * given["old"] - given["engine"]}
+
+
+def of_current(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return given | {"engine": given["engine"] - given["log_probs"] + given["old"]}
+
+
+def of_token_before(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return given | {"engine": given["engine"].roll(1, -1)}
+
+
+@pytest.mark.parametrize("mode", ["mask", "clip"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (inverted, "that of the inverse of each importance weight"),
+        (of_current, "that of importance weights of the current log-probs, and not of the old ones"),
+        (of_token_before, "that of the engine's log-probs of the token before"),
+    ],
+)
+def test_importance_weights_of_other_log_probs_are_named(change: Any, words: str, mode: str) -> None:
+    for seed in range(5):
+        given = numbers(seed)
+        found = compared(given, plain_loss(change(given), is_correction_mode=mode), mode=mode)
+        assert found.loss_like == words
+
+
+@pytest.mark.parametrize(
+    ("correction", "changed", "words"),
+    [
+        ({}, {"is_correction_level": "off"}, "without the correction for the engine's log-probs"),
+        ({}, {"is_correction_level": "seq"}, "that of bounds on the weight of a sequence, and not of each token"),
+        ({"level": "seq"}, {}, "that of bounds on the weight of each token, and not of a sequence"),
+        ({}, {"is_correction_mode": "clip"}, "that of weights cut off at their bounds, and not made 0"),
+        ({"mode": "clip"}, {}, "that of weights made 0 outside of their bounds, and not cut off"),
+        ({}, {"is_correction_threshold": [0.0, 1e9]}, "that of importance weights without their bounds"),
+        ({}, {"is_correction_threshold": [0.5, 5.0]}, "that of importance weights within OpenRLHF's own bounds"),
+        (
+            {"gating": "tv", "threshold": [0.0, 0.02]},
+            {"is_correction_gating": "binary_kl", "is_correction_threshold": [0.0, 0.02]},
+            "that of bounds on the binary KL divergence, and not on the total variation",
+        ),
+    ],
+)
+def test_another_way_to_weigh_is_named(correction: dict[str, Any], changed: dict[str, Any], words: str) -> None:
+    named = set()
+    for seed in range(20):
+        given = numbers(seed)
+        found = compared(given, plain_loss(given, **changed), **correction)
+        # On few tokens two ways may come to the same, or bounds to act on none.
+        named.add(found.loss_like)
+    assert words in named
+
+
+def test_what_a_correction_keeps_weighs_its_ratio() -> None:
+    given = numbers(0)
+    kept = ((given["old"] - given["engine"]).exp() - 1.1).abs() <= 0.4
+    loss = plain_loss(given | {"advantages": given["advantages"] * kept}, is_correction_level="off")
+    words = "that of tokens left out by the correction, where those that are kept weigh 1"
+    assert compared(given, loss).loss_like == words
+
+
+@pytest.mark.parametrize("gating", ["ratio", "binary_kl", "tv"])
+def test_a_token_at_a_bound_hides_no_other(gating: str) -> None:
+    given = numbers(3)
+    given["engine"] = given["old"] + 0.1 * torch.randn(4, 6)
+    given["engine"][0, 0] = given["old"][0, 0]  # the divergence is 0, and the ratio 1
+    bounds = [1.0, 1.5] if gating == "ratio" else [0.0, 1e-2]
+    right = plain_loss(given, is_correction_gating=gating, is_correction_threshold=bounds)
+    found = compared(given, right, gating=gating, threshold=bounds)
+    assert found.loss_gap is not None
+    assert found.loss_gap <= 32
+    wrong = compared(given, plain_loss(given, is_correction_level="off"), gating=gating, threshold=bounds)
+    assert wrong.loss_like == "without the correction for the engine's log-probs"
+
+
+def test_divergences_that_are_almost_0_are_compared() -> None:
+    for seed, level in itertools.product(range(20), ("token", "seq")):
+        given = numbers(seed)
+        given["engine"] = given["old"] + 1e-3 * torch.randn(4, 6)
+        own = {
+            "is_correction_gating": "binary_kl",
+            "is_correction_threshold": [0.0, 1e-7],
+            "is_correction_level": level,
+        }
+        found = compared(given, plain_loss(given, **own), gating="binary_kl", threshold=[0.0, 1e-7], level=level)
+        assert found.loss_gap is not None
+        assert found.loss_gap <= 32
+
+
+def test_the_kl_coefficient_that_adapts() -> None:
+    args = SimpleNamespace(
+        algo=SimpleNamespace(kl=SimpleNamespace(target=0.1, horizon=100, init_coef=0.01)),
+        rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=2),
+    )
+    controller, followed = AdaptiveKLController(0.01, 0.1, 100), AdaptiveCoefficient(args)
+    for measured in (0.0, 0.11, 0.3, -0.5, 0.0951):
+        controller.update(measured, 16)
+        followed.updates(measured)
+        assert followed.differs(float(controller.value)) is None
+    right = controller.value * (1 - 0.2 * 16 / 100)
+    followed.updates(0.0)
+    assert followed.differs(0.02) == pytest.approx(right), "another one was written"
+    followed.updates(0.1)
+    assert followed.differs(0.02) is None, "and is the one in force from then on"

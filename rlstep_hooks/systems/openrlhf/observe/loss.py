@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.losses import (
+    EDGE,
+    FITS,
     LOG_RATIO_LIMIT,
     Formula,
     LossBatch,
@@ -32,6 +34,12 @@ EDGE_OF_CLIP = 1e-4
 """A ratio that is this near to a bound of the clip may be on either side of it, as far as the gradient goes."""
 
 
+GATES = {"ratio": "ratio", "binary_kl": "binary KL divergence", "tv": "total variation"}
+"""What the bounds of a correction may be those of (`algo.advantage.is_correction_gating`), in words."""
+
+OF_DIVERGENCE = 5e-7
+"""What float32 loses of a divergence below 1, whose parts are near 1 and cancel: four times the distance of 1 to the next number."""
+
 LARGEST_IMPORTANCE = 10.0
 """What the importance weights of the gradient of the KL term are cut at (models/utils.py `KL_IS_WEIGHT_CLIP`)."""
 
@@ -45,6 +53,8 @@ class Correction:
     gating: str
     low: float
     high: float
+    kept_weight: bool = True
+    """Whether a token that is kept has its ratio for a weight, and not 1."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +113,13 @@ def policy_formula(settings: LossSettings) -> Formula[LossSettings]:
 
 def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
     given = batch.tensors
-    weights, edge = _weights(settings, batch)
+    weights = _weights(settings, batch)
     clip = settings.clip_low, settings.clip_high, settings.dual_clip
-    losses = clipped_surrogate(_ratio(settings, batch), given["advantages"], *clip) * weights
-    # Where a rounding decides whether a sample is left out, no distance is too large.
-    sizes = torch.full_like(losses, torch.inf) if bool(edge.any()) else None
+    surrogate = clipped_surrogate(_ratio(settings, batch), given["advantages"], *clip)
+    losses = surrogate * weights.of
+    # A token that a rounding may keep or leave out is worth all that it adds, and no more: the others are compared.
+    doubtful = torch.where(weights.undecided, (surrogate * weights.if_kept).abs(), 0.0)
+    sizes = losses.abs() + doubtful / (FITS * batch.epsilons.get("policy", 1.0))
     yield Term(losses, "token-mean" if settings.token_level else "seq-mean-token-mean", sizes=sizes)
     if settings.kl_coef and "reference" in given:
         estimates = kl_estimate(given["log_probs"] - given["reference"], settings.kl_type)
@@ -128,14 +140,13 @@ def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
     of_clip = near_clip(_ratio(settings, batch), *bounds, rounding=rounding)
     if settings.unbiased and settings.kl_coef:
         of_clip = of_clip | near_clip(_importance(batch), LARGEST_IMPORTANCE, rounding=rounding)
-    # One sample that is left out or not changes nothing for the others, but which one it is was not followed.
-    return of_clip | _weights(settings, batch)[1].any()
+    return of_clip | _weights(settings, batch).undecided
 
 
 def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor:
     given = batch.tensors
     moved = (given["log_probs"] - given["old"]).abs()
-    sizes = given["advantages"].abs() * _ratio(settings, batch) * _weights(settings, batch)[0] * (1 + moved)
+    sizes = given["advantages"].abs() * _ratio(settings, batch) * _weights(settings, batch).of * (1 + moved)
     if settings.unbiased and "reference" in given:
         of_difference = given["log_probs"].abs() + given["reference"].abs()
         return sizes + abs(settings.kl_coef) * _importance(batch) * of_difference * (1 + moved)
@@ -157,26 +168,45 @@ def _ratio(settings: LossSettings, batch: LossBatch) -> Tensor:
     return mean_over_sequence(given["log_probs"] - other, batch.mask).exp() * batch.mask
 
 
-def _weights(settings: LossSettings, batch: LossBatch) -> tuple[Tensor, Tensor]:
-    """(B, T), the weight of each token by the correction, and where a rounding decides it."""
+@dataclass(frozen=True)
+class _Weights:
+    """The weights of the correction, each (B, T)."""
+
+    of: Tensor
+    if_kept: Tensor
+    """What a token weighs where it is not left out."""
+    undecided: Tensor
+    """Where a rounding decides whether a token is left out."""
+
+
+def _weights(settings: LossSettings, batch: LossBatch) -> _Weights:
+    """The weights of the tokens by the correction."""
     of, given, mask = settings.correction, batch.tensors, batch.mask
-    nowhere = torch.zeros_like(mask, dtype=torch.bool)
+    nowhere, ones = torch.zeros_like(mask, dtype=torch.bool), torch.ones_like(mask)
     if of is None or settings.sequences or "engine" not in given:
-        return torch.ones_like(mask), nowhere
+        return _Weights(ones, ones, nowhere)
     log_ratio = given["old"] - given["engine"]
-    if of.gating == "ratio":
-        statistic = (mean_over_sequence(log_ratio, mask) if of.level == "seq" else log_ratio).exp()
-    else:
-        theirs, own = (given[name].exp().clamp(1e-6, 1 - 1e-6) for name in ("engine", "old"))
-        statistic = (theirs - own).abs()
-        if of.gating == "binary_kl":
-            statistic = theirs * (theirs / own).log() + (1 - theirs) * ((1 - theirs) / (1 - own)).log()
-        if of.level == "seq":
-            statistic = mean_over_sequence(statistic, mask)
+    statistic = _statistic(of, log_ratio, batch)
     if of.mode == "clip":
-        return statistic.clamp(of.low, of.high).expand_as(mask), nowhere
+        clamped = statistic.clamp(of.low, of.high).expand_as(mask)
+        return _Weights(clamped, clamped, nowhere)
+    if_kept = log_ratio.exp() if of.kept_weight else ones
     kept = (statistic >= of.low) & (statistic <= of.high)
-    return torch.where(kept, log_ratio.exp(), 0.0), near(statistic, of.low, of.high) & (mask > 0)
+    within = torch.full_like(statistic, EDGE) if of.gating == "ratio" else OF_DIVERGENCE * (1 + statistic)
+    # Of what cannot be below 0, only a sum of numbers with both signs may be computed as such.
+    bounds = [of.high, *([of.low] if of.low or of.gating == "binary_kl" else [])]
+    return _Weights(torch.where(kept, if_kept, 0.0), if_kept, near(statistic, *bounds, within=within) & (mask > 0))
+
+
+def _statistic(of: Correction, log_ratio: Tensor, batch: LossBatch) -> Tensor:
+    """(B, T) or (B, 1), what the bounds of a correction are those of."""
+    if of.gating == "ratio":
+        return (mean_over_sequence(log_ratio, batch.mask) if of.level == "seq" else log_ratio).exp()
+    theirs, own = (batch.tensors[name].exp().clamp(1e-6, 1 - 1e-6) for name in ("engine", "old"))
+    statistic = (theirs - own).abs()
+    if of.gating == "binary_kl":
+        statistic = theirs * (theirs / own).log() + (1 - theirs) * ((1 - theirs) / (1 - own)).log()
+    return mean_over_sequence(statistic, batch.mask) if of.level == "seq" else statistic
 
 
 def kl_estimate(difference: Tensor, kind: str) -> Tensor:
@@ -199,7 +229,10 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
         replace(settings, entropy_coef=-settings.entropy_coef),
         batch,
     )
-    yield "without the correction for the engine's log-probs", replace(settings, correction=None), batch
+    if settings.correction is not None and "engine" in given:
+        yield "without the correction for the engine's log-probs", replace(settings, correction=None), batch
+        if not settings.sequences:
+            yield from _other_weights(settings, settings.correction, batch)
     ones = batch.with_tensors(old=given["log_probs"])
     yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones
     yield "that without a clip", replace(settings, clip_low=1e30, clip_high=1e30, dual_clip=None), batch
@@ -207,3 +240,44 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
         yield "that without the dual clip", replace(settings, dual_clip=None), batch
     other = "samples" if settings.token_level else "tokens"
     yield f"that of a mean over {other}", replace(settings, token_level=not settings.token_level), batch
+
+
+def _other_weights(
+    settings: LossSettings, of: Correction, batch: LossBatch
+) -> Iterator[tuple[str, LossSettings, LossBatch]]:
+    """What the correction's weights are mistaken for."""
+    old, engine = batch.tensors["old"], batch.tensors["engine"]
+
+    def with_engine(log_probs: Tensor) -> LossBatch:
+        return batch.with_tensors(engine=log_probs)
+
+    def with_weights(**changed: Any) -> LossSettings:
+        return replace(settings, correction=replace(of, **changed))
+
+    yield "that of the inverse of each importance weight", settings, with_engine(2 * old - engine)
+    yield (
+        "that of importance weights of the current log-probs, and not of the old ones",
+        settings,
+        with_engine(engine - (batch.tensors["log_probs"] - old)),
+    )
+    for shift, which in ((1, "before"), (-1, "after")):
+        yield f"that of the engine's log-probs of the token {which}", settings, with_engine(engine.roll(shift, -1))
+    yield "that of importance weights without their bounds", with_weights(low=-torch.inf, high=torch.inf), batch
+    yield "that of importance weights within OpenRLHF's own bounds", with_weights(low=0.5, high=5.0), batch
+    if of.level == "seq":
+        yield "that of bounds on the weight of each token, and not of a sequence", with_weights(level="token"), batch
+    else:
+        yield "that of bounds on the weight of a sequence, and not of each token", with_weights(level="seq"), batch
+    if of.mode == "clip":
+        yield "that of weights made 0 outside of their bounds, and not cut off", with_weights(mode="mask"), batch
+    else:
+        yield "that of weights cut off at their bounds, and not made 0", with_weights(mode="clip"), batch
+        yield (
+            "that of tokens left out by the correction, where those that are kept weigh 1",
+            (with_weights(kept_weight=False)),
+            batch,
+        )
+    for gating in ("ratio", "binary_kl", "tv"):
+        if gating != of.gating:
+            words = f"that of bounds on the {GATES[gating]}, and not on the {GATES.get(of.gating, of.gating)}"
+            yield words, with_weights(gating=gating), batch
