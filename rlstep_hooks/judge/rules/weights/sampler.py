@@ -171,8 +171,8 @@ class SampledOtherwise(Rule):
 
     What it checks:
         Where the engine or the model tells with which settings it samples: those of every rollout (temperature, top_p,
-        top_k and the like) equal those of the configuration. Exact. In OpenRLHF also stop strings, the least number of tokens, and the
-        number at which the longest length cut answers off.
+        top_k and the like) equal those of the configuration. Exact. In OpenRLHF also stop strings, tokens beside the model's own
+        that end a completion, the least number of tokens, and the number at which the longest length cut answers off.
 
     Why it matters:
         Samples of another distribution are trained as if the policy had given them. Without importance correction no
@@ -193,7 +193,7 @@ class SampledOtherwise(Rule):
     Known limits:
         - Settings are compared, not distributions. With an engine a processor of your own is not seen, and RLS403 can show it.
         - What callbacks generate does not count.
-        - Tokens that end a completion are not compared: an engine adds those of the model's own settings.
+        - Tokens that end a completion are compared in OpenRLHF alone: an engine adds those of the model's own settings.
 
     Sources:
         - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied

@@ -55,7 +55,7 @@ def _group(call: Call) -> None:
 
     # Rank 0 of the group is the trainer; each engine's processes follow.
     number = torch.distributed.get_rank() + call.argument("rank_offset", 2) - 1
-    _engine = _engine or EngineRecord(number, call.owner.model_runner.model)
+    _engine = _engine or EngineRecord(number, call.owner.model_runner.model, call.owner.model_config)
 
 
 def _tensor(call: Call) -> Iterator[None]:
@@ -78,9 +78,10 @@ class EngineRecord:
     Args:
         number: Counts the processes of all engines from 0.
         model: The model that samples.
+        settings: vLLM's settings of the model.
     """
 
-    def __init__(self, number: int, model: Any) -> None:
+    def __init__(self, number: int, model: Any, settings: Any) -> None:
         process = f"engine{number}"
         self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
         self._guard = Guard(self._writer, _SAMPLER)
@@ -93,6 +94,7 @@ class EngineRecord:
         # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model. What comes may be an iterator, which
         # can be read once: the model must get its tensors whatever happens here.
         patches.wrap(model, "load_weights", self._around_load)
+        self._ends = ModelEnds(settings)
         self._settings: dict[str, float] = {}
         """The settings that the engine sampled with last."""
         self._writer.emit(introduce(process))
@@ -130,7 +132,7 @@ class EngineRecord:
         asked = request.sampling_params
         if asked is None:
             return
-        settings = sampling_asked(asked)
+        settings = sampling_asked(asked, self._ends.beside(asked))
         if settings != self._settings:
             self._settings = settings
             self._writer.emit(FactsRead(at=self._writer.now(), facts={"sampling": settings}))
@@ -138,6 +140,36 @@ class EngineRecord:
     def _weights(self) -> dict[str, Sums]:
         named = dict(self._model.named_parameters())
         return dict(zip(named, sums_of(named.values()), strict=True))
+
+
+class ModelEnds:
+    """The tokens that end a completion by a model's own settings, which vLLM adds to those of each request.
+
+    Args:
+        settings: vLLM's `ModelConfig`.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings
+        self._read = False
+        self._ends: frozenset[int] | None = None
+
+    def beside(self, asked: Any) -> frozenset[int] | None:
+        """These tokens, and the one that ends the text of a request; None where they cannot be read. They are read when first a request
+        has such a token, from the file that vLLM has read them from when it started (vllm/v1/engine/input_processor.py, 0.32)."""
+        if not asked.stop_token_ids:
+            return frozenset()
+        if not self._read:
+            self._read, self._ends = True, self._of_model()
+        own = getattr(asked, "_eos_token_id", None)
+        return self._ends if self._ends is None or own is None else self._ends | {own}
+
+    def _of_model(self) -> frozenset[int] | None:
+        read = getattr(self._settings, "try_get_generation_config", None)
+        if read is None:
+            return None
+        ends = read().get("eos_token_id")
+        return frozenset([ends] if isinstance(ends, int) else ends or ())
 
 
 class HeldWeights:

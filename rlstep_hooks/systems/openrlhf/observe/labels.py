@@ -9,6 +9,7 @@ from rlstep_hooks.record.events import Attached, FactsRead, Unobserved, WeightSy
 from rlstep_hooks.record.tail import Tail
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 Labels = tuple[tuple[int, int], ...]
@@ -47,19 +48,29 @@ NEUTRAL = {
     "bad_words": 0.0,
     "seed": -1.0,
     "stop": 0.0,
+    "stop_token_ids": 0.0,
     "ignore_eos": 0.0,
     "min_tokens": 1.0,
 }
 """Further settings of a request that change what is sampled, or where it ends, as OpenRLHF leaves them (samples_generator.py:205).
 
-Tokens that end a completion are not among them: vLLM adds those of the model's own settings."""
+Of the tokens that end a completion those count that are not the model's own, which vLLM adds."""
 
 
-def sampling_asked(asked: Any) -> dict[str, float]:
-    """Settings of vLLM's `SamplingParams`; of lists the number of entries, and of a seed whether there is one (0)."""
+def sampling_asked(asked: Any, own_ends: Collection[int] | None) -> dict[str, float]:
+    """Settings of vLLM's `SamplingParams`; of lists the number of entries, and of a seed whether there is one (0).
+
+    Args:
+        asked: The settings.
+        own_ends: Tokens that end a completion by the model's own settings; None where nobody knows them: then none are compared.
+    """
     found = sampling_of(asked.temperature, asked.top_p, top_k=asked.top_k)
     for name, neutral in NEUTRAL.items():
         value = getattr(asked, name, None)
+        if name == "stop_token_ids":
+            if value and own_ends is None:
+                continue
+            value = set(value or ()) - set(own_ends or ())
         if name == "seed":
             found[name] = neutral if value is None else 0.0
         else:
