@@ -53,6 +53,7 @@ class LossNumbers(msgspec.Struct, frozen=True):
     values_intact: bool | None = None
     sampling_intact: bool | None = None
     reference_intact: bool | None = None
+    inputs_intact: bool | None = None
     entropy_gap: float | None = None
     entropy_like: str = ""
     entropy_exact: bool | None = None

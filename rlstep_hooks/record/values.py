@@ -164,6 +164,9 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the sampler's log-probs equal those that the rollout came with bit for bit, row by row."""
     tokens_intact: bool | None = None
     """Whether the completion tokens equal those of the rollout, row by row."""
+    inputs_intact: bool | None = None
+    """Whether the model's forward was given all tokens of its samples, prompts and completions, and no others; None where that was not
+    looked at."""
     left_out: bool = False
     """Whether tokens and old log-probs were not compared because its cycle of rollouts is one of those that are left out."""
     advantages_intact: bool | None = None

@@ -110,7 +110,7 @@ class TokensAltered(Rule):
         before it in the row. So are the rows of verl's agent loops and of OpenRLHF's executors, against what the engines were asked
         and gave. In verl some prompts of its single-turn loop are encoded again. In OpenRLHF prompts are those of the data set,
         have the tokens that the tokenizer gives for their text, and samples have the tokens that the engine gave, up to the
-        trainer's buffer.
+        forward that is trained, of policy and critic, which sees all of them.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
@@ -169,6 +169,15 @@ class TokensAltered(Rule):
                 why="the loss takes the probability of an answer to another prompt than it was given to",
                 fix="look for code that writes into the prompts of a rollout, truncates or reorders them",
                 variant="prompts",
+            )
+            return
+        if values.inputs_intact is not None and not self.holds(values.inputs_intact):
+            self.fail(
+                expected="the tokens of these samples in the forward that is trained, each of them seen by the model",
+                observed="other tokens, or an attention mask that leaves some out",
+                why="log-probs, rewards and advantages belong to the tokens that were generated behind these prompts",
+                fix="look for code between the sample buffer and the model that writes into tokens or their attention mask",
+                variant="inputs",
             )
             return
         if values.tokens_intact is None:

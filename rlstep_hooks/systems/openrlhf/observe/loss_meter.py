@@ -57,6 +57,8 @@ class _Held(HeldBatch):
     """What its samples came to this process with; empty where that is not known."""
     entropy_coef: float = 0.0
     """The coefficient of the entropy bonus; 0 where it is not compared."""
+    positions: int = 0
+    """Positions of each row that the model was given; 0 where that was not seen."""
     again: tuple[int, int, int] | None = None
     """The row, the first token and the number of the entropies that were computed again; None where none were."""
 
@@ -87,6 +89,8 @@ class LossMeter(HeldLosses[_Held]):
         self._experience: Any = None
         self._came: list[Came] = []
         self._entropies: Computed | None = None
+        self._inputs: Tensor | None = None
+        """(B, L), the tokens that the model was given for the micro-batch, -1 where it does not look."""
         self._of_entropies: DeferredValues[int] = DeferredValues()
         """Gradients that arrived at the entropies of a micro-batch."""
 
@@ -106,7 +110,12 @@ class LossMeter(HeldLosses[_Held]):
         """
         self._pass += step == 0
         self._step, self._coefficient, self._experience, self._came = step, float(coefficient), experience, came
-        self._entropies = None
+        self._entropies = self._inputs = None
+
+    def fed(self, sequences: Tensor, attention: Tensor) -> None:
+        """The model is given these tokens of a micro-batch, and looks at those where `attention` is not 0."""
+        if self.looks:
+            self._inputs = torch.where(attention.bool(), sequences, -1)
 
     def scored(self, result: Any) -> None:
         """The policy's forward of a micro-batch returned this."""
@@ -138,9 +147,11 @@ class LossMeter(HeldLosses[_Held]):
             came=self._came,
         )
         again = self._take_entropies(held, tensors)
+        inputs = [] if self._inputs is None else [self._inputs]
+        held.positions = sum(tensor.shape[1] for tensor in inputs)
         numbers = [torch.as_tensor(given[name]) for name in ("batch_num_tokens", "global_batch_size")]
         numbers = [number.to(loss.device) for number in numbers]
-        self._open = held, [part.detach().float() for part in (*tensors.values(), *again, *numbers, loss)]
+        self._open = held, [part.detach().float() for part in (*tensors.values(), *again, *inputs, *numbers, loss)]
         given_by_model = given[_GIVEN_BY_MODEL[self._role]]
         if whole and self._scale and given_by_model.requires_grad:
             self.follow_gradient(index, given_by_model, self._scale)
@@ -246,6 +257,8 @@ class _Arrived(msgspec.Struct):
     """What went into the backward."""
     gradient: Tensor | None
     """The gradient of the loss at what the model gave, as it arrived there, in one row."""
+    inputs: Tensor | None = None
+    """(B, L), the tokens that the model was given, -1 where it does not look."""
     again: Tensor | None = None
     """(N,), entropies that were computed again."""
     of_entropies: Tensor | None = None
@@ -255,6 +268,7 @@ class _Arrived(msgspec.Struct):
     def of(cls, held: _Held, parts: list[Tensor], gradient: Tensor | None) -> _Arrived:
         """Take what arrived apart."""
         *rows, tokens, samples, first, whole = parts
+        inputs = rows.pop().view(-1, held.positions) if held.positions else None
         again = rows.pop() if held.again is not None else None
         tensors = {name: row.view(held.shape) for name, row in zip(held.names, rows, strict=True)}
         given = LossBatch(
@@ -265,7 +279,7 @@ class _Arrived(msgspec.Struct):
             samples=float(samples),
             epsilons={"policy": held.epsilon},
         )
-        return cls(held, tensors, given, float(first), float(whole), gradient, again)
+        return cls(held, tensors, given, float(first), float(whole), gradient, inputs, again)
 
     def compared(self) -> LossNumbers:
         """The loss against its formula, and what it was computed from against what came to this process."""
@@ -280,6 +294,7 @@ class _Arrived(msgspec.Struct):
             values_intact=self._intact("old_values"),
             sampling_intact=self._intact("rollout_log_probs"),
             reference_intact=self._intact("reference"),
+            inputs_intact=self._inputs_intact(),
         )
 
     def _with_entropies(self, found: LossNumbers) -> float | None:
@@ -295,6 +310,14 @@ class _Arrived(msgspec.Struct):
         row, first, count = self.held.again
         observed = self.tensors["entropies"][row, first : first + count]
         return entropy_fields(self.again.float(), observed, MEAN_TOLERANCE["float32"]) | {"entropy_exact": True}
+
+    def _inputs_intact(self) -> bool | None:
+        """Whether the model was given the tokens of the samples and looked at all of them; None where that is not known."""
+        came = self.held.came
+        if self.inputs is None or len(came) != len(self.inputs):
+            return None
+        rows = zip(self.inputs.long(), [of.length + 1 for of in came], [of.key for of in came], strict=True)
+        return all(checksum_of(row[:length]) == key and bool((row[length:] == -1).all()) for row, length, key in rows)
 
     def _intact(self, name: str) -> bool | None:
         """Whether a tensor is the one that came, sample by sample; None where that is not known."""

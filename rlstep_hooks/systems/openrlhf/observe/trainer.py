@@ -159,6 +159,9 @@ class OpenRlhfTrainer:
         wrap(trainer.strategy, "backward", before=lambda _: self._record.close_microbatch(), topics=_ORDER)
         wrap(trainer.strategy, "backward", before=lambda _: self._steps.begin_window(), topics=("gradient",))
         wrap(trainer.strategy, "backward", before=self._backward, topics=_FORMULA)
+        # actor.py:221, model.py `CriticModel.forward`: what the model is given of a micro-batch.
+        model = trainer.actor if policy else trainer.critic
+        hooks.forward(model, before=self._see_inputs, topics=_FORMULA)
         self._steps.place(hooks, trainer.strategy, self._engine.gradient_accumulation_steps())
         hooks.steps(self._engine.basic_optimizer, before=self._compare_settings, topics=("settings",))
         # deepspeed.py:685: writes the checkpoint of this process's model.
@@ -372,6 +375,10 @@ class OpenRlhfTrainer:
         known = [(self._masks[of.key], of.mask) for of in self._taken if of.key in self._masks]
         if known and self._meter.looks:
             self._record.see_mask(intact=all(before == now for before, now in known))
+
+    def _see_inputs(self, call: Call) -> None:
+        if self._record.open_index is not None:
+            self._meter.fed(call.argument("sequences", 0), call.argument("attention_mask", 2))
 
     def _see_entropies(self, call: Call) -> None:
         if self._record.open_index is not None:
