@@ -58,8 +58,9 @@ class CheckpointNotRestored(Rule):
         afterwards.
 
     Known limits:
-        - Outside TRL the state of random generators is not compared, and outside TRL and verl the optimizer's momentum. In TRL moments
-          are those of torch's own optimizers, and the generators of devices are not read. Of weights OpenRLHF shows a probe.
+        - Outside TRL the state of random generators is not compared, and outside TRL, verl and OpenRLHF the optimizer's
+          momentum. In TRL moments are those of torch's own optimizers, and the generators of devices are not read. Of weights
+          OpenRLHF shows a probe.
         - Checkpoints of FSDP and DeepSpeed in TRL are not read.
 
     Sources:

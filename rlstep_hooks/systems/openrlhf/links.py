@@ -23,8 +23,8 @@ LINKS: dict[LinkName, Link] = {
         "copies of each other within a rollout", "their log-probs come without what tells how they were drawn"
     ),
     "completions on the way": yes(
-        "prompts from the rows to the engines and by the tokenizer, and from the engine's answer to the trainer's buffer; the "
-        "answers of executors against the turns that the engine sampled for them",
+        "prompts from the rows to the engines and by the tokenizer, and from the engine's answer to the trainer's buffer and the "
+        "forward that is trained, of policy and critic; the answers of executors against the turns that the engine sampled for them",
         "asynchronous: answers, and then from the controller on; not answers that begin with a prompt that no turn was asked for, or "
         "with images",
         often="compared",
@@ -32,13 +32,15 @@ LINKS: dict[LinkName, Link] = {
     ),
     "rewards on the way": yes(
         "from the answer of the engine or the reward model to the advantages, by the tokens; the labels of rows and prompts; what a "
-        "reward function or server was asked about each answer and gave, and what the steps of an agent add up to",
+        "reward function or server was asked about each answer and gave, as reward and as score, and what the steps of an agent add "
+        "up to",
         "asynchronous: not the labels of the data set; not the rewards of a loop of one's own",
     ),
     "advantages": yes(
         "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
         "flash_reinforce; penalties for length, limits of rewards, the KL penalty from the log-probs, normalisation",
-        "a KL coefficient that adapts is taken as it came",
+        "a KL coefficient that adapts is compared with its formula for the divergence that it was updated with, which is taken as it "
+        "came",
         often="compared",
         proved=("ZeRO-2",),
     ),
@@ -56,8 +58,8 @@ LINKS: dict[LinkName, Link] = {
         "from the advantages to the loss, and from old log-probs or values to it", often="compared", proved=_SPREAD
     ),
     "loss": yes(
-        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term, the entropy bonus; the "
-        "critic's with its clip of values; in float64",
+        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs with its level, gate and bounds, the KL term, "
+        "the entropy bonus; the critic's with its clip of values; in float64",
         "not a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with OpenRLHF's own divisor",
         often="compared",
         proved=_SPREAD,
@@ -129,11 +131,13 @@ RULES: dict[str, Link] = {
         "from the refresh to the loss, and the engine's log-probs from its turns to the trainer's buffer and the loss"
     ),
     "RLS306": yes(
-        "prompts from the data set to the engines; tokens from the engine's turns to the trainer's buffer",
+        "prompts from the data set to the engines; tokens from the engine's turns to the trainer's buffer, and to the forward that is "
+        "trained",
         "asynchronous: to the executors' answers, and from the controller on",
         "compared",
     ),
     "RLS310": yes("the ratio of each rollout that has advantages"),
+    "RLS312": no("the weights are computed inside of the loss, where RLS801 names what they are mistaken for"),
     "RLS314": yes(
         "two rows of one micro-batch of old log-probs, scored again one at a time; two rows of the critic's values, and two rewards of "
         "a reward model",
@@ -170,16 +174,20 @@ RULES: dict[str, Link] = {
     "RLS417": _ENGINE,
     "RLS422": yes("the blocks that requests of vLLM find filled"),
     "RLS501": yes("whether the samples of each group have one prompt, in the controller"),
-    "RLS502": limited("samples that move to another process after their log-probs were computed are followed"),
+    "RLS502": limited(
+        "samples that move to another process after their log-probs were computed are followed; groups that a filter by scores lets "
+        "in are compared, but not asynchronous"
+    ),
     "RLS505": yes("the advantages of each rollout, and in the controller the rewards beside them"),
     "RLS509": yes("rows by their prompts, where they are generated for"),
     "RLS514": yes("the samples of each rollout against those of earlier ones"),
     "RLS519": yes("the completions of each rollout, in the controller"),
-    "RLS702": yes("the weights of each role"),
+    "RLS702": yes("the weights of each role, and the moments of its optimizer"),
     "RLS801": yes(
-        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs, the KL term, the entropy bonus; the critic's "
-        "with its clip of values",
-        "with a loss of experts the policy's term alone; on several ranks with OpenRLHF's own divisor; in reduced precision not where "
+        "ppo and gspo, dual clip, both means, the correction for the engine's log-probs with its level, gate and bounds, the KL term, "
+        "the entropy bonus; the critic's with its clip of values",
+        "where rounding decides whether the correction leaves a token out, that token may be either; with a loss of experts the "
+        "policy's term alone; on several ranks with OpenRLHF's own divisor; in reduced precision not where "
         "its terms cancel to less than a hundredth of their sizes",
         "compared",
     ),

@@ -966,6 +966,20 @@ def checkpoint_not_loaded(at: int) -> None:
     wrap(STRATEGY, "DeepspeedStrategy.load_ckpt", load)
 
 
+@fault(report="trl PR#3148", code="RLS702", cause="moments")
+def moments_not_loaded(at: int) -> None:
+    """A run resumes with the weights of its checkpoint, and with an optimizer that remembers nothing."""
+
+    def load(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        for state in args[0].basic_optimizer.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name].zero_()
+        return result
+
+    wrap(STRATEGY, "DeepspeedStrategy.load_ckpt", load)
+
+
 # Old log-probs
 
 

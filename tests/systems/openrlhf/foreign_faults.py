@@ -93,6 +93,33 @@ def sampled_with_one_seed(at: int) -> None:
     sampling_with(at, seed=7)
 
 
+@fault(report="the end of another template", code="RLS410", cause="stop_token_ids 2")
+def sampled_up_to_other_tokens(at: int) -> None:
+    """Answers end at two tokens that end none by the model's settings."""
+    sampling_with(at, stop_token_ids=[40, 41])
+
+
+@fault(report="OpenRLHF#1296", code="RLS502", cause="left out that are within")
+def group_left_out_by_other_bounds(at: int) -> None:
+    """The filter works with other bounds for the first group of one rollout."""
+
+    class OfFirst:
+        others = iter([(100.0, 200.0)])
+
+        def __iter__(self) -> Any:
+            return iter(next(self.others, (-100.0, 100.0)))
+
+    def generate(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
+        own = generator.args.algo
+        before, own.dynamic_filtering_range = own.dynamic_filtering_range, OfFirst()
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            own.dynamic_filtering_range = before
+
+    at_call(GENERATOR, "SamplesGenerator._generate_vllm", at, generate)
+
+
 @fault(report="a buffer that samples share", code="RLS519")
 def completions_copied(at: int) -> None:
     """Each second sample of a rollout is a copy of the one before it."""
@@ -308,7 +335,41 @@ def answers_cut_short(at: int) -> None:
     around_answers(at, change)
 
 
+@fault(report="scores of another scale", code="RLS515", cause="another score than was given for it")
+def scores_of_answers_replaced(at: int) -> None:
+    """Each answer has half its score, by which groups are filtered, and its own reward."""
+
+    def take(given: Any) -> None:
+        given["scores"] = given["scores"] / 2
+
+    around_answers(at, lambda kwargs: (kwargs, take))
+
+
 # Loss and backward
+
+
+@fault(report="SkyRL#1870", code="RLS801")
+def importance_weights_inverted(at: int) -> None:
+    """The loss weighs tokens by the engine's probability over the policy's, and not the other way round."""
+
+    def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training == at:
+            old, engine = args[1], kwargs["rollout_log_probs"]
+            kwargs = kwargs | {"rollout_log_probs": 2 * old - engine}
+        return wrapped(*args, **kwargs)
+
+    wrap(LOSS, "PolicyLoss.forward", forward)
+
+
+@fault(report="a truncation behind the buffer", code="RLS306", cause="in the forward that is trained")
+def prompt_altered_before_the_forward(at: int) -> None:
+    """The first token of each prompt is another one in training than it was when old log-probs were computed."""
+
+    def change(experience: Any) -> None:
+        experience.sequences = experience.sequences.clone()
+        experience.sequences[:, 0] = 5
+
+    before_the_loss(at, change)
 
 
 @fault(report="a clip range of another recipe", code="RLS801")
@@ -487,6 +548,31 @@ def base_rate_of_another_run(at: int) -> None:
             group["lr"] /= 2
 
     during_training(at, begin, end)
+
+
+@fault(report="a scheduler that nobody calls", code="RLS602", shows_after=1, cause="0 ticks of the critic's")
+def critic_scheduler_stands_still(at: int) -> None:
+    """The critic's scheduler does not tick with the last update of a rollout."""
+
+    def training(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        result = wrapped(*args, **kwargs)
+        if Now.training == at:
+            trainer.critic.lr_scheduler.step(trainer.critic.lr_scheduler.last_epoch - 1)
+        return result
+
+    wrap(CRITIC, "CriticPPOTrainer.ppo_train", training)
+
+
+@fault(report="a controller that goes the wrong way", code="RLS101", shows_after=1, cause="the adaptive KL coefficient")
+def kl_coefficient_updated_backwards(at: int) -> None:
+    """The coefficient of the KL penalty shrinks after one rollout where it should grow, or the other way round."""
+
+    def update(wrapped: Any, controller: Any, args: Any, kwargs: Any) -> Any:
+        before = controller.value
+        wrapped(*args, **kwargs)
+        controller.value = before * before / controller.value
+
+    at_call("openrlhf.trainer.ppo_utils.kl_controller", "AdaptiveKLController.update", at, update)
 
 
 @fault(report="layers frozen in mid-run", code="RLS408", cause="require no gradient any more")

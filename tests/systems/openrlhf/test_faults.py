@@ -130,8 +130,11 @@ LAUNCHES = {
             "entropies_detached": 52,
             "moments_of_a_norm_cleared": 54,
             "rotary_frequencies_of_another_model": 56,
+            "importance_weights_inverted": 58,
+            "prompt_altered_before_the_forward": 60,
+            "sampled_up_to_other_tokens": 62,
         },
-        rollouts=58,
+        rollouts=64,
         settings={
             "actor.entropy_coef": 0.01,
             "algo.advantage.estimator": "reinforce_baseline",
@@ -168,14 +171,24 @@ LAUNCHES = {
             "values_smoothed": 21,
             "values_of_the_token_before": 23,
             "critic_written_between_updates": 25,
+            "kl_coefficient_updated_backwards": 27,
+            "critic_scheduler_stands_still": 29,
+            "scores_of_answers_replaced": 31,
+            "group_left_out_by_other_bounds": 33,
         },
-        rollouts=27,
+        rollouts=36,
+        rows=36 * 8 + 1,  # one takes the place of those that are left out
         settings={
             "algo.advantage.estimator": "gae",
             "algo.advantage.gamma": 0.9,
             "algo.advantage.lambd": 0.7,
             "critic.num_gpus_per_node": 1,
             "algo.kl.init_coef": 0.1,
+            "algo.kl.target": 0.1,
+            "algo.kl.horizon": 1000,
+            # It lets all groups in.
+            "algo.dynamic_filtering_enable": True,
+            "algo.dynamic_filtering_range": (-100.0, 100.0),
             # So that the second update on a rollout meets the clip of values.
             "critic.adam.lr": 1e-3,
             "critic.value_clip": 1e-3,
@@ -306,7 +319,7 @@ def test_raise_ends_training_with_the_finding(run_of: Callable[[str], Audited]) 
 
 
 def test_every_fault_is_made_and_described() -> None:
-    elsewhere = {"checkpoint_not_loaded", "engine_log_probs_off_both_ways", *rank_faults.NAMES}
+    elsewhere = {"checkpoint_not_loaded", "moments_not_loaded", "engine_log_probs_off_both_ways", *rank_faults.NAMES}
     made = {name for launch in LAUNCHES.values() for name in launch.faults}
     assert made | elsewhere == set(FAULTS), "these are in test_resume.py, test_tokens_apart.py and test_ranks.py"
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())

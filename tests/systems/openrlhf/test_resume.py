@@ -1,4 +1,4 @@
-"""Training that goes on from a checkpoint: at the end of a pass, within one, and with weights that were not loaded."""
+"""Training that goes on from a checkpoint: at the end of a pass, within one, and with weights or moments that were not loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.systems.openrlhf.audited import alarms, audited
-from tests.systems.openrlhf.faults import asking
+from tests.systems.openrlhf.faults import FAULTS, asking
 from tests.systems.openrlhf.launch import Assets, reinforce
 
 if TYPE_CHECKING:
@@ -62,8 +62,11 @@ def test_asynchronous_training_that_resumes_is_clean(train: Callable[..., Audite
     assert (run.report.verdict, counts.rollouts, counts.weight_syncs, run.report.updates_before) == ("PASS", 2, 2, 4)
 
 
-def test_weights_that_are_not_loaded_within_a_pass_are_found(train: Callable[..., Audited]) -> None:
-    run = train(episodes=1, latest="global_step2", environment=asking({"checkpoint_not_loaded": 0}))
+@pytest.mark.parametrize("name", ["checkpoint_not_loaded", "moments_not_loaded"])
+def test_what_is_not_loaded_within_a_pass_is_found(train: Callable[..., Audited], name: str) -> None:
+    run = train(episodes=1, latest="global_step2", environment=asking({name: 0}))
     assert (run.report.counts.rollouts, run.report.updates_before) == (2, 4)
-    assert [finding.code for finding in alarms(run.report)] == ["RLS702"]
+    (found,) = alarms(run.report)
+    assert found.code == "RLS702"
+    assert FAULTS[name].cause in found.expected
     assert run.report.verdict == "FAIL"

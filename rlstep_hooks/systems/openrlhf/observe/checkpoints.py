@@ -1,14 +1,21 @@
-"""Which weights a trainer of OpenRLHF holds, and which checkpoint it began with. Nothing else of a checkpoint is looked at here."""
+"""What a trainer of OpenRLHF holds of weights and of the optimizer's moments, and which checkpoint it began with."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+from rlstep_hooks.observe.checkpoints import State
+from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import label_of, sums_of, total
 
 LATEST = "latest"
 """DeepSpeed's file with the name of the checkpoint that is loaded next (runtime/engine.py `load_checkpoint`)."""
+
+
+def state_of(engine: Any) -> State:
+    """The state of a DeepSpeed engine. Waits for its device, which happens at the start and where a checkpoint is written anyway."""
+    return State(weights_of(engine.module), moments=checksum_of_all(kept_of(engine.basic_optimizer)))
 
 
 def weights_of(model: Any) -> int:

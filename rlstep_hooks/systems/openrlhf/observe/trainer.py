@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
+from rlstep_hooks.observe.checkpoints import note_saved, restored, saved
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
@@ -35,7 +35,7 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
     identity,
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
-from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, weights_of
+from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, state_of
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
@@ -230,16 +230,13 @@ class OpenRlhfTrainer:
             path = resumed_from(args, self.role)
             noted = None if path is None else saved(folder(), self._process, path)
             if noted is not None:
-                now, loads = (
-                    State(weights_of(self._engine.module)),
-                    dict.fromkeys(("model", "optimizer", "extra"), True),
-                )
+                now, loads = state_of(self._engine), dict.fromkeys(("model", "optimizer", "extra"), True)
                 return {f"restored_{self.role}": restored(now, now, noted, loads=loads, exact=False)}
         return {}
 
     def _saved(self, call: Call) -> None:
         path = os.path.join(call.argument("save_dir", 1), call.argument("tag", 2))
-        note_saved(folder(), self._process, path, State(weights_of(self._engine.module)))
+        note_saved(folder(), self._process, path, state_of(self._engine))
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
