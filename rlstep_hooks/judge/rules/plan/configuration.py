@@ -280,7 +280,8 @@ class ConfigRewritten(Rule):
         the configuration says: clip range, KL weight, type and level of the loss, temperature, scale and weights of the rewards,
         learning rate, weight decay, betas; another value when training begins is an error. So it is where the model evaluates in
         training mode, where the first rows of a pass come in another order than that of the seed or of the data set, and where an
-        evaluation that `eval_steps` asks for does not come. Compared exactly.
+        evaluation that `eval_steps` asks for does not come. Compared exactly. In OpenRLHF the KL coefficient that adapts
+        (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.
 
     Why it matters:
         Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A

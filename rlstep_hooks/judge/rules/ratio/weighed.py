@@ -22,7 +22,9 @@ class WeightsNotDocumented(ValueRule):
         mean. The tolerance is what float32 loses in the sum and the exponential. Where
         they differ, other calculations are tried, and the one that gives these weights is named. In TRL a checksum of each sample's
         weights in the loss equals the one that was taken with the rollout. In verl those of each micro-batch are,
-        bit for bit, those that came to its trainer.
+        bit for bit, those that came to its trainer. In OpenRLHF the weights exist inside of the loss alone, and RLS801 names what
+        they are mistaken for: inverted, of the token before or after, of the current log-probs, without or with other bounds, of
+        another level, gate or kind of bound.
 
     Why it matters:
         The weights are all that corrects for old samples and for another engine. Weights that are all 1 are no correction, and
