@@ -37,6 +37,15 @@ _LOADERS = (b"yaml.", b"OmegaConf.load")
 _PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser", b"Fire", b"typer", b"tyro")
 
 
+_KEEPING_ROWS = frozenset((
+    "add_column", "cast", "cast_column", "map", "remove_columns", "rename_column", "rename_columns", "select_columns", "shuffle",
+    "sort", "with_format",
+))  # fmt: skip
+"""Methods of a data set that give one with as many rows back (datasets 4.4 arrow_dataset.py `Dataset`; `map` unless it is batched)."""
+_FURTHEST = 12
+"""Calls and names up to which the rows of a data set are followed."""
+
+
 class Calls(msgspec.Struct, frozen=True):
     """What a Python file calls."""
 
@@ -56,7 +65,8 @@ class Calls(msgspec.Struct, frozen=True):
     keywords: frozenset[str] = frozenset()
     """Keywords ("Callee.keyword") that each call of a callee is given in any run, where the file does not define the callee itself."""
     lengths: dict[str, Setting] = {}
-    """How many elements the lists have that calls are given by place ("SubprocVecEnv.0"), where the file says it."""
+    """How many elements the lists have that calls are given by place ("SubprocVecEnv.0"), and how many rows the training sets
+    ("GRPOTrainer.train_dataset"), where the file says it."""
     defaults: dict[str, Setting] = {}
     """Defaults of the fields of the file's classes, "Class.field"; they are in `settings` too, unless a call gives another value."""
 
@@ -469,6 +479,44 @@ class _File:
             length = _length_of(argument)
             if length is not None:
                 yield f"{callee}.{index}", self._setting(f"{callee}.{index}", length)
+        for keyword in node.keywords:
+            rows = self._rows_of(keyword.value, 0) if keyword.arg == "train_dataset" else None
+            if rows is not None:
+                yield f"{callee}.train_dataset", self._setting(f"{callee}.train_dataset", rows)
+
+    def _rows_of(self, node: ast.expr, depth: int) -> ast.expr | None:
+        """How many rows a data set has: those of `rows.select(range(1000))`, which ends the run where there are fewer.
+
+        What keeps the number of rows is looked through; None where the file does not say it.
+        """
+        if depth > _FURTHEST:
+            return None
+        match node:
+            case ast.Call(func=ast.Attribute(attr="select"), args=[ast.Call(func=ast.Name(id="range"), args=[number])]):
+                return number
+            case ast.Call(func=ast.Attribute(value=of, attr=kept)) if kept in _KEEPING_ROWS and not _is_batched(node):
+                return self._rows_of(of, depth + 1)
+            case ast.Call(func=ast.Name()) if (result := self._given_back(node)) is not None:
+                return self._rows_of(result, depth + 1)
+            case ast.Name():
+                bound = self._last_bound(node)
+                return self._rows_of(bound, depth + 1) if bound is not None else None
+        return None
+
+    def _last_bound(self, name: ast.Name) -> ast.expr | None:
+        """What the last assignment before a use of a name binds it to; None where only the run knows which one that is."""
+        before = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Name)
+            and node.id == name.id
+            and not isinstance(node.ctx, ast.Load)
+            and node.lineno < name.lineno
+            and self._order.function(node) is self._order.function(name)
+        ]
+        last = self._above.get(max(before, key=lambda node: node.lineno)) if before else None
+        sure = isinstance(last, ast.Assign) and last.targets[0] in before and self._order.runs(last)
+        return last.value if isinstance(last, ast.Assign) and sure else None
 
     def _pair_settings(self, start: str, pairs: Pairs) -> dict[str, Setting]:
         found = {f"{start}.{key}": self._setting(f"{start}.{key}", value) for key, value in pairs.values.items()}
@@ -549,6 +597,11 @@ class _File:
                 written,
                 (UnknownText("", f"it is written as {text}, which is not a literal", place),),
             )
+
+
+def _is_batched(call: ast.Call) -> bool:
+    """Whether a function is given batches of rows, of which it may make any number."""
+    return any(word.arg in ("batched", None) for word in call.keywords)
 
 
 def _trained_on(tree: ast.Module) -> Iterator[str]:

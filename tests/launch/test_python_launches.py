@@ -680,3 +680,35 @@ def test_a_command_that_the_checkout_installs_is_its_module(tmp_path: Path, file
     plan = plan_launch([str(tmp_path / "train.sh")], Options(rows=1_000))
     assert plan.schedule is not None
     assert plan.schedule.samples_per_prompt == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "rows"),
+    [
+        ("rows = load_dataset('some', split='train').shuffle(seed=1).select(range(800))\n", 800),
+        (
+            "COUNT = 800\nrows = load_dataset('some')\nrows = rows.select(range(COUNT))\nrows = rows.map(lambda row: row)\n",
+            800,
+        ),
+        (
+            "def load():\n    found = load_dataset('some')\n    return found.select(range(800)).remove_columns('x')\nrows = load()\n",
+            800,
+        ),
+        # How many are left, only the run knows.
+        ("rows = load_dataset('some').select(range(800)).filter(short)\n", None),
+        ("rows = load_dataset('some').select(range(800)).map(split, batched=True)\n", None),
+        ("rows = load_dataset('some')\nif small():\n    rows = rows.select(range(800))\n", None),
+        ("rows = load_dataset('some')\nrows = rows.select(range(min(800, len(rows))))\n", None),
+    ],
+)
+def test_the_rows_that_a_file_selects(tmp_path: Path, made: str, rows: int | None) -> None:
+    path = tmp_path / "train.py"
+    config = "made = GRPOConfig(per_device_train_batch_size=8, num_generations=4, num_train_epochs=1)\n"
+    path.write_text(TRL + made + config + "GRPOTrainer(args=made, train_dataset=rows)\n")
+    planned_alone = plan_launch(["python", str(path)], Options()).schedule
+    assert planned_alone is not None
+    assert planned_alone.rows == rows
+    assert planned_alone.updates == (400 if rows else None)
+    said_otherwise = plan_launch(["python", str(path)], Options(rows=100)).schedule
+    assert said_otherwise is not None
+    assert said_otherwise.rows == 100

@@ -35,9 +35,17 @@ from rlstep_hooks.systems.engine.launch_settings import (
     with_own_configs,
 )
 from rlstep_hooks.systems.engine.own_program import with_parser, with_reader
-from rlstep_hooks.systems.engine.python_launch import calls_of, differ, keywords_of, of_others, settings_of
+from rlstep_hooks.systems.engine.python_launch import (
+    calls_of,
+    differ,
+    keywords_of,
+    of_others,
+    selected_rows,
+    settings_of,
+)
 from rlstep_hooks.systems.engine.python_launch import hidden as hidden_of
 from rlstep_hooks.systems.engine.repeated_training import UNEXPECTED, repeated, trainings_in, unexpected
+from rlstep_hooks.systems.engine.request import SELECTED
 from rlstep_hooks.systems.engine.trained_elsewhere import trained_in
 from rlstep_hooks.systems.engine.trainers import STOP, Judged, only, stopper_in, trainers_in, whose
 from rlstep_hooks.systems.engine.trains import file_of, file_of_another_machine, names_other_work, why_not
@@ -355,6 +363,15 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
             calls, elsewhere = configured.calls, configured.hidden
         given, more = settings_of(calls, given, system)
         notes += more
+        selected = selected_rows(calls, system)
+        if selected is not None and options.rows is None:
+            given = {**given, SELECTED: selected}
+            notes.append(
+                Note(
+                    "assumes",
+                    f"the {selected.value} rows that the file selects ({selected.place}); --rows says otherwise",
+                )
+            )
         hidden, keywords = hidden_of(calls, system) or elsewhere, keywords_of(calls, system)
     if file is not None and system.trainers:
         notes += [Note("assumes", text) for text in repeated(file, system.trainers)]

@@ -15,6 +15,7 @@ from rlstep_hooks.launch.text import Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.launch_settings import CONFIGS
+from rlstep_hooks.systems.engine.request import SELECTED
 from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
@@ -146,6 +147,16 @@ def hidden(calls: Calls, system: System) -> UnknownText | None:
     classes = {callee for entry in index.entries_of(system.name) for callee in entry.calls} | {*system.keywords_of}
     configurations = (callee for callee in calls.opened if callee in classes and not callee.endswith("Trainer"))
     return next((calls.opened[callee] for callee in configurations), None)
+
+
+def selected_rows(calls: Calls, system: System) -> Setting | None:
+    """The rows that a file selects for the one trainer that it makes; None where it does not say how many these are."""
+    found = [
+        calls.lengths[name] for trainer in system.trainers if (name := f"{trainer}.train_dataset") in calls.lengths
+    ]
+    if len(found) != 1 or found[0].unknown:
+        return None
+    return msgspec.structs.replace(found[0], name=SELECTED, written=SELECTED)
 
 
 def keywords_of(calls: Calls, system: System) -> frozenset[str]:

@@ -12,6 +12,9 @@ from rlstep_hooks.launch.rows import RowCount, count_rows
 from rlstep_hooks.launch.settings import Settings
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
 
+SELECTED = "train_dataset.rows"
+"""Stands among the settings of a launch for the rows that its Python file selects from a data set."""
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One launch as its system reads it."""
@@ -38,6 +41,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             return RowCount(self.rows_given, "--rows")
         if self.rows_unknown:
             return RowCount(None, self.rows_unknown)
+        if self.settings.is_given(SELECTED):
+            return RowCount(self.settings.count(SELECTED), f"selected in {self.settings.place(SELECTED)}")
         if not names:
             return RowCount(None, "the launch does not say; give --rows")
         if not given:
