@@ -476,6 +476,7 @@ POOL = "resource_pool_spec = {pool: [config.trainer.n_gpus_per_node] * config.tr
         (f"{POOL.replace('node]', 'node // 2]')}}}", "may be a part of them"),
         (f"{POOL}, critics: [config.trainer.n_gpus_per_node - 1] * 1}}", "may be a part of them"),
         ("resource_pool_spec = {pool: [config.policy.gpus] * 1}", "may be a part of them"),
+        ("resource_pool_spec = {}", "given processes pool by pool, which may be a part of them"),
     ],
 )
 def test_a_program_that_replaces_a_method_or_splits_the_processes_is_asked_about(

@@ -207,9 +207,9 @@ def _own_shares(main: Source, values: Mapping[str, object]) -> Iterator[Line]:
         elif isinstance(node.value, ast.Dict) and ast.unparse(target).endswith(_POOLS):
             pools = [ast.unparse(each) for each in node.value.values]
             if not any(map(_ALL.match, pools)) or any(_PART.search(each) for each in pools):
-                yield Line(
-                    f"workers are given `{pools[0]}` processes, which may be a part of them", main.at(node.lineno)
-                )
+                # A table that begins empty is filled pool by pool, as one_step_off_policy does it.
+                shown = f"`{pools[0]}` processes" if pools else "processes pool by pool"
+                yield Line(f"workers are given {shown}, which may be a part of them", main.at(node.lineno))
 
 
 def own_parts(program: Program, values: Mapping[str, object]) -> list[Line]:
