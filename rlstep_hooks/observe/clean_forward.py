@@ -6,6 +6,7 @@ log-probs is computed only where one is beyond rounding. Shapes: P prompt tokens
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from contextlib import contextmanager
@@ -29,6 +30,10 @@ AT_ONCE = 1024
 """Tokens whose logits are made in float32 at a time: those of 150 000 words take 0.6 GB."""
 NEIGHBOURS = 4
 """Rows before and after one that may have been read together with it."""
+
+
+PADDING_ATTENDED = "attention mask: the padding before the prompt is attended to"
+"""What gives log-probs that are those of a row behind its own padding."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -73,6 +78,34 @@ class CleanGap(msgspec.Struct, frozen=True):
     """The share of tokens whose ratio to the clean probability is outside of [0.9, 1.1]."""
     like: str = ""
     """What else gives these log-probs; empty where nothing does that was tried."""
+
+
+def gap_of(
+    clean: Tensor, observed: Tensor, tolerance: float, alternatives: Callable[[], Iterable[tuple[str, Tensor]]]
+) -> CleanGap:
+    """Compare what training computed for one row with its clean log-probs; waits for the device.
+
+    Args:
+        clean: (C,).
+        observed: (C,), what training computed.
+        tolerance: Mean distance that rounding explains.
+        alternatives: Gives log-probs (C,) of the row under mistakes, nan where one says nothing, with what each is.
+    """
+    observed = observed.detach().float()
+    signed = observed - clean
+    distance = signed.abs()
+    off = outside(signed).float().mean()
+    numbers = torch.stack([distance.mean(), distance.amax(), distance.quantile(0.99), off])
+    mean, largest, near_largest, share = numbers.tolist()
+    like = "" if mean <= tolerance else _like(observed, mean, tolerance, alternatives())
+    return CleanGap(mean, largest, near_largest, share, like)
+
+
+def _like(observed: Tensor, mean: float, tolerance: float, alternatives: Iterable[tuple[str, Tensor]]) -> str:
+    """The words of the alternative that is nearest, if it is near enough."""
+    found = [(float((of - observed).abs().nanmean()), words) for words, of in alternatives]
+    left, words = min(found, default=(math.inf, ""))
+    return words if left <= max(min(tolerance, mean / 4), EXPLAINED * mean) else ""
 
 
 class Forward(Protocol):
@@ -225,29 +258,38 @@ class CleanForward:
             neighbours: Other rows of the batch, nearest first.
             more: Gives log-probs (C,) of the row under further mistakes, with what each is.
         """
-        observed = observed.detach().float()
-        signed = observed - clean
-        distance = signed.abs()
-        off = outside(signed).float().mean()
-        numbers = torch.stack([distance.mean(), distance.amax(), distance.quantile(0.99), off])
-        mean, largest, near_largest, share = numbers.tolist()
-        like = (
-            ""
-            if mean <= tolerance
-            else self._like(observed, mean, tolerance, chain(more(), self._alternatives(row, neighbours)))
-        )
-        return CleanGap(mean, largest, near_largest, share, like)
-
-    @staticmethod
-    def _like(observed: Tensor, mean: float, tolerance: float, alternatives: Iterable[tuple[str, Tensor]]) -> str:
-        """The words of the alternative that is nearest, if it is near enough."""
-        left, words = min((float((of - observed).abs().nanmean()), words) for words, of in alternatives)
-        return words if left <= max(min(tolerance, mean / 4), EXPLAINED * mean) else ""
+        return gap_of(clean, observed, tolerance, lambda: chain(more(), self._alternatives(row, neighbours)))
 
     def _alternatives(self, row: Row, neighbours: list[Row]) -> Iterator[tuple[str, Tensor]]:
         """Log-probs (C,) of the same row under mistakes, nan where one says nothing, with what each is."""
         tokens, length = row.tokens, row.length
-        outputs, temperature = self._forward.outputs(tokens), self._temperature
+        yield from self.of_outputs(self._forward.outputs(tokens), row)
+        for words, positions in self._positions(row):
+            yield f"position ids: {words}", self._scored(self._forward.outputs(tokens, positions), tokens, length)
+        yield from self._padded(row)
+        for neighbour in neighbours[:NEIGHBOURS]:
+            together = torch.cat([neighbour.tokens, tokens])
+            yield (
+                "a neighbour: the row is read after another row of the batch",
+                self._scored(self._forward.outputs(together), together, length),
+            )
+            each = [torch.arange(of.numel(), device=of.device) for of in (neighbour.tokens, tokens)]
+            yield (
+                "a neighbour: the row is read after another row of the batch, with position ids of its own",
+                self._scored(self._forward.outputs(together, torch.cat(each)), together, length),
+            )
+        device = tokens.device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
+            yield "autocast: bfloat16", self._scored(self._forward.outputs(tokens), tokens, length)
+
+    def of_outputs(self, outputs: Tensor, row: Row) -> Iterator[tuple[str, Tensor]]:
+        """Log-probs (C,) of a row under mistakes behind its forward, nan where one says nothing, with what each is.
+
+        Args:
+            outputs: (L, ...), what the forward of the row alone gave.
+            row: The row.
+        """
+        tokens, length, temperature = row.tokens, row.length, self._temperature
         clean = self._scored(outputs, tokens, length)
         if temperature != 1.0:
             yield "temperature: not applied", self._scored(outputs, tokens, length, 1.0)
@@ -269,23 +311,6 @@ class CleanForward:
                     "chunk of the head: each token is scored one position too early",
                     self._log_probs(moved, tokens[-length:], temperature),
                 )
-        for words, positions in self._positions(row):
-            yield f"position ids: {words}", self._scored(self._forward.outputs(tokens, positions), tokens, length)
-        yield from self._padded(row)
-        for neighbour in neighbours[:NEIGHBOURS]:
-            together = torch.cat([neighbour.tokens, tokens])
-            yield (
-                "a neighbour: the row is read after another row of the batch",
-                self._scored(self._forward.outputs(together), together, length),
-            )
-            each = [torch.arange(of.numel(), device=of.device) for of in (neighbour.tokens, tokens)]
-            yield (
-                "a neighbour: the row is read after another row of the batch, with position ids of its own",
-                self._scored(self._forward.outputs(together, torch.cat(each)), together, length),
-            )
-        device = tokens.device.type
-        with torch.autocast(device, dtype=torch.bfloat16):
-            yield "autocast: bfloat16", self._scored(self._forward.outputs(tokens), tokens, length)
 
     @staticmethod
     def _positions(row: Row) -> Iterator[tuple[str, Tensor]]:
@@ -307,7 +332,7 @@ class CleanForward:
             return
         whole = row.padded[: row.prompt + row.length]
         yield (
-            "attention mask: the padding before the prompt is attended to",
+            PADDING_ATTENDED,
             self._scored(self._forward.outputs(whole), whole, row.length),
         )
         padding = row.prompt - row.left
@@ -316,6 +341,10 @@ class CleanForward:
             "padding side: padding between prompt and completion is attended to",
             self._scored(self._forward.outputs(turned), turned, row.length),
         )
+
+    def score_outputs(self, outputs: Tensor, row: Row) -> Tensor:
+        """(C,) float32, the log-probs of a row's completion by outputs that end with those of the row."""
+        return self._scored(outputs, row.tokens, row.length)
 
     def _scored(self, outputs: Tensor, tokens: Tensor, length: int, temperature: float | None = None) -> Tensor:
         return self._log_probs(outputs[-length - 1 : -1], tokens[-length:], temperature or self._temperature)

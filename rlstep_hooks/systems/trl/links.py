@@ -182,7 +182,7 @@ RULES: dict[str, Link] = {
     ),
     "RLS314": yes(
         "two rows of one micro-batch, scored again one at a time, and the entropies that came with their log-probs",
-        "in one process, with DDP and with ZeRO-0 to 2, without dropout, images or torch.compile",
+        "without FSDP1, dropout, images or torch.compile; with FSDP2 and ZeRO-3 beside the forward of training",
         "whole",
     ),
     "RLS315": yes(
@@ -228,8 +228,8 @@ RULES: dict[str, Link] = {
     ),
     "RLS813": yes(
         "the backward pass from the output of the policy's layers to its embeddings, at the first row of a rollout",
-        "weights in float32, in one process, with DDP and with ZeRO-0 to 2, without dropout, images, torch.compile or reentrant "
-        "checkpoints",
+        "weights in float32, without FSDP1, dropout, images, torch.compile or reentrant checkpoints; with FSDP2 and ZeRO-3 where the "
+        "embeddings are trained",
         "sloped",
     ),
     "RLS812": yes(

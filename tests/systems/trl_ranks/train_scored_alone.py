@@ -1,4 +1,7 @@
-"""Run by torchrun: `train_scored_alone.py FOLDER`. Trains with DDP, and each rank leaves what it saw in FOLDER/rank<N>.json."""
+"""Run by torchrun: `train_scored_alone.py FOLDER DEPLOYMENT...`.
+
+Trains all cases with each deployment, and each rank leaves what it saw in FOLDER/rank<N>.json.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,15 @@ import torch
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
 from tests.systems.trl.test_scored_alone import FROM, rows, sharp_model
-from tests.systems.trl_ranks.train_many import digest_of, forget
+from tests.systems.trl_ranks.train_many import (
+    allow_sharding_on_the_cpu,
+    digest_of,
+    forget,
+    gather_outside_of_the_graph,
+    kept_engines,
+    settings_of,
+)
+from tests.systems.trl_ranks.zero_faults import backward_of_a_layer_too_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +67,7 @@ CASES: dict[str, tuple[Callable[[Any], None], bool]] = {
     "alone": (unchanged, False),
     "padding": (padding_attended, True),
     "reference": (reference_shifted, True),
+    "backward": (backward_of_a_layer_too_small, True),
 }
 """What is done to the trainer of each case, and whether it is audited."""
 
@@ -71,10 +83,19 @@ def saved(folder: Path) -> str:
     return str(path)
 
 
-def train(folder: Path, fault: Callable[[Any], None], *, audited: bool) -> dict[str, Any]:
+def collectives() -> int:
+    """How many collectives this process has made so far, in all of its groups: gloo counts them (torch 2.13.0 ProcessGroupGloo.cpp,
+    `getSequenceNumberForGroup`)."""
+    groups = torch.distributed.distributed_c10d._world.pg_map
+    return sum(group._get_sequence_number_for_group() for group in groups)
+
+
+def train(folder: Path, deployment: Any, fault: Callable[[Any], None], *, audited: bool) -> dict[str, Any]:
     """One training; what it left."""
     torch.manual_seed(0)
     audit = StepAuditCallback(log_dir=folder / "log", listeners=())
+    # Otherwise ZeRO-3 keeps parameters as small as these gathered.
+    cut = {"zero": {"stage3_param_persistence_threshold": 0}} if deployment == "zero3" else {}
     trainer = tiny_trainer(
         folder / "out",
         callbacks=[audit] if audited else [],
@@ -85,11 +106,12 @@ def train(folder: Path, fault: Callable[[Any], None], *, audited: bool) -> dict[
         max_steps=6,
         learning_rate=1e-3,
         beta=0.1,
-        ddp_backend="gloo",
+        **settings_of(deployment, cut),
     )
     fault(trainer)
+    before = collectives()
     trainer.train()
-    left: dict[str, Any] = {"weights": digest_of(trainer)}
+    left: dict[str, Any] = {"weights": digest_of(trainer), "collectives": collectives() - before}
     left["random"] = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
     if audited:
         report = audit.report
@@ -103,16 +125,26 @@ def train(folder: Path, fault: Callable[[Any], None], *, audited: bool) -> dict[
     return left
 
 
-def main(folder: Path) -> None:
-    """Train all cases in one process group."""
+def main(folder: Path, deployments: list[str]) -> None:
+    """Train all cases of all deployments in one process group."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    left: dict[str, Any] = {}
-    for name, (fault, audited) in CASES.items():
-        forget([])
-        place = folder / name
-        place.mkdir(exist_ok=True)
-        left[name] = train(place, fault, audited=audited)
+    engines: list[Any] = []
+    allow_sharding_on_the_cpu()
+    if "zero3" in deployments:
+        import deepspeed
+
+        gather_outside_of_the_graph()
+        engines = kept_engines()
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
+    left: dict[str, dict[str, Any]] = {}
+    for deployment in deployments:
+        left[deployment] = {}
+        for name, (fault, audited) in CASES.items():
+            forget(engines)
+            place = folder / f"{deployment}-{name}"
+            place.mkdir(exist_ok=True)
+            left[deployment][name] = train(place, deployment, fault, audited=audited)
     (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(left))
     with contextlib.suppress(Exception):
         torch.distributed.destroy_process_group()
@@ -120,4 +152,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -315,6 +315,7 @@ OF_WHOLE_MODELS = (
     ),
     Fault(backward_of_a_layer_too_small, "RLS813", Where(rollout=1), "a kernel of somebody's own", cause="layers.0"),
 )
-"""Not with ZeRO-3, where a forward of one rank alone would wait for the others."""
+"""With ZeRO-3, where a forward of one rank alone would wait for the others, rows go beside those of training
+(tests/systems/trl_ranks/test_scored_alone.py)."""
 
 ZERO_FAULTS = (*OF_ENGINE, *REDUCTIONS)

@@ -31,7 +31,7 @@ class LogProbCall:
 class Activity:
     """A training step or a step of an evaluation: the calls seen since it began."""
 
-    __slots__ = ("backward", "calls", "detached", "head", "loss", "loss_inputs", "purpose")
+    __slots__ = ("backward", "calls", "detached", "head", "loss", "loss_inputs", "purpose", "scored_in", "sloped_in")
 
     def __init__(self, purpose: Purpose) -> None:
         self.purpose = purpose
@@ -44,6 +44,10 @@ class Activity:
         """What its loss is configured to teach, and no gradient flows into."""
         self.head: HeadWatch | None = None
         """Follows gradients of its log-probs to the output of the model's layers; None where they are not."""
+        self.scored_in: int | None = None
+        """The cycle of rollouts in which rows of its micro-batch are scored alone; None where they are not."""
+        self.sloped_in: int | None = None
+        """The cycle of rollouts in which the backward pass of its layers may be followed; None where it is not."""
 
 
 class Generation:

@@ -5,18 +5,27 @@ It is measured when a rollout is over: nothing of a loss's graph is held then, a
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from rlstep_hooks.observe.clean_forward import hooked_by_others, why_not_alone
 from rlstep_hooks.observe.compared import is_sloped
+from rlstep_hooks.observe.forward_beside import base_of
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.layer_slope import faulty_layer, slope_of, why_no_slope
+from rlstep_hooks.observe.slope_beside import LONGEST, SlopeBeside
 from rlstep_hooks.record.values import SLOPE_EXPLAINED
-from rlstep_hooks.systems.trl.observe.facts import forward_noise
+from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
 from rlstep_hooks.systems.trl.observe.scored_alone import IMAGES, row_at, shared_out
+from rlstep_hooks.systems.trl.observe.sharded import why_no_rows_beside
 from rlstep_hooks.systems.trl.observe.unwrapped import Unwrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.observe.clean_forward import Row
     from rlstep_hooks.session.recorder import Recorder
 
 TOPIC = "layer_slope"
@@ -37,8 +46,14 @@ class LayerSlopes:
         self._guard = Guard(recorder, (TOPIC,))
         self._looks = False
         """Whether slopes are measured."""
+        self._beside = False
+        """Whether they are those of training's own passes, where no other may be made."""
+        self._begun: SlopeBeside | None = None
+        """What was seen of such passes since the latest rollout."""
         with self._guard:
-            why = shared_out(trainer) or _why_not(trainer, self._unwrapped.of(trainer.model))
+            model = self._unwrapped.of(trainer.model)
+            self._beside = bool(shared_out(trainer))
+            why = _why_not_beside(trainer, model) if self._beside else _why_not(trainer, model)
             self._looks = not why
             if why:
                 recorder.cannot(TOPIC, why)
@@ -53,11 +68,41 @@ class LayerSlopes:
         Returns:
             Fields that `RolloutValues` has; empty where nothing is measured.
         """
+        if self._beside:
+            with self._guard:
+                return self._seen_beside()
         if not self._looks or not is_sloped(cycle) or any(part.get(name) is not None for name in IMAGES):
             return {}
         with self._guard:
             return self._measured(self._unwrapped.of(self._trainer.model), row_at(part, 0).tokens)
         return {}
+
+    @contextmanager
+    def beside(self, cycle: int, inputs: dict[str, Any]) -> Iterator[None]:
+        """Follow training's own forward of a batch, which is made in this context, and its backward pass, where no other may be made.
+
+        What is found is told with the next rollout.
+
+        Args:
+            cycle: Of rollouts.
+            inputs: The batch, as the loss got it.
+        """
+        images = any(inputs.get(name) is not None for name in IMAGES)
+        chosen = None if images or not (self._looks and self._beside and is_sloped(cycle + 1)) else _short_row(inputs)
+        if chosen is None:
+            yield
+            return
+        place, row = chosen
+        self._begun = SlopeBeside(self._unwrapped.of(self._trainer.model), row, place, self._guard)
+        with self._begun.beside():
+            yield
+
+    def _seen_beside(self) -> dict[str, Any]:
+        begun, self._begun = self._begun, None
+        slope = None if begun is None else begun.slope()
+        if slope is None:
+            return {}
+        return {"slope_gap": slope.gap, "slope_doubt": slope.doubt}
 
     def _measured(self, model: Any, tokens: Any) -> dict[str, Any]:
         # Hooks and adapters may have come since training began.
@@ -82,3 +127,33 @@ def _why_not(trainer: Any, model: Any) -> str:
     if noise := forward_noise(trainer):
         return f"{noise} makes each forward in training mode another one"
     return why_not_alone(model) or why_no_slope(model)
+
+
+def _why_not_beside(trainer: Any, model: Any) -> str:
+    if why := why_no_rows_beside(trainer, model):
+        return why
+    if compute_dtype(trainer) != "float32" or any(of.dtype != torch.float32 for of in model.parameters()):
+        return "the layers are not in float32, and a small step would be rounded away"
+    if torch.get_float32_matmul_precision() != "highest":
+        return "matrices are multiplied in less than float32, which rounds a small step away"
+    if getattr(base_of(model).config, "output_router_logits", False):
+        return "a loss of the routers teaches the layers past their output"
+    if not all(of.requires_grad for of in base_of(model).get_input_embeddings().parameters()):
+        return "the embeddings are not trained, so no gradient arrives there"
+    return ""
+
+
+def _short_row(inputs: dict[str, Any]) -> tuple[int, Row] | None:
+    """The shortest row with an advantage, and its place before it; None where there is none that is short enough."""
+    lengths = inputs["prompt_mask"].bool().sum(1) + inputs["completion_mask"].bool().sum(1)
+    advantages = (
+        inputs["advantages"].detach().abs().flatten(1).amax(1)
+        if inputs["advantages"].dim() > 1
+        else inputs["advantages"]
+    )
+    teaches = (advantages != 0) & inputs["completion_mask"].bool().any(1) & (lengths <= LONGEST)
+    places = teaches.nonzero().squeeze(1).tolist()
+    if not places:
+        return None
+    place = min(places, key=lengths.tolist().__getitem__)
+    return place, row_at(inputs, place)

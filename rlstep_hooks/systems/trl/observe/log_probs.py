@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+from rlstep_hooks.systems.trl.observe.layer_slopes import TOPIC as SLOPE
+from rlstep_hooks.systems.trl.observe.scored_alone import TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,8 @@ class LogProbHooks:
                 if self._observation.adapter.samples_with_engine():
                     hooks.wrap(trainer, name, around=self._keep_logits, topics=("engine_distance",))
                 hooks.wrap(trainer, name, around=self._follow_gradients, topics=("gradient",))
+                hooks.wrap(trainer, name, around=self._scores_beside, topics=TOPICS)
+                hooks.wrap(trainer, name, around=self._slopes_beside, topics=(SLOPE,))
                 hooks.wrap(trainer, name, around=self._computes, topics=("log_ratio", "refresh"))
 
     def _computes(self, call: Call) -> Iterator[None]:
@@ -80,6 +84,38 @@ class LogProbHooks:
             yield
         finally:
             activity.head.end()
+
+    def _scores_beside(self, call: Call) -> Iterator[None]:
+        """Let rows go beside the forward of the loss, or of the reference, where nobody may make a forward of them alone."""
+        reference = self._observation.alone.reference_beside
+        if reference is not None and self._observation.generation is not None:
+            with reference.beside(call.argument("model", 0)):
+                yield
+            return
+        inputs, activity = self._trained(), self._observation.activity
+        cycle = None if activity is None else activity.scored_in
+        if inputs is None or cycle is None:
+            yield
+            return
+        with self._observation.alone.beside(cycle, inputs):
+            yield
+
+    def _slopes_beside(self, call: Call) -> Iterator[None]:
+        """Follow the loss's own passes through the layers, where nobody may make others."""
+        inputs, activity = self._trained(), self._observation.activity
+        cycle = None if activity is None else activity.sloped_in
+        if inputs is None or cycle is None:
+            yield
+            return
+        with self._observation.slopes.beside(cycle, inputs):
+            yield
+
+    def _trained(self) -> dict[str, Any] | None:
+        """The batch of the loss whose log-probs are computed with a gradient; None where they are not."""
+        seen = self._observation
+        if seen.generation is not None or seen.activity is None or not torch.is_grad_enabled():
+            return None
+        return seen.activity.loss_inputs
 
     def _given(self, call: Call) -> tuple[Any, dict[str, Any]]:
         """The model, unwrapped, and the arguments by their names, whose order is the same in grpo_trainer.py 0.16.0 to 1.16.0."""

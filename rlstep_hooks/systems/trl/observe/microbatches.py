@@ -101,8 +101,11 @@ class MicroBatchHooks:
         try:
             self._replaced = self._hooks.begin(seen.trainer.model) if compared else []
             # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
-            if compared and place == cycle % seen.schedule.microbatches_per_cycle and seen.activity is not None:
-                seen.activity.head = self._head
+            if place == cycle % seen.schedule.microbatches_per_cycle and seen.activity is not None:
+                seen.activity.sloped_in = cycle
+                if compared:
+                    seen.activity.head = self._head
+                    seen.activity.scored_in = cycle
             yield
         finally:
             self._hooks.end()
@@ -152,7 +155,9 @@ class MicroBatchHooks:
         fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls) if compared else None
-        clean = self._scored_alone(inputs, call, old if fresh and self._scores_old(old) else None, fresh=fresh)
+        clean = self._scored_alone(
+            activity.scored_in, inputs, call, old if fresh and self._scores_old(old) else None, fresh=fresh
+        )
         seen.meter.hold(
             self._microbatches,
             inputs,
@@ -174,13 +179,12 @@ class MicroBatchHooks:
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
 
     def _scored_alone(
-        self, inputs: dict[str, Any], call: LogProbCall, old: Tensor | None, *, fresh: bool
+        self, cycle: int | None, inputs: dict[str, Any], call: LogProbCall, old: Tensor | None, *, fresh: bool
     ) -> dict[str, Any]:
         """Rows of one micro-batch of a cycle, scored again alone."""
-        cycle, place = divmod(self._microbatches, self._observation.schedule.microbatches_per_cycle)
         found: dict[str, Any] = {}
         # As many samples later in each compared cycle: what is wrong in some rows is met in some of them.
-        if is_compared_whole(cycle) and place == cycle % self._observation.schedule.microbatches_per_cycle:
+        if cycle is not None:
             with self._observation.alone.guard:
                 new, others = call.log_probs.detach(), call.others
                 entropies = others[0] if others and isinstance(others[0], torch.Tensor) else None

@@ -153,6 +153,8 @@ class RolloutHooks:
         self._sampling.attach(hooks)
         self._generated.attach(hooks)  # around the hook of `SamplingWatch`, which counts the processors of others
         self._turns.attach(hooks)
+        if self._observation.alone.reference_beside is not None:
+            self._observation.alone.reference_beside.attach(hooks)
         self._replay.attach(hooks)
         self._rewards.attach(hooks)
         self._observation.reference.attach()
@@ -183,6 +185,8 @@ class RolloutHooks:
         compared = trained is not None and is_compared(trained)
         self._generated.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
         self._turns.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
+        if seen.alone.reference_beside is not None:
+            seen.alone.reference_beside.begin(trained if trained is not None and is_compared_whole(trained) else None)
         with self._rows_guard:
             self._prompts.begin(rows, looks=compared)
         if self._corrects_for_engine() and compared:
@@ -447,7 +451,23 @@ class RolloutHooks:
 
     def _scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """What forwards and a backward pass of single rows of a rollout tell."""
-        return self._penalty_scored_alone(cycle, part, calls) | self._observation.slopes.look(cycle, part)
+        return (
+            self._penalty_scored_alone(cycle, part, calls)
+            | self._reference_beside(part, calls)
+            | self._observation.slopes.look(cycle, part)
+        )
+
+    def _reference_beside(self, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
+        """Rows that the reference has scored alone beside its own forward, where it makes no other."""
+        beside = self._observation.alone.reference_beside
+        if beside is None:
+            return {}
+        with self._observation.alone.guard:
+            reference = self._observation.trainer.ref_model
+            given = [call.log_probs for call in calls if call.model is reference]
+            observed = part.get("ref_per_token_logps", given[-1] if given else None)
+            return beside.look(part, observed)
+        return {}
 
     def _penalty_scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """Rows of which the reference of RLOO's penalty is scored again alone."""

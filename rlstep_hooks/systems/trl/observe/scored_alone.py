@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,22 +23,27 @@ from rlstep_hooks.observe.clean_forward import (
     why_not_alone,
 )
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.observe.scored_rows import SHARED_OUT
+from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
+from rlstep_hooks.observe.scored_rows import OLD, SHARED_OUT
 from rlstep_hooks.observe.sharding.zero import computes_alone
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.systems.trl.observe.engine_steps import engine_of
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
+from rlstep_hooks.systems.trl.observe.fused_head import told_of_fused_heads
 from rlstep_hooks.systems.trl.observe.ranks import other_parallelism
 from rlstep_hooks.systems.trl.observe.reference_alone import ReferenceAlone, is_the_policys
+from rlstep_hooks.systems.trl.observe.reference_beside import ReferenceBeside
+from rlstep_hooks.systems.trl.observe.sharded import told_by_others, why_no_rows_beside
 from rlstep_hooks.systems.trl.observe.unwrapped import Unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rlstep_hooks.session.recorder import Recorder
 
 IMAGES = ("pixel_values", "image_grid_thw", "token_type_ids", "mm_token_type_ids")
 """What a batch has beside tokens where rows have images."""
+WITH_IMAGES = "rows with images are not scored alone"
 POLICY_TOPIC, REFERENCE_TOPIC = TOPICS = "clean_forward", "clean_reference"
 
 
@@ -88,18 +94,71 @@ class ScoredAlone:
         """Whether rows are scored with the policy."""
         self._reference: ReferenceAlone | None = None
         """Scores rows with the reference; None where there is none, or it cannot."""
+        self._beside: ScoringBeside | None = None
+        """Scores rows beside training's own forwards; None where a process may make forwards of its own, or rows cannot be scored."""
+        self.reference_beside: ReferenceBeside | None = None
+        """The same for the reference."""
         with self.guard:
-            apart = shared_out(trainer)
-            why = apart or _why_not(trainer)
+            if shared_out(trainer):
+                self._begin_beside()
+                return
+            why = _why_not(trainer)
             self._of_policy = not why
             if why:
                 recorder.cannot(POLICY_TOPIC, why)
             if getattr(trainer, "beta", 0.0):
                 reference = ReferenceAlone(trainer, self._temperature)
-                why = apart or reference.why_not
+                why = reference.why_not
                 self._reference = None if why else reference
                 if why:
                     recorder.cannot(REFERENCE_TOPIC, why)
+
+    def _begin_beside(self) -> None:
+        model = self._unwrapped.of(self._trainer.model)
+        why = why_no_rows_beside(self._trainer, model)
+        if why:
+            self._recorder.cannot(POLICY_TOPIC, why)
+        else:
+            self._beside = ScoringBeside(model, self._temperature, Guard(self._recorder, (POLICY_TOPIC,)))
+        if getattr(self._trainer, "beta", 0.0):
+            self.reference_beside = ReferenceBeside(self._trainer, self._recorder, self._unwrapped, self._temperature)
+
+    @contextmanager
+    def beside(self, cycle: int, inputs: dict[str, Any]) -> Iterator[None]:
+        """Score rows of a batch beside training's own forward of it, which is made in this context, where no other may be made.
+
+        Args:
+            cycle: Of rollouts.
+            inputs: The batch, as the loss got it.
+        """
+        if self._beside is None:
+            yield
+            return
+        if any(inputs.get(name) is not None for name in IMAGES):
+            self._cannot(WITH_IMAGES)
+            yield
+            return
+        rows = [PlacedRow(each.place, each.row) for each in self._choose(cycle, inputs)]
+        with self._beside.beside(rows) as beside, told_of_fused_heads(beside):
+            yield
+
+    def _look_beside(self, scoring: ScoringBeside, computed: Computed) -> dict[str, Any]:
+        """Compare what training computed with what rows gave beside its forward; waits for the device."""
+        tolerance = MEAN_TOLERANCE[precision_class(compute_dtype(self._trainer))]
+        found: list[tuple[str, CleanGap]] = []
+        entropies: list[dict[str, Any]] = []
+        for each in scoring.take():
+            for of, observed in ((computed.policy_is, computed.policy), (OLD, computed.old)):
+                if observed is not None:
+                    found.append((of, each.gap(observed, tolerance)))
+            if computed.entropies is not None:
+                entropies.append(entropy_fields(each.entropies, each.of(computed.entropies), tolerance))
+        far = any(gap.mean > tolerance for _, gap in found)
+        if far and (why := told_by_others(self._unwrapped.of(self._trainer.model))):
+            self._recorder.cannot(POLICY_TOPIC, why)
+            return {}
+        of_entropies = max(entropies, key=lambda of: of["entropy_gap"], default={})
+        return fields_of(found) | of_entropies if found else {}
 
     def look(self, cycle: int, inputs: dict[str, Any], computed: Computed) -> dict[str, Any]:
         """Compare what training computed for two rows with forwards of each alone; waits for the device.
@@ -112,10 +171,12 @@ class ScoredAlone:
         Returns:
             Fields that `MicroBatchValues` and `RolloutValues` have; of whichever numbers are the farthest from the clean ones.
         """
+        if self._beside is not None:
+            return self._look_beside(self._beside, computed)
         if not self._of_policy and self._reference is None:
             return {}
         if any(inputs.get(name) is not None for name in IMAGES):
-            self._cannot("rows with images are not scored alone")
+            self._cannot(WITH_IMAGES)
             return {}
         model = self._unwrapped.of(self._trainer.model)
         if hooked_by_others(model) or (self._reference is not None and self._reference.is_hooked()):
@@ -169,7 +230,7 @@ def _of_policy(
     found: list[tuple[str, CleanGap]] = []
     entropies: list[dict[str, Any]] = []
     for each, (log_probs, of_tokens) in zip(chosen, clean, strict=True):
-        for of, observed in ((computed.policy_is, computed.policy), ("the old log-probs", computed.old)):
+        for of, observed in ((computed.policy_is, computed.policy), (OLD, computed.old)):
             if observed is not None:
                 gap = policy.compare(each.row, log_probs, each.of(observed), tolerance, each.neighbours)
                 found.append((of, gap))

@@ -1,0 +1,173 @@
+"""Whether training's own backward pass through a model's layers gives the slope of what their forward computes.
+
+`rlstep_hooks.observe.layer_slope` makes forwards and backward passes of its own to see that. Where weights are shared out, none can
+be made: here moved copies of one row go beside training's forward (`rlstep_hooks.observe.forward_beside`), and the gradients are those
+that training's backward pass brings, at the output of the layers and at the embeddings. Shapes: L tokens of the row, H numbers of
+each, S lengths of the step, K directions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlstep_hooks.observe.forward_beside import Beside, RowsBeside, base_of
+from rlstep_hooks.observe.layer_slope import DIRECTIONS, ENOUGH, KNOWN, Slope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlstep_hooks.observe.clean_forward import Row
+    from rlstep_hooks.observe.guard import Guard
+
+LONGEST = 256
+"""Tokens of a row that is looked at: 37 copies of it go through the layers."""
+SAME = 1e-3
+"""Distance of what the layers gave the row from what they give it alone, over the largest of the latter, below which both are one
+forward. Where they are not, its log-probs are others too (RLS314), and slopes tell nothing more."""
+STEPS = 1e-2, 3e-3, 1e-3
+"""Lengths of the steps to either side, over the typical size of what is moved."""
+_SEED = 813
+
+
+class SlopeBeside:
+    """The slope at one row of a batch that training makes a forward and a backward pass of.
+
+    Args:
+        model: For which `why_not_beside` is empty.
+        row: Of no more than `LONGEST` tokens.
+        place: Its place in the batch.
+        guard: Contains errors inside the hooks.
+    """
+
+    def __init__(self, model: Any, row: Row, place: int, guard: Guard) -> None:
+        self._model = model
+        self._row = row
+        self._place = place
+        self._guard = guard
+        self._directions: Tensor | None = None
+        """(K, L, H)."""
+        self._steps: Tensor | None = None
+        """(S,), by which they are moved."""
+        self._moved: Tensor | None = None
+        """(2, S, K, L, H), the output of the layers for moves to either side."""
+        self._at_outputs: Tensor | None = None
+        """(L, H), the gradient at the output of the layers."""
+        self._given: Tensor | None = None
+        """(L, H), what the layers gave the row in its batch."""
+        self._distance: Tensor | None = None
+        """() how far that is from what they give the row alone."""
+        self._elsewhere: Tensor | None = None
+        """The size of what the loss teaches the row at padding: () above 0 where it does."""
+        self._found: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Move copies of the row beside the first forward that is made in this context, and follow its gradients."""
+        base = base_of(self._model)
+        copies = 1 + 2 * len(STEPS) * DIRECTIONS
+        rows = RowsBeside(self._model, self._row.tokens.expand(copies, -1), at_embeddings=self._move)
+
+        def embedded(module: Any, args: Any, output: Any) -> None:
+            with self._guard:
+                self._follow(output, self._arrives_at_embeddings)
+
+        def came_out(module: Any, args: Any, output: Any) -> None:
+            with self._guard:
+                hidden = output.last_hidden_state
+                if self._follow(hidden, self._arrives_at_outputs):
+                    self._given = hidden.detach()[self._place, self._row.places]
+
+        handles = [
+            base.get_input_embeddings().register_forward_hook(embedded),
+            base.base_model.register_forward_hook(came_out),
+        ]
+        try:
+            with Beside(self._model, [rows], self._guard):
+                yield
+            if rows.hidden is not None and self._given is not None:
+                alone, self._moved = rows.hidden[0], rows.hidden[1:].unflatten(0, (2, len(STEPS), DIRECTIONS))
+                self._distance = (alone - self._given).abs().amax() / alone.abs().amax()
+            self._given = None
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def slope(self) -> Slope | None:
+        """The slope that the backward pass gave, beside that of the outputs; waits for the device.
+
+        Returns:
+            None where no gradient has come through, where the loss teaches padding too, where the layers gave the row something else
+            in its batch than alone, or no length of the step tells the slope.
+        """
+        if self._found is None or self._elsewhere is None or self._distance is None:
+            return None
+        if float(self._elsewhere) or not float(self._distance) <= SAME:
+            return None
+        return slope_by(*self._found)
+
+    def _move(self, numbers: Tensor) -> Tensor:
+        draw = torch.Generator(device=numbers.device).manual_seed(_SEED)
+        one = numbers[0]
+        self._directions = torch.randn((DIRECTIONS, *one.shape), generator=draw, device=one.device)
+        size = one.square().mean().sqrt()
+        self._steps = size * torch.tensor(STEPS, device=one.device)
+        moves = self._steps.view(-1, 1, 1, 1) * self._directions
+        return numbers + torch.cat([torch.zeros_like(one).unsqueeze(0), torch.stack([moves, -moves]).flatten(0, 2)])
+
+    def _follow(self, numbers: Tensor, arrives: Any) -> bool:
+        """Whether the gradient at these numbers will be seen."""
+        follows = bool(numbers.requires_grad and numbers.dim() == 3 and numbers.shape[1] >= self._row.padded.shape[0])
+        if follows:
+            numbers.register_hook(arrives)
+        return follows
+
+    def _of_row(self, gradient: Tensor) -> Tensor:
+        return gradient.detach()[self._place, self._row.places].double()
+
+    def _arrives_at_outputs(self, gradient: Tensor) -> None:
+        with self._guard:
+            self._at_outputs = self._of_row(gradient)
+            elsewhere = gradient.detach()[self._place].abs().sum(1)
+            elsewhere[self._row.places] = 0
+            self._elsewhere = elsewhere.sum()
+
+    def _arrives_at_embeddings(self, gradient: Tensor) -> None:
+        with self._guard, torch.no_grad():
+            moved, outputs, directions, steps = self._moved, self._at_outputs, self._directions, self._steps
+            self._moved = self._at_outputs = self._directions = None
+            if moved is None or outputs is None or directions is None or steps is None:
+                return
+            ahead, behind = moved.double()
+            by_outputs = ((ahead - behind) * outputs).flatten(2).sum(2) / (2 * steps.double().unsqueeze(1))
+            at_row = self._of_row(gradient)
+            by_backward = (directions.double() * at_row).flatten(1).sum(1)
+            self._found = by_outputs, by_backward, at_row.norm()
+
+
+def slope_by(by_outputs: Tensor, by_backward: Tensor, typical: Tensor) -> Slope | None:
+    """Compare slopes in some directions.
+
+    Args:
+        by_outputs: (S, K), as outputs tell them, by steps that become shorter.
+        by_backward: (K,), as the backward pass tells them.
+        typical: (), the size of its gradient.
+
+    Returns:
+        The slope by the first two steps that agree; None where none do, or nothing was taught. What two of them differ by is about
+        eight times as much as the shorter one is away from the slope.
+    """
+    for before, slopes in itertools.pairwise(by_outputs):
+        own = slopes.square().mean().sqrt()
+        if not float(torch.maximum(own, typical)):
+            return None
+        doubts = (slopes - before).abs() / own.clamp(min=torch.finfo(torch.float32).tiny)
+        known = doubts <= KNOWN
+        if int(known.sum()) >= ENOUGH:
+            gaps = (slopes - by_backward).abs() / torch.maximum(typical, own)
+            return Slope(float(gaps[known].amax()), float(doubts[known].amax()))
+    return None
