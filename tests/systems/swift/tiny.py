@@ -22,7 +22,12 @@ class Tiny(ORM):
     def __call__(self, completions, **kwargs):
         return [float(zlib.crc32(str(text).encode()) % 7) for text in completions]
 
+class Other(ORM):
+    def __call__(self, completions, **kwargs):
+        return [float(len(str(text)) % 5) for text in completions]
+
 orms["tiny"] = Tiny
+orms["other"] = Other
 
 def rlstep(args, trainer):
     from rlstep_hooks import StepAuditCallback

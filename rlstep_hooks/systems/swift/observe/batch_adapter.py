@@ -11,23 +11,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 
+from rlstep_hooks.systems.swift.observe.rewards import SwiftRewardWatch
 from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
 from rlstep_hooks.systems.trl.observe.limits import READ
-from rlstep_hooks.systems.trl.observe.loss_inputs import LossTerms
+from rlstep_hooks.systems.trl.observe.loss_inputs import OF_WINDOW, LossTerms
 from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
+    from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings
+    from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class SwiftBatchAdapter(BatchAdapter):
     """Reads the data of ms-swift's GRPOTrainer by TRL's names."""
 
     read = (*READ, "swift")
-    covered = ("grpo", "bnpo", "dr_grpo", "dapo")
+    covered = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo")
+
+    def _settings_of_loss(self, release: TrlRelease) -> LossSettings:
+        """sapo's temperatures have names of their own."""
+        settings, trainer = super()._settings_of_loss(release), self.trainer
+        if settings.loss_type != "sapo":
+            return settings
+        return msgspec.structs.replace(settings, temperatures=(float(trainer.tau_pos), float(trainer.tau_neg)))
 
     def divides_loss(self) -> bool:
         """Never: transformers does, after the loss is returned."""
@@ -57,6 +68,23 @@ class SwiftBatchAdapter(BatchAdapter):
         # The entries are handed to the loss as they are, which takes what it knows by name.
         for entry, part in zip(output, parts, strict=True):
             entry |= {name: part[name] for name in (ROWS, CHECKS) if name in part}
+
+    def rewards(self) -> SwiftRewardWatch:
+        """What follows the rewards to the advantages, which ms-swift computes itself."""
+        return SwiftRewardWatch(self.trainer, self.schedule.algorithm, self.recorder, self.schedule.version)
+
+    def penalty(self, parts: list[dict[str, Any]]) -> Tensor | None:
+        """The KL term of each sample, where it is taken off the rewards (`_compute_advantages`, 4.6.0)."""
+        trainer = self.trainer
+        if not trainer.kl_in_reward or trainer.beta == 0.0:
+            return None
+        found = [_distance(part) for part in parts]
+        known = [distance for distance in found if distance is not None]
+        return trainer.beta * torch.cat(known) if len(known) == len(parts) else None
+
+    def adds_to_advantages(self, parts: list[dict[str, Any]]) -> bool:
+        """Whether a teacher's log-probs join the advantages: rows may name one ("teacher_prompt"), so only the rollout shows it."""
+        return any(part["teacher_per_token_logps"] is not None for part in parts)
 
     def loss_inputs(self, inputs: Any) -> dict[str, Any] | None:
         """The tensors of an entry; None for a half of one."""
@@ -108,9 +136,9 @@ class SwiftBatchAdapter(BatchAdapter):
             ),
             value=loss.detach(),
             reference=inputs["ref_per_token_logps"],
-            generation_tokens=inputs["num_items_in_batch"] if settings.loss_type == "dapo" else None,
+            generation_tokens=inputs["num_items_in_batch"] if settings.loss_type in OF_WINDOW else None,
         )
-        if settings.loss_type != "dapo":
+        if settings.loss_type not in OF_WINDOW:
             return terms
         # Returned times the window, by which transformers divides it (`_undo_gradient_accumulation_scaling`).
         return msgspec.structs.replace(terms, value=terms.value / window, multiple=float(window))
@@ -135,6 +163,14 @@ def tensors(entry: dict[str, Any]) -> dict[str, Any]:
     return found | {name: entry[name] for name in (ROWS, CHECKS) if name in entry}
 
 
+def _distance(part: dict[str, Any]) -> Tensor | None:
+    """(B,), the sum of policy - reference over the tokens of each sample of a part; None where it has not both."""
+    policy, reference = part["old_per_token_logps"], part["ref_per_token_logps"]
+    if policy is None or reference is None:
+        return None
+    return ((policy - reference) * part["completion_mask"]).sum(-1)
+
+
 def _additions(trainer: Any, window: int) -> list[str]:
     """What ms-swift adds to the documented loss if its settings ask for it (`_compute_loss_and_metrics`, 4.6.0)."""
     args = trainer.args
@@ -143,8 +179,8 @@ def _additions(trainer: Any, window: int) -> list[str]:
         "a supervised loss beside it": getattr(trainer, "chord_sft_iterator", None) is not None,
         "an off-policy mask": getattr(trainer, "off_policy_sequence_mask_delta", None) is not None,
         "an engine correction": getattr(trainer, "rollout_importance_sampling_mode", None) is not None,
-        "dapo over more or less than one window": (
-            trainer.loss_type == "dapo" and window != trainer.args.steps_per_generation
+        "tokens of more or less than one window": (
+            trainer.loss_type in OF_WINDOW and window != trainer.args.steps_per_generation
         ),
     }
     return [name for name, holds in found.items() if holds]

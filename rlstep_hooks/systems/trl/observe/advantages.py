@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import torch
@@ -24,6 +24,7 @@ from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from rlstep_hooks.observe.advantages import Scale
     from rlstep_hooks.observe.hooks import Call, Hooks
@@ -50,7 +51,7 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[float, float] | None = None
     """Bounds that rewards are clipped to (RLOO's `reward_clip_range`)."""
     penalty: Tensor | None = None
-    """(..., N), taken off the rewards after that: RLOO's KL term."""
+    """(..., N), taken off the rewards after that: the KL term of RLOO, and of others that have it in their rewards."""
     first: int = 0
     """Row of this process's first sample."""
     leaves_out: bool = False
@@ -202,11 +203,18 @@ class Misplaced(msgspec.Struct, frozen=True):
 class RewardWatch:
     """Keeps the rewards that a trainer computes for a rollout, for the comparison of its advantages.
 
+    A trainer that is built on TRL's and computes rewards and advantages in ways of its own has a watch of its own
+    (`rlstep_hooks.systems.swift.observe.rewards`).
+
     Args:
         trainer: A GRPOTrainer or RLOOTrainer.
         algorithm: The algorithm of the trainer, as the plan names it.
         version: The release of TRL.
     """
+
+    computes_rewards: ClassVar[str] = "_calculate_rewards"
+    """The method that gives the rewards of all processes, function by function, from which advantages are computed next (0.20 to
+    1.16.0)."""
 
     def __init__(self, trainer: Any, algorithm: str, recorder: Recorder, version: str) -> None:
         self._trainer = trainer
@@ -235,11 +243,10 @@ class RewardWatch:
             self._recorder.cannot("advantages", why)
             return
         self._compares = True
-        # The rewards of all processes, function by function, from which advantages are computed next (0.20 to 1.16.0).
-        hooks.wrap(self._trainer, "_calculate_rewards", around=self._scores, topics=("rewards", "advantages"))
+        hooks.wrap(self._trainer, self.computes_rewards, around=self._scores, topics=("rewards", "advantages"))
 
     def _uncovered(self) -> str:
-        if not hasattr(self._trainer, "_calculate_rewards"):
+        if not hasattr(self._trainer, self.computes_rewards):
             return "this release computes rewards and advantages in one method, so rewards are not seen"
         if self._algorithm == "RLOO" and self._trainer.beta != 0.0 and self._needs_others():
             return "RLOO's KL penalty is part of the rewards, and that of other processes is not known"
@@ -256,12 +263,22 @@ class RewardWatch:
     def _scores(self, call: Call) -> Iterator[None]:
         self.scoring, self.given, self._rewards = True, None, None
         try:
-            with self._functions.seen() if is_compared(self._rollouts) else nullcontext() as given:
+            with self._seen_functions() as given:
                 yield
         finally:
             self.scoring = False
         self.given = given
         self._rewards = call.result if isinstance(call.result, Tensor) and call.result.dim() == 2 else None
+
+    def _seen_functions(self) -> AbstractContextManager[GivenRewards | None]:
+        """Keep what the reward functions get and give, where that is compared."""
+        return self._functions.seen() if is_compared(self._rollouts) else nullcontext()
+
+    def _read(self, rewards: Tensor, penalty: Tensor | None) -> Scored | None:
+        """The rewards of a rollout with the trainer's settings; None where its advantages are not compared."""
+        if penalty is None and self._algorithm == "RLOO" and self._trainer.beta != 0.0:
+            return None
+        return read_scored(self._trainer, self._algorithm, rewards, penalty, leaves_out=self._leaves_out)
 
     def misplaced(self, completion_ids: Tensor, rows: Any) -> Misplaced | None:
         """How many samples of a rollout have not the rewards that were given for them; None where that was not seen.
@@ -293,19 +310,14 @@ class RewardWatch:
         Args:
             rollout: The number of the rollout among those of training, from 0.
             samples: Samples of this process.
-            penalty: RLOO's KL term of each of them; None where there is none.
+            penalty: The KL term of each of them; None where there is none.
         """
         rewards, self._rewards = self._rewards, None
         self._rollouts = rollout + 1
         if rewards is None or not self._compares or not is_compared(rollout):
             return None
-        if penalty is None and self._algorithm == "RLOO" and self._trainer.beta != 0.0:
-            return None
-        earlier, scored = (
-            self._earlier,
-            read_scored(self._trainer, self._algorithm, rewards, penalty, leaves_out=self._leaves_out),
-        )
-        if rewards.shape[0] % scored.group or rewards.shape[0] % samples:
+        earlier, scored = self._earlier, self._read(rewards, penalty)
+        if scored is None or rewards.shape[0] % scored.group or rewards.shape[0] % samples:
             return None
         first = samples * self._trainer.accelerator.process_index
         if penalty is not None:  # those of other processes do not enter the advantages of this one (`_needs_others`)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unknown_masks, unobservable
 from rlstep_hooks.systems.trl.observe.loss_inputs import COVERED, OF_WINDOW, LossTerms, TokenWeights, read_loss_settings
 
@@ -120,6 +121,18 @@ class BatchAdapter:
         """The old log-probs of a part of a rollout; None where there are none. RLOO's have a name of their own."""
         old = part.get("old_per_token_logps")
         return part.get("old_logps") if old is None else old
+
+    def rewards(self) -> RewardWatch:
+        """What follows the rewards of this trainer to its advantages."""
+        return RewardWatch(self.trainer, self.schedule.algorithm, self.recorder, self.schedule.version)
+
+    def penalty(self, parts: list[dict[str, Any]]) -> Tensor | None:
+        """(B,), what a KL term takes off the rewards, where the rollout's own tensors say it; None where they do not."""
+        return None
+
+    def adds_to_advantages(self, parts: list[dict[str, Any]]) -> bool:
+        """Whether something besides the rewards enters the advantages of this rollout."""
+        return False
 
     # A micro-batch
 

@@ -50,6 +50,8 @@ class HeldRollout(msgspec.Struct, frozen=True, gc=False):
     """(B, T), trainer log-prob - engine log-prob of tokens that count, 0 on others; None without the engine's."""
     scored: Scored | None
     """The rewards, if the advantages are compared with those of the documentation."""
+    of_samples: tuple[Tensor, ...]
+    """(B,), the advantage of each sample, if they are compared; where its tokens have their own, the largest and the least of them."""
     version: int
     """Writes to the advantages that torch had counted."""
     counted: tuple[MaskRule, Tensor, Tensor] | None = None
@@ -148,8 +150,10 @@ def _columns(group: list[HeldRollout]) -> dict[str, Tensor]:
     scored = [rollout.scored for rollout in group if rollout.scored is not None]
     if scored:
         of_all = together(scored)
-        numbers |= {"advantages_off": of_all.off(advantages.squeeze(2))} | spread(of_all)
-        if of_all.rewards.shape[1] > advantages.shape[1]:
+        compared = [torch.stack(of) for of in zip(*(rollout.of_samples for rollout in group), strict=True)]
+        off = torch.stack([of_all.off(of) for of in compared]).amax(0)
+        numbers |= {"advantages_off": off} | spread(of_all)
+        if of_all.rewards.shape[1] > compared[0].shape[1]:
             numbers["all_rewards"] = small_of_bits(of_all.rewards)
     return numbers
 
@@ -198,7 +202,7 @@ def _known_of(held: HeldRollout) -> dict[str, Any]:
     if held.weighed is not None:
         known["weights_like"] = held.weighed.like
     if held.scored is not None:
-        known |= {"groups": held.scored.groups, "advantages_fit": partial(held.scored.fits, held.advantages)}
+        known |= {"groups": held.scored.groups, "advantages_fit": partial(held.scored.fits, held.of_samples[0])}
     return known
 
 
@@ -288,14 +292,15 @@ class NumberCollector:
             gap = torch.nan_to_num((own - theirs) * mask)
             causes = explained(own, theirs, mask, kept) if kept is not None else None
         counted = None if rule is None else (rule, parts[0]["completion_ids"], parts[0]["completion_mask"])
-        comparable = scored if advantages.dim() == 1 else None
+        of_samples = () if scored is None else _of_samples([part["advantages"] for part in parts], masks)
         self._held.append(
             HeldRollout(
                 index,
                 advantages,
                 mask,
                 gap,
-                comparable,
+                scored if of_samples else None,
+                of_samples,
                 version_of(advantages),
                 counted,
                 reference,
@@ -399,6 +404,28 @@ class NumberCollector:
         parts = self._updates.steps.parts_arrived(self._recorder.now, wait=wait)
         if parts:
             self._recorder.emit(*parts)
+
+
+def _of_samples(parts: list[Tensor], masks: list[Tensor]) -> tuple[Tensor, ...]:
+    """(B,), the advantage of each sample of all parts; the largest and the least of its counted tokens where these have their own;
+    nothing where the tokens are not those of the mask.
+
+    Args:
+        parts: (B,), (B, 1) or (B, T) of each part.
+        masks: (B, T) of each part.
+    """
+    columns = [as_column(part) for part in parts]
+    if all(column.shape[1] == 1 for column in columns):
+        return (torch.cat(columns).squeeze(1),)
+    if any(column.shape != mask.shape for column, mask in zip(columns, masks, strict=True)):
+        return ()
+    largest, least = [], []
+    for column, mask in zip(columns, masks, strict=True):
+        counts, first = mask.bool(), column[:, 0]
+        none = ~counts.any(1)
+        largest.append(torch.where(none, first, torch.where(counts, column, -torch.inf).amax(1)))
+        least.append(torch.where(none, first, torch.where(counts, column, torch.inf).amin(1)))
+    return torch.cat(largest), torch.cat(least)
 
 
 def _joined(parts: list[Tensor], masks: list[Tensor]) -> Tensor:

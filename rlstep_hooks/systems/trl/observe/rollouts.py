@@ -14,7 +14,6 @@ from rlstep_hooks.observe.forward_watch import ForwardWatch
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout
 from rlstep_hooks.session.recorder import QUICK
-from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.calls import Generation
 from rlstep_hooks.systems.trl.observe.correction import weighed
 from rlstep_hooks.systems.trl.observe.engine_syncs import EngineSyncs
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.observe.importance import Comparison
-    from rlstep_hooks.systems.trl.observe.advantages import Misplaced
+    from rlstep_hooks.systems.trl.observe.advantages import Misplaced, Scored
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.observation import Observation
     from rlstep_hooks.systems.trl.observe.randomness import Drawn
@@ -117,7 +116,7 @@ class RolloutHooks:
         self._settings = of_training(trainer)
         adapter = observation.adapter
         own = adapter.read != READ or bool(own_advantages(trainer, adapter.read))
-        self._rewards = rewards = RewardWatch(trainer, schedule.algorithm, recorder, schedule.version)
+        self._rewards = rewards = adapter.rewards()
         # Callbacks may generate for the logs, and reward functions may ask the policy for its judgement. The function must not hold us:
         # the trainer would then wait for the garbage collector together with this object.
         self._sampling = SamplingWatch(
@@ -353,14 +352,14 @@ class RolloutHooks:
     def _take_numbers(self, made: _Made) -> None:
         """Keep the rollout's numbers, and what they are compared with."""
         seen, parts, calls = self._observation, made.parts, made.generation.calls
-        penalty, gap = self._penalty(calls, parts[0]) if made.compared else (None, None)
+        penalty, gap = self._penalty(calls, parts) if made.compared else (None, None)
         misplaced = self._misplaced(parts, made.rows) if made.compared else None
         if made.recomputed and seen.adapter.counts_tokens():
             self._count(made.index, parts)
         seen.numbers.add_rollout(
             made.index,
             parts,
-            scored=self._rewards.take(made.trained, sum(made.sizes), penalty) if made.trains else None,
+            scored=self._scored(made, penalty),
             misplaced=misplaced,
             rule=read_mask_rule(seen.trainer) if made.compared and not own_advantages(seen.trainer) else None,
             reference=seen.reference.look() if made.compared else None,
@@ -377,6 +376,12 @@ class RolloutHooks:
         if made.recomputed and made.alone is not None:
             with self._turns_guard:
                 seen.numbers.add_turns(self._turns.take(made.index, made.alone))
+
+    def _scored(self, made: _Made, penalty: Tensor | None) -> Scored | None:
+        """The rewards of the rollout; None where its advantages are not compared."""
+        if not made.trains or self._observation.adapter.adds_to_advantages(made.parts):
+            return None
+        return self._rewards.take(made.trained, sum(made.sizes), penalty)
 
     def _refresh_of(self, made: _Made, olds: list[Any]) -> Refresh | None:
         """The refresh that is part of the rollout; None where it computed no old log-probs."""
@@ -437,10 +442,13 @@ class RolloutHooks:
             return self._prompts.others(parts[0]) if len(parts) == 1 else None
         return None
 
-    def _penalty(self, calls: list[LogProbCall], part: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """RLOO's KL penalty of each sample (rloo_trainer.py 0.24.0 to 1.16.0), and the mean |policy - reference| where no update has
-        parted them; None where there is no penalty."""
-        trainer = self._observation.trainer
+    def _penalty(self, calls: list[LogProbCall], parts: list[dict[str, Any]]) -> tuple[Tensor | None, Tensor | None]:
+        """The KL penalty of each sample (of RLOO: rloo_trainer.py 0.24.0 to 1.16.0), and the mean |policy - reference| where no update
+        has parted them; None where there is no penalty."""
+        own = self._observation.adapter.penalty(parts)
+        if own is not None:
+            return own, None
+        part, trainer = parts[0], self._observation.trainer
         passes = [call.log_probs for call in calls if not call.grad]
         if self._observation.schedule.algorithm != "RLOO" or trainer.beta == 0.0 or len(passes) != 2:
             return None, None
