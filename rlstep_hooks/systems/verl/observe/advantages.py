@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _STABILISER = 1e-6
+_COUNTED = 1e-8
+"""Added to a number of tokens before it divides (utils/torch_functional.py 0.9.1, `masked_mean`)."""
 _WHITENED: dict[str, Any] = {"whitening": "full", "unbiased": True}
 
 _ESTIMATORS: dict[str, dict[str, Any]] = {
@@ -103,13 +105,13 @@ class AdvantageWatch:
         self._computed: dict[str, dict[str, Tensor]] | None = None
         """A sample's name -> its advantages as they were computed, the rewards that they were computed from, values and returns."""
 
-    def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float | None) -> None:
+    def compared(self, data: Any, keys: Sequence[str] | None, coefficient: float) -> None:
         """Advantages were computed, of a rollout or of one part of it.
 
         Args:
             data: verl's `DataProto`, with rewards and advantages.
             keys: Names of its samples, where several may belong to one session.
-            coefficient: The coefficient of the KL penalty in the rewards; None where it is not known.
+            coefficient: The coefficient of the KL penalty in the rewards.
         """
         estimator, batch = self._estimator, data.batch
         if not is_compared(self._rollouts) or batch["response_mask"].numel() > LARGEST:
@@ -134,7 +136,7 @@ class AdvantageWatch:
         if self._found[0] is None or off > self._found[0]:
             self._found = off, documented.fit() if off > 1 else ""
 
-    def _documented(self, estimator: Estimator, data: Any, rows: Tensor, coefficient: float | None) -> Documented:
+    def _documented(self, estimator: Estimator, data: Any, rows: Tensor, coefficient: float) -> Documented:
         batch, mask = data.batch, data.batch["response_mask"][rows]
         names = [data.non_tensor_batch["uid"][row] for row in rows.tolist()]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -153,14 +155,38 @@ class AdvantageWatch:
             batch["returns"][rows] if with_critic else None,
         )
 
-    def _rewards(self, batch: Any, rows: Tensor, mask: Tensor, coefficient: float | None) -> Tensor:
+    def _rewards(self, batch: Any, rows: Tensor, mask: Tensor, coefficient: float) -> Tensor:
         """Rewards of tokens, with the KL penalty as it is configured."""
-        if not self._algorithm.use_kl_in_reward or coefficient is None:
+        if not self._algorithm.use_kl_in_reward:
             return batch["token_level_rewards"][rows]
+        penalty = coefficient * self._divergences(batch, mask, rows)
+        return (batch["token_level_scores"][rows].double() - penalty).to(batch["token_level_rewards"].dtype)
+
+    def _divergences(self, batch: Any, mask: Tensor, rows: Tensor | slice) -> Tensor:
+        """(B, T) in float64, the configured estimate of each counted token's KL divergence from the reference."""
         kind = str(self._algorithm.kl_penalty).removesuffix("+")
         old, reference = (batch[name][rows].double() for name in ("old_log_probs", "ref_log_prob"))
-        rewards = batch["token_level_scores"][rows].double() - coefficient * kl_estimate(old, reference, kind) * mask
-        return rewards.to(batch["token_level_rewards"].dtype)
+        return kl_estimate(old, reference, kind) * mask
+
+    def divergence(self, data: Any) -> float | None:
+        """The mean KL divergence of a rollout, or of one part of it, that its penalty was made of; None where it is not compared.
+
+        A mean over the samples' means, as verl adapts its coefficient to (ray_trainer.py 0.9.1:108).
+        """
+        mask = data.batch["response_mask"]
+        if not is_compared(self._rollouts) or mask.numel() > LARGEST:
+            return None
+        of_tokens = self._divergences(data.batch, mask, slice(None))
+        return float((of_tokens.sum(1) / (mask.sum(1) + _COUNTED)).mean())
+
+    def follows(self, wrong: str) -> None:
+        """The coefficient of the KL penalty of the next rollout was looked at.
+
+        Args:
+            wrong: What is wrong with it; empty where nothing is.
+        """
+        if wrong and (self._found[0] is None or self._found[0] <= 1):
+            self._found = 1e30, wrong
 
     def take(
         self,

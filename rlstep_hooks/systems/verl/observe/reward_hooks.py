@@ -10,6 +10,7 @@ import msgspec
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.observe.kl_coefficient import Adaptation, CoefficientWatch
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.reward_records import RewardRecords
 from rlstep_hooks.record.events import Rewarded
@@ -53,9 +54,8 @@ class RewardHooks:
         self._watch = AdvantageWatch(config, _ends(trainer))
         self._correction = CorrectionWatch(config)
         self._weighed = Guard(recorder, ("correction",))
-        control = config.algorithm.get("kl_ctrl") or {}
-        self._coefficient = float(control.get("kl_coef", 0.0)) if control.get("type", "fixed") == "fixed" else None
-        """The coefficient of the KL penalty in the rewards; None where it adapts."""
+        self._coefficient = _coefficient_of(config.algorithm)
+        """The coefficient of the KL penalty in the rewards."""
         unweighed = why_not_compared(config.algorithm)
         if unweighed:
             recorder.cannot("correction", unweighed)
@@ -93,7 +93,12 @@ class RewardHooks:
         )
 
     def _advantages(self, call: Call) -> None:
-        self._watch.compared(call.result, call.kwargs.get("batch_keys"), self._coefficient)
+        data, coefficient = call.result, self._coefficient
+        self._watch.compared(data, call.kwargs.get("batch_keys"), coefficient.now)
+        control = getattr(self._trainer, "kl_ctrl_in_reward", None)
+        if self._trainer.config.algorithm.use_kl_in_reward and control is not None:
+            # Verified in 0.9.1: the controller is updated where the penalty is taken off, before advantages (ray_trainer.py:112).
+            self._watch.follows(coefficient.penalised(self._watch.divergence(data), len(data), float(control.value)))
 
     def _metric_data(self, call: Call) -> None:
         data, keys = call.result, list(call.kwargs["keys"])
@@ -180,6 +185,14 @@ def _with_scores(event: Rewarded, scores: RewardRecords, checksums: list[int], r
         asked_wrong=given.asked_wrong,
         asked_like=given.asked_like,
     )
+
+
+def _coefficient_of(algorithm: Any) -> CoefficientWatch:
+    """What follows the coefficient of the KL penalty in the rewards, as it is configured (core_algos.py 0.9.1:193)."""
+    control = algorithm.get("kl_ctrl") or {}
+    adapts = control.get("type", "fixed") == "adaptive"
+    adaptation = Adaptation(float(control["target_kl"]), float(control["horizon"])) if adapts else None
+    return CoefficientWatch(float(control.get("kl_coef", 0.0)), adaptation)
 
 
 def _ends(trainer: Any) -> list[int]:

@@ -34,6 +34,8 @@ class RowsAlone:
             "policy_updates": self._trained,
         }
         """What looks at the rows of each phase."""
+        self.temperature: float | None = None
+        """The temperature that is configured; None where it is not known, and what comes with the rows is believed."""
         self._of_values: dict[str, Any] = {}
         """Fields about the rows whose values were computed again, until a micro-batch is trained on them."""
 
@@ -65,10 +67,10 @@ class RowsAlone:
         """
         if self._reference.open:
             with self._reference_guard:
-                scored_alone.look(self._reference, engine, data, result, reference=True)
+                scored_alone.look(self._reference, engine, data, result, self.temperature, reference=True)
         elif self._old.open and role_of(engine) == "policy":
             with self._guard:
-                scored_alone.look(self._old, engine, data, result)
+                scored_alone.look(self._old, engine, data, result, self.temperature)
         elif self._values.open and role_of(engine) == "critic":
             with self._guard:
                 self._of_values |= values_alone.look(self._values, engine, data, result)
@@ -76,7 +78,7 @@ class RowsAlone:
     def before_training(self, engine: Any, data: Any) -> None:
         """A forward of the policy comes next that a backward follows."""
         with self._guard:
-            self._trained.before(engine, data)
+            self._trained.before(engine, data, self.temperature)
 
     def after_training(self, engine: Any, data: Any, output: Any) -> dict[str, Any]:
         """That forward is done.
@@ -91,7 +93,7 @@ class RowsAlone:
         """
         found: dict[str, Any] = {}
         with self._guard:
-            found |= self._trained.after(engine, data, output)
+            found |= self._trained.after(engine, data, output, self.temperature)
         return found
 
     def take_values(self) -> dict[str, Any]:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.guard import GapRecorder
 
 
-def look(scored: ScoredRows, engine: Any, data: Any, result: Any, *, reference: bool = False) -> None:
+def look(
+    scored: ScoredRows, engine: Any, data: Any, result: Any, temperature: float | None, *, reference: bool = False
+) -> None:
     """A forward of old log-probs or of the reference was made: score rows of it again, if it is the one that is looked at.
 
     Args:
@@ -42,6 +44,7 @@ def look(scored: ScoredRows, engine: Any, data: Any, result: Any, *, reference: 
         engine: verl's, in evaluation mode.
         data: The micro-batch, on the CPU.
         result: What the forward returned, on the device.
+        temperature: The one that is configured; None where it is not known.
         reference: Whether the reference scores: the model without its adapters, where it has any (docs/advance/ppo_lora.rst).
     """
     if not scored.wants():
@@ -52,7 +55,7 @@ def look(scored: ScoredRows, engine: Any, data: Any, result: Any, *, reference: 
     rows, lengths = _rows(engine, data)
     observed = completion_rows(result[1]["model_output"]["log_probs"], lengths)
     with adapters(engine.module, switched_off=True) if reference else nullcontext():
-        scored.compare(_clean(engine, data), rows, observed, _tolerance(engine))
+        scored.compare(_clean(engine, data, temperature), rows, observed, _tolerance(engine))
 
 
 class TrainedAlone:
@@ -74,12 +77,13 @@ class TrainedAlone:
         """They are made."""
         self._rows.end()
 
-    def before(self, engine: Any, data: Any) -> None:
+    def before(self, engine: Any, data: Any, temperature: float | None) -> None:
         """A forward of training comes next.
 
         Args:
             engine: verl's, in training mode.
             data: The micro-batch, on the CPU.
+            temperature: The one that is configured; None where it is not known.
         """
         self._scored = []
         if not self._rows.wants():
@@ -89,15 +93,16 @@ class TrainedAlone:
             return
         rows, _ = _rows(engine, data)
         with evaluating(engine.module):
-            self._scored = self._rows.score(_clean(engine, data), rows)
+            self._scored = self._rows.score(_clean(engine, data, temperature), rows)
 
-    def after(self, engine: Any, data: Any, output: Any) -> dict[str, Any]:
+    def after(self, engine: Any, data: Any, output: Any, temperature: float | None) -> dict[str, Any]:
         """The forward is done.
 
         Args:
             engine: verl's.
             data: The micro-batch, on the CPU.
             output: The model's, detached, which its loss was computed from.
+            temperature: The one that is configured; None where it is not known.
 
         Returns:
             Fields of `MicroBatchValues`; none where no row was scored.
@@ -105,7 +110,7 @@ class TrainedAlone:
         scored, self._scored = self._scored, []
         if not scored:
             return {}
-        clean, tolerance = _clean(engine, data), _tolerance(engine)
+        clean, tolerance = _clean(engine, data, temperature), _tolerance(engine)
         lengths = [int(row.numel()) for row in rows_of(data, "responses") or ()]
         observed = completion_rows(output["log_probs"], lengths)
         with evaluating(engine.module):
@@ -123,10 +128,10 @@ class TrainedAlone:
         return fields_of(found) | max(entropies, key=lambda of: of["entropy_gap"], default={})
 
 
-def _clean(engine: Any, data: Any) -> CleanForward:
+def _clean(engine: Any, data: Any, temperature: float | None) -> CleanForward:
     """What scores rows of a micro-batch alone."""
     model = WholeModel(engine.module, autocast_of(engine), packs=packs(data))
-    return CleanForward(model, float(data["temperature"]))
+    return CleanForward(model, float(data["temperature"]) if temperature is None else temperature)
 
 
 def packs(data: Any) -> bool:

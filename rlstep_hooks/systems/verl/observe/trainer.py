@@ -176,6 +176,9 @@ class VerlTrainer:
         """Compare what the loss computes with, before the first rollout and after each."""
         self._loss_settings = self._loss_settings or settings.of_loss(worker)
         self._loss_settings.tell(self._record.writer)
+        # Log-probs are those of the temperature that samples are drawn at (0.9.1 trainer_base.py:1654).
+        configured = getattr(getattr(worker.config, "rollout", None), "temperature", None)
+        self._alone.temperature = None if configured is None else float(configured)
 
     def sees_reference(self, worker: Any) -> None:
         """The reference model has computed log-probs."""
