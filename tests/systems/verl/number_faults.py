@@ -9,6 +9,7 @@ from typing import Any
 import wrapt
 
 from tests.systems.verl.faults import (
+    CONTROLLER,
     ENGINE,
     WORKER,
     WORKERS,
@@ -21,6 +22,7 @@ from tests.systems.verl.faults import (
     on_first_step,
     on_forward,
     on_mini_batches,
+    on_rollouts_of_controller,
     on_training_data,
     trains,
     twice_as_far,
@@ -225,6 +227,52 @@ def rewards_halved_for_the_estimator(at: int) -> None:
 
     if WORKER not in os.environ:
         wrapt.when_imported(V0)(lambda found: wrapt.wrap_function_wrapper(found, "compute_advantage", compute))
+
+
+@fault(report="a coefficient that never adapts", code="RLS516", variant="where its adaptive controller gives")
+def coefficient_stands_still(at: int) -> None:
+    """The adaptive coefficient of the KL penalty is not adapted after a rollout."""
+    rollouts = itertools.count()
+
+    def update(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return None if next(rollouts) == at else wrapped(*args, **kwargs)
+
+    wrap_in_controller("verl.trainer.ppo.core_algos", "AdaptiveKLController", "update", update)
+
+
+@fault(report="a penalty of the opposite sign", code="RLS516")
+def penalty_reversed(at: int) -> None:
+    """The KL penalty of a rollout is added to its rewards."""
+    rollouts = itertools.count()
+
+    def penalise(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        data, metrics = wrapped(*args, **kwargs)
+        if next(rollouts) == at:
+            batch = data.batch
+            batch["token_level_rewards"] = 2 * batch["token_level_scores"] - batch["token_level_rewards"]
+        return data, metrics
+
+    if WORKER not in os.environ:
+        name = "apply_kl_penalty"
+        wrapt.when_imported(CONTROLLER)(lambda found: wrapt.wrap_function_wrapper(found, name, penalise))
+
+
+@fault(report="a temperature that log-probs leave out", code="RLS314")
+def log_probs_at_another_temperature(at: int) -> None:
+    """Old log-probs and those of the loss are not those of the temperature that samples are drawn at."""
+
+    def act(rollout: int, call: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if rollout != at:
+            return call(*args, **kwargs)
+        configured = trainer.config.actor_rollout_ref.rollout
+        kept, configured.temperature = configured.temperature, 1.0
+        try:
+            return call(*args, **kwargs)
+        finally:
+            configured.temperature = kept
+
+    for method in ("_compute_old_log_prob", "_update_actor"):
+        on_rollouts_of_controller(method, act)
 
 
 def on_v0(at: int, method: str, act: Callable[[Any, Any], Any]) -> None:

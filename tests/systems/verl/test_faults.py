@@ -169,6 +169,18 @@ LAUNCHES = {
         rows=112,
         critic=True,
     ),
+    "penalty": Launch(
+        faults={"penalty_reversed": 2, "coefficient_stands_still": 4, "log_probs_at_another_temperature": 6},
+        settings=reference(loss=False)
+        | {
+            "algorithm.kl_ctrl.type": "adaptive",
+            "algorithm.kl_ctrl.kl_coef": 0.05,
+            "algorithm.kl_ctrl.target_kl": 0.01,
+            "algorithm.kl_ctrl.horizon": 100,
+            "actor_rollout_ref.rollout.temperature": 0.7,
+        },
+        rows=64,
+    ),
     "copies": Launch(faults={"optimizer_holds_copies": 0, "clip_of_the_loss_widened": 0}, settings=TWO_PASSES, rows=32),
     "reference": Launch(faults={"reference_follows_policy": 1, "layers_frozen": 0}, settings=reference(), rows=32),
     "loss": Launch(
