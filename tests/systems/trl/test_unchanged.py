@@ -170,7 +170,7 @@ HOOKS = (
     "sampling.SamplingWatch._record",
     "updates.optimizer_tensors",
     "updates.GradientWatch.before_step",
-    "rollouts.RewardWatch.misplaced",
+    "advantages.RewardWatch.misplaced",
 )
 
 
