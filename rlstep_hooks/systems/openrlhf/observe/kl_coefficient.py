@@ -1,7 +1,7 @@
 """The coefficient of the KL penalty or term that adapts (`algo.kl.target`), beside its documented formula.
 
-Source: OpenRLHF 0.11.2, trainer/ppo_utils/kl_controller.py `AdaptiveKLController`, trainer/ppo_trainer.py:172 and :253;
-arxiv.org/abs/1909.08593, section 2.2.
+Source: OpenRLHF 0.11.2, trainer/ppo_utils/kl_controller.py `AdaptiveKLController`, trainer/ppo_trainer.py:172 and :253. The formula is
+that of `rlstep_hooks.observe.kl_coefficient`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-MOST_AT_ONCE = 0.2
-"""What the distance of the measured divergence from its target counts at most (kl_controller.py:19)."""
+from rlstep_hooks.observe.kl_coefficient import Adaptation
+
 NAME = "the adaptive KL coefficient"
 
 
@@ -23,14 +23,13 @@ class AdaptiveCoefficient:
 
     def __init__(self, args: Any) -> None:
         kl, rollout = args.algo.kl, args.rollout
-        self._target, self._horizon = float(kl.target), float(kl.horizon)
+        self._adaptation = Adaptation(float(kl.target), float(kl.horizon))
         self._samples = int(rollout.batch_size) * int(rollout.n_samples_per_prompt)
         self._right = float(kl.init_coef)
 
     def updates(self, measured: float) -> None:
         """The controller updates the coefficient with a measured divergence."""
-        error = min(max(measured / self._target - 1, -MOST_AT_ONCE), MOST_AT_ONCE)
-        self._right *= 1 + error * self._samples / self._horizon
+        self._right, _ = self._adaptation.following(self._right, measured, self._samples)
 
     def differs(self, value: float) -> float | None:
         """The documented coefficient where the one in force is another. Updates are followed from that one then: it is told once."""
