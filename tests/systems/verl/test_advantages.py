@@ -101,7 +101,16 @@ def test_the_kl_penalty_of_the_rewards(kind: str) -> None:
     data = computed(data, settings)
     assert found(data, settings, 0.1)[0] <= 1
     assert found(data, settings, -0.1)[0] > 100, "a penalty of the opposite sign"
-    assert found(data, settings, None)[0] <= 1, "a coefficient that is not known is taken as it acted"
+
+
+@pytest.mark.parametrize("kind", ["kl", "abs", "mse", "low_var_kl"])
+def test_the_divergence_that_a_coefficient_adapts_to_is_verls_own(kind: str) -> None:
+    torch.manual_seed(3)
+    settings = algorithm("gae", use_kl_in_reward=True, kl_penalty=kind)
+    control = SimpleNamespace(value=0.1, update=lambda **_: None)
+    data, metrics = apply_kl_penalty(rollout(), control, kl_penalty=kind)
+    watch = AdvantageWatch(SimpleNamespace(algorithm=settings), [])
+    assert watch.divergence(data) == pytest.approx(metrics["actor/reward_kl_penalty"], rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
