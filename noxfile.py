@@ -475,12 +475,22 @@ def thorough(session: nox.Session, system: str) -> None:
     session.run("pytest", *BY_LAUNCH, "-m", "thorough", f"tests/systems/{system}", *session.posargs, env=OFFLINE | kept)
 
 
-def train_pinned(session: nox.Session, system: str) -> None:
-    """Install exactly what the tests of a system name, then train with it."""
+ONE_PROCESS = ("-n", "0")
+"""For tests that share one Ray."""
+
+
+def train_pinned(session: nox.Session, system: str, *options: str) -> None:
+    """Install exactly what the tests of a system name, then train with it.
+
+    Args:
+        session: Of nox.
+        system: The name of its folder of tests.
+        options: For pytest; two workers, if left out.
+    """
     install(session, TORCH)
     install(session, "--no-deps", "-r", f"tests/systems/{system}/requirements.txt")
     install(session, "-e", ".", *TESTS)
-    session.run("pytest", *IN_PARALLEL, f"tests/systems/{system}", *session.posargs, env=OFFLINE)
+    session.run("pytest", *(options or IN_PARALLEL), f"tests/systems/{system}", *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -509,6 +519,13 @@ def tinker(session: nox.Session) -> None:
 def areal(session: nox.Session) -> None:
     """AReaL's own trainer and FSDP2 engine on the CPU, with a server of the tests in vLLM's place. Not by default: 2 GB to install."""
     train_pinned(session, "areal")
+
+
+@nox.session
+@leaves_room
+def skyrl(session: nox.Session) -> None:
+    """SkyRL's own trainer and FSDP2 worker on the CPU, with a server of the tests in vLLM's place. Not by default: 2 GB to install."""
+    train_pinned(session, "skyrl", *ONE_PROCESS)
 
 
 @nox.session

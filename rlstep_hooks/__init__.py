@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.own_loop.loop import audit
     from rlstep_hooks.systems.rllib.observe.audit import StepAuditRLlib
     from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
+    from rlstep_hooks.systems.skyrl.observe.audit import StepAuditSkyRL
     from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
     from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
     from rlstep_hooks.testing.assertions import assert_schedule
@@ -36,6 +37,7 @@ _HOMES = {
     "StepAuditPPO": "rlstep_hooks.systems.trl_ppo_step.observe.audit",
     "StepAuditRLlib": "rlstep_hooks.systems.rllib.observe.audit",
     "StepAuditSB3Callback": "rlstep_hooks.systems.sb3.observe.callback",
+    "StepAuditSkyRL": "rlstep_hooks.systems.skyrl.observe.audit",
     "__version__": "rlstep_hooks.version",
     "assert_schedule": "rlstep_hooks.testing.assertions",
     "audit": "rlstep_hooks.systems.own_loop.loop",
@@ -52,6 +54,7 @@ __all__ = [
     "StepAuditPPO",
     "StepAuditRLlib",
     "StepAuditSB3Callback",
+    "StepAuditSkyRL",
     "__version__",
     "assert_schedule",
     "audit",

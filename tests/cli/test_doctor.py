@@ -72,7 +72,7 @@ def test_each_observed_system_says_what_is_observed_and_how_to_attach() -> None:
     observed = index.observed()
     assert {system.name for system in observed} == {
         "trl", "trl_async", "trl_ppo", "trl_ppo_step", "verl", "openrlhf", "sb3", "own_loop", "swift", "llamafactory", "rllib",
-        "tinker", "areal",
+        "tinker", "areal", "skyrl",
     }  # fmt: skip
     for system in observed:
         assert system.package, system.name

@@ -54,7 +54,7 @@ def test_the_table_says_it_on_one_screen(capsys: pytest.CaptureFixture[str]) -> 
     status, out, err = rlstep(f"plan --rows 7473 --steps 100 -- {SKYRL}", capsys)
     assert (status, err) == (0, "")
     for line in (
-        "SkyRL a956457 · GRPO · from the launch command",
+        "SkyRL 0.3.0 · GRPO · from the launch command",
         "rollout          1 024 prompts x 5 samples",
         "updates/rollout  1 x 5 120 / 1 280                  4",
         "lag 0 1 2 3 · ratio is 1 on update 1 only",

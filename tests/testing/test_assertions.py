@@ -62,7 +62,7 @@ def test_a_difference_is_shown_with_what_it_comes_from() -> None:
     text = refusal(SKYRL, rows=7473, **(RIGHT | {"updates_per_rollout": "7/2", "lags": (0,)}))
     shown = re.sub(r"\s+", " ", text)
     for part in (
-        "SkyRL a956457, from the launch command, is not planned as expected",
+        "SkyRL 0.3.0, from the launch command, is not planned as expected",
         "expected planned",
         "updates_per_rollout 7/2 4",
         "trainer.update_epochs_per_batch * trainer.train_batch_size / trainer.policy_mini_batch_size",

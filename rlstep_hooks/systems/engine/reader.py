@@ -112,6 +112,19 @@ def read_config(
     return _read_settings(system, request, checked=checked)
 
 
+def live_settings(system: System, config: Any) -> dict[str, Any]:
+    """The settings of a live configuration, an object that has each under its dotted name; those that are None are left out."""
+    given = {name: _attribute(config, name) for name in system.settings}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _attribute(config: Any, name: str) -> Any:
+    """The value under a dotted name; None where the configuration has none."""
+    for part in name.split("."):
+        config = getattr(config, part, None)
+    return config
+
+
 def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """The values of a nested configuration under their dotted names."""
     for name, value in config.items():

@@ -105,10 +105,8 @@ class AttachedAudit(ABC):
             apart: Beginnings of the names of tensors on which the policy's log-probs do not depend.
             max_grad_norm: The configured limit of the gradient norm.
         """
-        system, facts = index.system_of(name), dict[str, Any](index.link_facts(name))
-        facts["optimizer_tensors"] = optimizer_tensors(module.parameters(), optimizer)
-        if not system.links["reference"].exists:
-            facts["reference_log_probs"] = "none"
+        system = index.system_of(name)
+        facts = facts_of(name) | {"optimizer_tensors": optimizer_tensors(module.parameters(), optimizer)}
         self._audit = audit = LoopAudit(
             schedule,
             optimizer=optimizer,
@@ -137,3 +135,9 @@ class AttachedAudit(ABC):
         patches = Patches()
         patches.wrap(owner, name, around)
         self._session.take_off(patches.restore)
+
+
+def facts_of(name: str) -> dict[str, Any]:
+    """What is known of every run of a framework, as facts of its record."""
+    facts = dict[str, Any](index.link_facts(name))
+    return facts if index.system_of(name).links["reference"].exists else facts | {"reference_log_probs": "none"}

@@ -259,13 +259,13 @@ class LoopObserver:
                 comparison = self._latest.advantaged(advantages, estimator, **given)
                 self._numbers.add_advantages(self._rollouts - 1, comparison.off(), comparison.fit)
 
-    def compare_advantages(self, off: Tensor | None, fit: Callable[[], str], advantages: Tensor) -> None:
+    def compare_advantages(self, off: Tensor | None, fit: Callable[[], str], advantages: Tensor | None) -> None:
         """How far the advantages of the latest rollout are from those of the documented formula, and which they are.
 
         Args:
             off: The distance, in units of what rounding explains; None where it is not known.
             fit: Names which other calculation gives them.
-            advantages: One a sample.
+            advantages: One a sample; None where a loss gets others on purpose.
         """
         self._latest.advantages = advantages
         if off is not None:

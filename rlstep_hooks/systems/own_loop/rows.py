@@ -10,12 +10,14 @@ from torch import Tensor
 
 from rlstep_hooks.observe.classic_ppo import batch_of, gradients
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.losses import LossBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlstep_hooks.observe.classic_ppo import ClassicPPO
     from rlstep_hooks.observe.guard import GapRecorder
+    from rlstep_hooks.observe.losses import Formula
     from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
 
@@ -101,6 +103,20 @@ class RowWatch:
             gaps[name] = ((gradient.double() - documented).abs() / rounding).amax()
             self._observer.add_columns({"gradient_gap": torch.stack(list(gaps.values())).amax()})
 
+    def compare_tokens(self, formula: Formula[Any], batch: LossBatch, loss: Tensor, gradient: Tensor) -> None:
+        """The loss of the latest mini-batch, and the gradients at its log-probs, which have arrived, against the documented ones.
+
+        Args:
+            formula: The documented loss.
+            batch: What it is computed from.
+            loss: What the trainer computed.
+            gradient: (B, T), what arrived at the log-probs of tokens.
+        """
+        self._observer.add_columns(*formula.columns(batch, loss))
+        documented, rounding, edges = formula.gradient(batch)
+        gap = (gradient.double() - documented).abs() / rounding.clamp(min=torch.finfo(torch.float32).tiny)
+        self._observer.add_columns({"gradient_gap": torch.where((batch.mask > 0) & ~edges, gap, 0.0).amax()})
+
     def follow(self, tensors: Mapping[str, Tensor]) -> None:
         """Note the largest gradient that arrives at each tensor in the backward, by the name of the number."""
         for name, tensor in tensors.items():
@@ -110,3 +126,16 @@ class RowWatch:
     def _arrives(self, name: str, gradient: Tensor) -> None:
         with self._loss_guard:
             self._observer.add_columns({name: gradient.detach().abs().max()})
+
+
+def token_batch(mask: Tensor, *, samples: float | None = None, **columns: Tensor) -> LossBatch:
+    """What the loss of a mini-batch of tokens in float32 is computed from.
+
+    Args:
+        mask: (B, T), true on tokens that count.
+        samples: What a mean over samples is divided by; None for those that have a token that counts.
+        columns: (B, T) by name.
+    """
+    tensors = {name: torch.where(mask, of.double(), 0.0) for name, of in columns.items()}
+    epsilons = {"policy": torch.finfo(torch.float32).eps}
+    return LossBatch(tensors=tensors, mask=mask.double(), samples=samples, epsilons=epsilons)

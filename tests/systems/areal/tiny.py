@@ -20,7 +20,8 @@ from areal.utils.data import concat_padded_tensors
 from areal.workflow.rlvr import RLVRWorkflow
 
 from rlstep_hooks import StepAuditAReaL
-from tests.systems.areal.server import Service, served
+from tests.cpu.sampling_server import served
+from tests.systems.areal.server import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable

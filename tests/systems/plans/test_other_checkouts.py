@@ -125,7 +125,7 @@ def test_a_setting_that_the_trainer_does_not_read_changes_no_updates(tmp_path: P
 
 
 def test_a_commit_that_the_user_names_is_taken_at_his_word(tmp_path: Path) -> None:
-    plan = in_skyrl(tmp_path, before="if stale:\n    continue", version="a956457")
+    plan = in_skyrl(tmp_path, before="if stale:\n    continue", version="0.3.0")
     assert plan.schedule is not None
     assert plan.schedule.rollouts == 30
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.losses import LossBatch
 from rlstep_hooks.observe.token_distances import gap_fields
 from rlstep_hooks.record.events import UNSENT, FactsRead
 from rlstep_hooks.systems.areal.observe import advantages, loss
@@ -19,7 +18,7 @@ from rlstep_hooks.systems.areal.observe.followed import is_single_turn, plan_tra
 from rlstep_hooks.systems.areal.observe.rate import rate_of
 from rlstep_hooks.systems.areal.observe.rows import PLACE, Sampled, Trained, before, joined, unpacked
 from rlstep_hooks.systems.own_loop.attached import AttachedAudit
-from rlstep_hooks.systems.own_loop.rows import RowWatch
+from rlstep_hooks.systems.own_loop.rows import RowWatch, token_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.observe.hooks import Call
-    from rlstep_hooks.systems.areal.observe.loss import LossSettings
 
 _INPUTS = {
     "tokens_intact": ("completions",),
@@ -217,16 +215,8 @@ class StepAuditAReaL(AttachedAudit):
             gradient = trained.gradient()
             self._observer.add_columns({"log_prob_gradient": gradient.abs().amax(), "backward_ratio": trained.factor()})
             if self._observer.compares and not isinstance(self._loss, str) and trained.loss is not None:
-                batch = _batch(mask, log_probs=trained.column("own"), old=old, advantages=made)
-                self._compare_loss(self._loss, batch, trained.loss, gradient)
-
-    def _compare_loss(self, settings: LossSettings, batch: LossBatch, loss: Tensor, gradient: Tensor) -> None:
-        """The loss of the latest mini-batch, and the gradients at its log-probs, against the documented ones."""
-        formula = settings.formula()
-        self._observer.add_columns(*formula.columns(batch, loss))
-        documented, rounding, edges = formula.gradient(batch)
-        gap = (gradient.double() - documented).abs() / rounding.clamp(min=torch.finfo(torch.float32).tiny)
-        self._observer.add_columns({"gradient_gap": torch.where((batch.mask > 0) & ~edges, gap, 0.0).amax()})
+                batch = token_batch(mask, log_probs=trained.column("own"), old=old, advantages=made)
+                self._rows.compare_tokens(self._loss.formula(), batch, trained.loss, gradient)
 
     def _stepped(self, call: Call) -> None:
         if not call.result["update_successful"]:
@@ -247,12 +237,6 @@ def _columns(tokens: Tensor, mask: Tensor, made: Tensor, of_engine: Tensor | Non
     drawn = torch.roll(mask, 1, 1) != 0
     followed = {"completions": tokens * drawn, "prompts": tokens * ~drawn, "mask": mask, "advantages": made * mask}
     return followed | ({} if of_engine is None else {"sampling": of_engine * mask})
-
-
-def _batch(mask: Tensor, **columns: Tensor) -> LossBatch:
-    """What the loss of a mini-batch is computed from; the mask is true on tokens that count."""
-    tensors = {name: torch.where(mask, of.double(), 0.0) for name, of in columns.items()}
-    return LossBatch(tensors=tensors, mask=mask.double(), epsilons={"policy": torch.finfo(torch.float32).eps})
 
 
 def _own(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:

@@ -80,11 +80,10 @@ def is_single_turn(workflow: Any) -> bool:
 
 def plan_trainer(trainer: Any) -> tuple[Schedule, int | None]:
     """The Schedule of a live trainer, and the ticks that its schedule of the rate counts on; None where that is not known."""
-    given = {name: _setting(trainer.config, name) for name in SYSTEM.settings}
     loader = trainer.train_dataloader
     reading = reader.read_config(
         SYSTEM,
-        {name: value for name, value in given.items() if value is not None},
+        reader.live_settings(SYSTEM, trainer.config),
         version=version("areal"),
         rows=len(loader.dataset) if hasattr(loader, "dataset") else None,
         rows_unknown="the loader has no data set",
@@ -105,10 +104,3 @@ def plan_trainer(trainer: Any) -> tuple[Schedule, int | None]:
         lr_horizon=None if reading.facts.get("lr_constant") else horizon,
     )
     return planned, horizon
-
-
-def _setting(config: Any, name: str) -> Any:
-    """The value of a setting by its dotted name; None where the configuration has none."""
-    for part in name.split("."):
-        config = getattr(config, part, None)
-    return config

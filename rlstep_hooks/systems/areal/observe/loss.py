@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.losses import Formula, LossBatch, Term, clipped_surrogate, near_clip
+from rlstep_hooks.observe.losses import Formula, LossBatch, Term
+from rlstep_hooks.observe.token_surrogate import Clip, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,13 +24,11 @@ if TYPE_CHECKING:
 class LossSettings:
     """The settings that the formula needs."""
 
-    low: float
-    high: float
-    dual: float | None
+    clip: Clip
 
     def formula(self) -> Formula[LossSettings]:
         """The loss with these settings."""
-        return Formula(self, "log_probs", _terms, _edges, _sizes, _mistakes)
+        return Formula(self, "log_probs", _terms, _edges, lambda settings, batch: sizes(batch), _mistakes)
 
 
 def settings_of(actor: Any) -> LossSettings | str:
@@ -43,34 +42,23 @@ def settings_of(actor: Any) -> LossSettings | str:
     }
     reason = next((f"{name} is not followed" for name, there in beside.items() if there), "")
     high = actor.eps_clip if actor.eps_clip_higher is None else actor.eps_clip_higher
-    return reason or LossSettings(actor.eps_clip, high, actor.c_clip)
-
-
-def _ratio(batch: LossBatch) -> Tensor:
-    return (batch.tensors["log_probs"] - batch.tensors["old"]).exp()
+    return reason or LossSettings(Clip(actor.eps_clip, high, actor.c_clip))
 
 
 def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
-    clip = settings.low, settings.high, settings.dual
-    losses = clipped_surrogate(_ratio(batch), batch.tensors["advantages"], *clip)
-    yield Term(losses, "token-mean", sizes=_sizes(settings, batch))
+    yield Term(settings.clip.losses(batch), "token-mean", sizes=sizes(batch))
 
 
 def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
-    bounds = [1 - settings.low, 1 + settings.high, *([settings.dual] if settings.dual else [])]
-    return near_clip(_ratio(batch), *bounds, rounding=batch.epsilons.get("policy", 0.0))
-
-
-def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor:
-    given = batch.tensors
-    return given["advantages"].abs() * _ratio(batch) * (1 + given["log_probs"].abs() + given["old"].abs())
+    return settings.clip.edges(batch)
 
 
 def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, LossSettings, LossBatch]]:
-    yield "that without a clip", replace(settings, low=torch.inf, high=torch.inf), batch
-    if settings.low != settings.high:
-        yield "that with eps_clip_higher left out", replace(settings, high=settings.low), batch
-    if settings.dual is not None:
-        yield "that without the dual clip", replace(settings, dual=None), batch
+    clip = settings.clip
+    yield "that without a clip", LossSettings(replace(clip, low=torch.inf, high=torch.inf)), batch
+    if clip.low != clip.high:
+        yield "that with eps_clip_higher left out", LossSettings(replace(clip, high=clip.low)), batch
+    if clip.dual is not None:
+        yield "that without the dual clip", LossSettings(replace(clip, dual=None)), batch
     ones = batch.with_tensors(old=batch.tensors["log_probs"])
     yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones

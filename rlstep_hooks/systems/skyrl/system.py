@@ -1,7 +1,8 @@
 """SkyRL: sizes in prompts, mini-batches contiguous and in order, one learning-rate tick an update.
 
-Read at commit a956457 (2026-08-21): skyrl/train/config/config.py (defaults), skyrl/train/utils/utils.py `validate_batch_sizes`,
-skyrl/train/trainer.py (`train`, `_execute_training_step`).
+Planned from commit a956457 (2026-08-21), and observed in skyrl 0.3.0, whose wheel has the same at these places:
+skyrl/train/config/config.py (defaults), skyrl/train/utils/utils.py `validate_batch_sizes`, skyrl/train/trainer.py (`train`,
+`_execute_training_step`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rlstep_hooks.systems.engine.declaration import (
     program_assumed,
     text,
 )
+from rlstep_hooks.systems.engine.links import no, none, yes
 
 if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
@@ -152,7 +154,7 @@ _OF_FULLY_ASYNCHRONOUS = (
 SYSTEM = System(
     name="skyrl",
     title="SkyRL",
-    version="a956457",
+    version="0.3.0",
     trains=("*Exp", "*PPOTrainer", "main_base"),
     recognised=(
         Entry(
@@ -371,4 +373,96 @@ SYSTEM = System(
         "correct_by": "'trainer.algorithm.off_policy_correction.tis_ratio_type=token'",
     },
     writes=_write,
+    package="skyrl",
+    attaches_by="`with StepAuditSkyRL(trainer) as audit:` around `asyncio.run(trainer.train())`.",
+    observed_releases=("0.3.0", "0.3.1"),
+    trained_releases=("0.3.0",),
+    observes=(
+        "rollouts with the weights that sampled them",
+        "old log-probs",
+        "micro-batches, row by row",
+        "updates",
+        "syncs of weights",
+        "learning rate",
+    ),
+    does_not_observe=(
+        "several policy workers, devices, bfloat16",
+        "fully asynchronous training, dynamic sampling, turns as samples of their own",
+        "the critic, LoRA, Megatron and JAX",
+        "the engine and its environments: what the generator hands over is taken as it is",
+    ),
+    links={
+        "settings in force": no("every number is compared with what the configuration gives"),
+        "completions": no("tokens are not tested against the distributions of the engine that draws them"),
+        "completions on the way": yes(
+            "tokens of prompts and completions, from what the generator hands over to the loss", often="compared"
+        ),
+        "rewards on the way": yes(
+            "from what the generator hands over to the advantages", "not with use_kl_in_reward", often="compared"
+        ),
+        "advantages": yes(
+            "from the rewards, by GRPO, RLOO and REINFORCE++, with the KL penalty of use_kl_in_reward, in float64",
+            "not by maxrl, nor with an adaptive coefficient of the penalty",
+            often="compared",
+        ),
+        "advantages on the way": yes(
+            "from compute_advantages_and_returns to the loss, divided by any documented loss_reduction: that it is the configured one "
+            "shows in the loss",
+            "not with advantage_batch_normalize",
+            often="compared",
+        ),
+        "mask": yes(
+            "that it counts the tokens that the engine drew",
+            "in SkyRLGymGenerator with one turn alone, and not with filters",
+            often="compared",
+        ),
+        "mask on the way": yes("to the loss", often="compared"),
+        "loss": yes(
+            "its value over each micro-batch, with the KL term and each loss_reduction",
+            "not with off_policy_correction, use_entropy_loss or advantage_batch_normalize",
+            often="compared",
+        ),
+        "backward": yes("by the gradients at the loss, and, where the loss is compared, at the log-probs of tokens"),
+        "gradients cleared": yes("a probe before the first backward of an update"),
+        "gradients on the way": no("FSDP2 brings them from its own copies of the weights to those of the optimizer"),
+        "reduction": no("one process trains"),
+        "gradient norm": yes("against max_grad_norm", often="whole"),
+        "optimizer step": yes("AdamW of torch, replayed in float64", often="compared"),
+        "optimizer moments": yes("between a replayed step and the next", often="compared"),
+        "learning rate": yes("that of the configured schedule, which ticks once an update"),
+        "reference": no("its log-probs are not recomputed"),
+        "reference on the way": yes("log-probs of the reference, to the loss with use_kl_loss", often="compared"),
+        "sampler": yes(
+            "SkyRL's number of the engine's weights, and the engine's log-probs beside the recomputed ones of the same weights",
+            "not the engine's weights",
+        ),
+        "weights between updates": yes("a probe between updates"),
+        "replicas": none("one process"),
+    },
+    rules={
+        "RLS306": yes(
+            "tokens of prompts and completions, from what the generator hands over to the loss", often="compared"
+        ),
+        "RLS402": yes("by SkyRL's number of the engine's weights, and by what was sent"),
+        "RLS403": yes(
+            "the engine's log-probs beside those that the same weights recompute",
+            "not with sampling_params.logprobs left out",
+            often="compared",
+        ),
+        "RLS404": yes("the policy's weights"),
+        "RLS801": yes(
+            "its value over each micro-batch, with the KL term and each loss_reduction",
+            "not with off_policy_correction, use_entropy_loss or advantage_batch_normalize",
+            often="compared",
+        ),
+    },
+    knobs={
+        "learning_rate": "trainer.policy.optimizer_config.lr",
+        "gradient_limit": "trainer.policy.optimizer_config.max_grad_norm",
+        "clip": "trainer.algorithm.eps_clip_low",
+        "updates": "trainer.policy_mini_batch_size",
+        "group": "generator.n_samples_per_prompt",
+        "temperature": "generator.sampling_params.temperature",
+        "length": "trainer.max_training_steps",
+    },
 )

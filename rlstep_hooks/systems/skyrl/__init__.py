@@ -1,0 +1,1 @@
+"""SkyRL: its launches, and its trainer observed."""

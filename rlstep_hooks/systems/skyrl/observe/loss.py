@@ -1,0 +1,110 @@
+"""SkyRL's documented policy loss of a micro-batch: PPO's clipped surrogate summed over its tokens, and a KL term. B samples, T tokens.
+
+Advantages come to the loss divided by what the configured reduction says (`reduction`), so that the sums of all micro-batches add up to
+it. The KL term is a mean over the samples of an update, of which a micro-batch has its share. Source: skyrl 0.3.0,
+skyrl/train/config/config.py `AlgorithmConfig`, docs of the loss; arxiv.org/abs/1707.06347, 1912.09729 (dual clip).
+Tensors of a batch: log_probs, old, advantages; with a KL term reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.losses import Formula, LossBatch, Term, k3
+from rlstep_hooks.observe.token_surrogate import Clip, sizes
+from rlstep_hooks.systems.skyrl.observe.reduction import REDUCTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The settings that the formula needs."""
+
+    clip: Clip
+    kl: float
+    """The coefficient of the KL term; 0 without one."""
+    estimator: str
+    share: float
+    """The share of the update's samples that the micro-batch has."""
+
+    def formula(self) -> Formula[LossSettings]:
+        """The loss with these settings."""
+        return Formula(self, "log_probs", _terms, _edges, lambda settings, batch: sizes(batch), _mistakes)
+
+
+def settings_of(algorithm: Any) -> LossSettings | str:
+    """The settings of an `AlgorithmConfig`, or why its loss is not compared."""
+    correction = algorithm.off_policy_correction
+    corrected = [
+        name
+        for name in ("tis_ratio_type", "sequence_mask_metric", "outlier_token_is_threshold_low", "outlier_token_is_threshold_high",
+                     "token_mask_is_threshold_low", "token_mask_is_threshold_high")
+        if getattr(correction, name) is not None
+    ]  # fmt: skip
+    beside = {
+        f"policy_loss_type={algorithm.policy_loss_type}": algorithm.policy_loss_type not in ("regular", "dual_clip"),
+        "off_policy_correction": bool(corrected),
+        "use_entropy_loss": algorithm.use_entropy_loss,
+        "advantage_batch_normalize": algorithm.advantage_batch_normalize,
+    }
+    reason = next((f"{name} is not followed" for name, there in beside.items() if there), "")
+    dual = algorithm.clip_ratio_c if algorithm.policy_loss_type == "dual_clip" else None
+    clip = Clip(algorithm.eps_clip_low, algorithm.eps_clip_high, dual)
+    kl = algorithm.kl_loss_coef if algorithm.use_kl_loss else 0.0
+    return reason or LossSettings(clip, kl, algorithm.kl_estimator_type, 1.0)
+
+
+def divergence(estimator: str, difference: Tensor) -> Tensor:
+    """The documented estimate of the KL divergence of each token (joschu.net/blog/kl-approx.html).
+
+    Args:
+        estimator: Its name.
+        difference: Log-prob of the policy less that of the reference.
+
+    Raises:
+        ValueError: There is no such estimate.
+    """
+    if estimator == "k1":
+        return difference
+    if estimator == "abs":
+        return difference.abs()
+    if estimator == "k2":
+        return difference.square() / 2
+    if estimator == "k3":
+        return k3(-difference)
+    raise ValueError(f"no estimate {estimator!r}")
+
+
+def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
+    yield Term(settings.clip.losses(batch), "token-sum", sizes=sizes(batch))
+    if settings.kl:
+        given = batch.tensors
+        of_tokens = divergence(settings.estimator, given["log_probs"] - given["reference"])
+        sums = 1 + given["log_probs"].detach().abs() + given["reference"].abs()
+        yield Term(of_tokens, "seq-mean-token-mean", settings.kl * settings.share, sizes=sums)
+
+
+def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
+    return settings.clip.edges(batch)
+
+
+def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, LossSettings, LossBatch]]:
+    clip = settings.clip
+    yield "that without a clip", replace(settings, clip=replace(clip, low=torch.inf, high=torch.inf)), batch
+    if clip.dual is not None:
+        yield "that without the dual clip", replace(settings, clip=replace(clip, dual=None)), batch
+    if settings.kl:
+        yield "that without the KL term", replace(settings, kl=0.0), batch
+        yield "that with a KL term that is not a share of the update", replace(settings, share=1.0), batch
+    for name in REDUCTIONS:
+        if name in batch.tensors:
+            yield f"that of loss_reduction={name}", settings, batch.with_tensors(advantages=batch.tensors[name])
+    ones = batch.with_tensors(old=batch.tensors["log_probs"])
+    yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones

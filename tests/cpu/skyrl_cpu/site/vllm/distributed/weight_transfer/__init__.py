@@ -1,0 +1,1 @@
+"""Stands for the part of vLLM that SkyRL sends weights with."""

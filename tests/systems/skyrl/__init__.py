@@ -1,0 +1,1 @@
+"""Real training with SkyRL's RayPPOTrainer."""
