@@ -121,17 +121,10 @@ def _every_third_step_skipped(worker: Any) -> None:
 
 def _decay_left_out(worker: Any) -> None:
     """The step forgets the decay, while the configuration and the groups have it."""
-    right = worker.optimizer.step
+    from torch.optim import adam
 
-    def wrong(*given: Any) -> Any:
-        kept = [group["weight_decay"] for group in worker.optimizer.param_groups]
-        result = right(*given)
-        for group, decay in zip(worker.optimizer.param_groups, kept, strict=True):
-            for tensor in group["params"]:
-                tensor.data.div_(1 - group["lr"] * decay)
-        return result
-
-    worker.optimizer.step = wrong
+    right = adam.adam
+    adam.adam = lambda *given, **named: right(*given, **(named | {"weight_decay": 0.0}))
 
 
 def _temperature(worker: Any) -> None:
@@ -139,21 +132,14 @@ def _temperature(worker: Any) -> None:
     worker.cfg.algorithm.temperature = 0.7
 
 
-def _nothing_is_sent(worker: Any) -> None:
-    from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import FSDPPolicyWorkerBase
-
-    async def wrong(self: Any, *given: Any, **named: Any) -> None:
-        if self._sent_once:
-            return
-        self._sent_once = True
-        await right(self, *given, **named)
-
-    right = FSDPPolicyWorkerBase.broadcast_to_inference_engines
-    worker._sent_once = False
-    type(worker).broadcast_to_inference_engines = wrong
-
-
 # In the trainer's process
+
+
+def _sent_once(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """Weights are sent before training, and never again."""
+    dispatch, calls = trainer.dispatch, iter(range(10**6))
+    right = dispatch._broadcast_to_inference_engines
+    dispatch._broadcast_to_inference_engines = lambda *given, **named: None if next(calls) else right(*given, **named)
 
 
 def _changed(name: str, changed: Callable[[Any], Any]) -> Callable[[Any, pytest.MonkeyPatch], None]:
@@ -311,6 +297,6 @@ FAULTS = (
     Fault("a mini-batch is left out", _minibatches(lambda of: of[:-1]), "RLS204"),
     Fault("a mini-batch is trained twice", _minibatches(lambda of: [*of, of[0]]), "RLS202"),
     Fault("every third step is skipped", _in_worker(_every_third_step_skipped), "RLS204", first=None),
-    Fault("weights are not sent", _in_worker(_nothing_is_sent), "RLS405", first=1),
+    Fault("weights are not sent", _sent_once, "RLS405", first=1),
     Fault("the engine keeps its weights", _nothing, "RLS403", first=1, keeps=True),
 )

@@ -138,7 +138,8 @@ class StepAuditSkyRL(AttachedAudit):
         self._hooks = hooks = Hooks(recorder)
         self._session.take_off(hooks.take_off)
         # :376 a rollout; :419 its old log-probs; :428 its advantages; :446 its updates; :491 the weights that are sent after them.
-        hooks.wrap(trainer, "generate", around=self._generates, topics=("order", "samples"))
+        # The trainer's own `generate` is a coroutine function inside a decorator, and adds nothing to the generator's.
+        hooks.wrap(trainer.generator, "generate", around=self._generates, topics=("order", "samples"))
         hooks.wrap(trainer, "fwd_logprobs_values_reward", after=self._scored, topics=("refresh", "log_ratio"))
         hooks.wrap(trainer, "compute_advantages_and_returns", around=self._advantages, topics=("order", "advantages"))
         hooks.wrap(trainer, "train_critic_and_policy", around=self._trains, topics=("order", "samples"))
@@ -148,6 +149,10 @@ class StepAuditSkyRL(AttachedAudit):
     # A rollout
 
     def _generates(self, call: Call) -> Iterator[None]:
+        about = call.argument("input_batch", 0).get("batch_metadata")
+        if about is not None and about.training_phase != "train":
+            yield
+            return
         self._sampled = self._old = None
         self._sampled_by = self._versions.get(self._trainer.inference_engine_client.weight_version, UNSENT)
         yield

@@ -16,6 +16,7 @@ from skyrl.backends.skyrl_train.workers.worker_utils import BaseBatchIterator
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.spending import SPENDING
+from rlstep_hooks.record.events import NOT_FINITE
 from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 from rlstep_hooks.systems.own_loop.rows import RowWatch, token_batch
 from rlstep_hooks.systems.skyrl.observe.reduction import settled
@@ -152,7 +153,7 @@ class PolicyWatch:
         # distributed/fsdp_strategy.py:145: the loss that is differentiated.
         hooks.wrap(worker.strategy, "backward", before=self._backward, topics=("formula",))
         # distributed/fsdp_strategy.py:149: the step, which is left out where the norm is not finite; else torch's hooks tell it.
-        hooks.wrap(worker.strategy, "optimizer_step", around=self._step, topics=("order",))
+        hooks.wrap(worker.strategy, "optimizer_step", after=self._stepped, topics=("order",))
         # weight_sync/broadcast_strategy.py:143: all weights were sent. Gives WeightSync.
         hooks.wrap(BroadcastWeightTransferSender, "send_chunks", after=self._sent, topics=("sampler",))
 
@@ -252,12 +253,11 @@ class PolicyWatch:
 
     # An update, and what follows it
 
-    def _step(self, call: Call) -> Iterator[None]:
-        before = self.observer.updates_made
-        yield
+    def _stepped(self, call: Call) -> None:
         self._begins = True
-        if self.observer.updates_made == before:
-            self.observer.skipped("policy", "the norm of the gradients is not finite")
+        # The trainer has read the norm already, so that reading it again waits for nothing.
+        if call.result is not None and not bool(torch.isfinite(call.result)):
+            self.observer.skipped("policy", NOT_FINITE)
 
     def _sent(self, call: Call) -> None:
         self.sent = self.observer.version
