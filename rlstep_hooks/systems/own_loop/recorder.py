@@ -168,13 +168,16 @@ class LoopObserver:
         """Sampling raised: there is no rollout."""
         self._in_rollout = False
 
-    def rollout_ended(self, samples: int | None, sampler_version: int | None, due: int | None = None) -> None:
+    def rollout_ended(
+        self, samples: int | None, sampler_version: int | None, due: int | None = None, *, reference: bool = False
+    ) -> None:
         """Sampling is over.
 
         Args:
             samples: Samples of the rollout.
             sampler_version: Policy version that sampled it; None if it is not known.
             due: The samples that it should have, where the data decide it; None where the plan does.
+            reference: Whether it came with log-probs of a reference.
         """
         self._in_rollout = False
         with self._rollout_guard:
@@ -192,6 +195,7 @@ class LoopObserver:
                     policy_version=self.version,
                     sampler_version=sampler_version,
                     due=due,
+                    reference=reference,
                 )
             ]
             within, self._refreshed_in_rollout = self._refreshed_in_rollout, None

@@ -18,7 +18,7 @@ from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.spending import SPENDING
 from rlstep_hooks.observe.token_distances import gap_fields
 from rlstep_hooks.observe.versions import versions_of
-from rlstep_hooks.record.events import UNSENT
+from rlstep_hooks.record.events import UNSENT, EpochEnd
 from rlstep_hooks.session.agreement import agree_on_run
 from rlstep_hooks.session.session import Run
 from rlstep_hooks.systems.own_loop.attached import AttachedAudit, facts_of
@@ -119,6 +119,11 @@ class StepAuditSkyRL(AttachedAudit):
         self._sampled: Sampled | None = None
         self._sampled_by = UNSENT
         self._old: Tensor | None = None
+        self._reference = False
+        """Whether the rollout came with log-probs of a reference."""
+        self._passes = 0
+        """Passes over the rows that have begun."""
+        self._recorder = recorder
         self._seen: dict[str, Any] = {}
         """Fields of `RolloutSeen` that are known when a rollout has its advantages."""
         told = worker.Told(
@@ -137,8 +142,10 @@ class StepAuditSkyRL(AttachedAudit):
         remote.call(worker.begin, told)
         self._hooks = hooks = Hooks(recorder)
         self._session.take_off(hooks.take_off)
-        # :376 a rollout; :419 its old log-probs; :428 its advantages; :446 its updates; :491 the weights that are sent after them.
+        # :324 a pass over the rows begins; :376 a rollout; :419 its old log-probs; :428 its advantages; :446 its updates; :491 the
+        # weights that are sent after them.
         # The trainer's own `generate` is a coroutine function inside a decorator, and adds nothing to the generator's.
+        hooks.wrap(trainer, "_fire", before=self._fires, topics=("order",))
         hooks.wrap(trainer.generator, "generate", around=self._generates, topics=("order", "samples"))
         hooks.wrap(trainer, "fwd_logprobs_values_reward", after=self._scored, topics=("refresh", "log_ratio"))
         hooks.wrap(trainer, "compute_advantages_and_returns", around=self._advantages, topics=("order", "advantages"))
@@ -147,6 +154,13 @@ class StepAuditSkyRL(AttachedAudit):
         self._raise_from(trainer, "train_critic_and_policy")
 
     # A rollout
+
+    def _fires(self, call: Call) -> None:
+        # The last pass has no end of its own: the run is over then.
+        if call.argument("event_name", 0) == "on_epoch_start":
+            if self._passes:
+                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
+            self._passes += 1
 
     def _generates(self, call: Call) -> Iterator[None]:
         about = call.argument("input_batch", 0).get("batch_metadata")
@@ -160,6 +174,7 @@ class StepAuditSkyRL(AttachedAudit):
 
     def _scored(self, call: Call) -> None:
         old = call.result["action_log_probs"]
+        self._reference = call.result.get("base_action_log_probs") is not None
         self._old = None if old is None else old * (call.result["loss_mask"] != 0)
 
     def _advantages(self, call: Call) -> Iterator[None]:
@@ -167,12 +182,13 @@ class StepAuditSkyRL(AttachedAudit):
         rewards, groups = data["rewards"].clone(), _numbers(data.metadata["uids"])
         yield
         made, compared = call.result, is_compared(self._rollouts)
-        self._seen = {"samples": len(made), "old": self._old, "moved": {}, "off": None}
+        self._seen = {"samples": len(made), "old": self._old, "reference": self._reference, "moved": {}, "off": None}
         if not compared:
             return
         advantages, mask = made["advantages"].clone(), made["loss_mask"]
         if self._sampled is not None:
             self._seen["moved"] = self._moved(self._sampled, made, rewards)
+        self._seen["moved"] |= {"max_abs_advantage": float((advantages * (mask != 0)).abs().max())}
         if not isinstance(self._documented, str):
             given = Rewards(tokens=self._shaped(made, rewards), mask=made["response_mask"], groups=groups)
             comparison = Documented((self._documented,), given, advantages)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _OF_TRAINER = ("train", "generate", "postprocess_generator_output", "convert_to_training_input", "fwd_logprobs_values_reward",
                "apply_reward_kl_penalty", "compute_advantages_and_returns", "_normalize_advantages", "_execute_training_step",
-               "train_critic_and_policy")  # fmt: skip
+               "train_critic_and_policy", "_fire")  # fmt: skip
 _OF_DISPATCH = ("stage_data", "forward_backward_from_staged", "optim_step", "save_weights_for_sampler")
 _OF_WORKER = (
     "init_model",

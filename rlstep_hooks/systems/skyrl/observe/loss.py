@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.losses import Formula, LossBatch, Term, k3
+from rlstep_hooks.observe.losses import FITS, Formula, LossBatch, Term, k3
 from rlstep_hooks.observe.token_surrogate import Clip, sizes
 from rlstep_hooks.systems.skyrl.observe.reduction import REDUCTIONS
 
@@ -36,7 +36,7 @@ class LossSettings:
 
     def formula(self) -> Formula[LossSettings]:
         """The loss with these settings."""
-        return Formula(self, "log_probs", _terms, _edges, lambda settings, batch: sizes(batch), _mistakes)
+        return Formula(self, "log_probs", _terms, _edges, _sizes, _mistakes)
 
 
 def settings_of(algorithm: Any) -> LossSettings | str:
@@ -87,12 +87,30 @@ def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
     if settings.kl:
         given = batch.tensors
         of_tokens = divergence(settings.estimator, given["log_probs"] - given["reference"])
-        sums = 1 + given["log_probs"].detach().abs() + given["reference"].abs()
-        yield Term(of_tokens, "seq-mean-token-mean", settings.kl * settings.share, sizes=sums)
+        yield Term(of_tokens, "seq-mean-token-mean", settings.kl * settings.share, sizes=_gap_sizes(batch))
 
 
 def _edges(settings: LossSettings, batch: LossBatch) -> Tensor:
-    return settings.clip.edges(batch)
+    edges, given = settings.clip.edges(batch), batch.tensors
+    if settings.kl and settings.estimator == "abs":  # its derivative is a sign
+        apart, size = given["log_probs"] - given["reference"], _gap_sizes(batch)
+        edges = edges | (apart.abs() <= FITS * batch.epsilons["policy"] * size)
+    return edges
+
+
+def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor:
+    of_surrogate = sizes(batch)
+    if not settings.kl:
+        return of_surrogate
+    # The derivative of k3 is 1 less a ratio, that of k2 the difference of two log-probs.
+    ratio = (batch.tensors["reference"] - batch.tensors["log_probs"]).exp()
+    of_each = settings.kl * settings.share / (batch.mask.sum(-1, keepdim=True).clamp(min=1) * len(batch.mask))
+    return of_surrogate + of_each * (1 + ratio) * _gap_sizes(batch)
+
+
+def _gap_sizes(batch: LossBatch) -> Tensor:
+    """(B, T), the sizes of the numbers whose difference is that of policy and reference."""
+    return 1 + batch.tensors["log_probs"].detach().abs() + batch.tensors["reference"].abs()
 
 
 def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, LossSettings, LossBatch]]:

@@ -74,6 +74,8 @@ class RolloutSeen:
     samples: int
     sampled: int
     """The policy version that sampled it."""
+    reference: bool
+    """Whether it came with log-probs of a reference."""
     moved: dict[str, Any]
     """Fields of RolloutValues."""
     old: Tensor | None
@@ -169,7 +171,7 @@ class PolicyWatch:
         observer.rollout_begins()
         if seen.moved:
             observer.moved(seen.moved)
-        observer.rollout_ended(seen.samples, seen.sampled)
+        observer.rollout_ended(seen.samples, seen.sampled, reference=seen.reference)
         if seen.old is not None:
             observer.refreshed(seen.old)
         self._due = seen.due if observer.compares else {}
