@@ -237,6 +237,8 @@ class PolicyWatch:
             rows = columns(given.sequences, given.loss_mask, of_rows, reference)
             tensors: dict[str, Any] = {"log_probs": micro.log_probs, "old": old * mask, "advantages": used}
             self._rows.trained(rows, micro.places, tensors | {"targets": None}, mask)
+            # Advantages of a token are what teaches here, and not their distances from each other: no loss normalises them.
+            self.observer.add_columns({"max_abs_advantage": (used * mask).abs().amax()})
             nothing = torch.zeros_like(micro.log_probs)
             gradient = nothing if micro.gradient is None else micro.gradient
             factor = nothing.sum() if micro.factor is None else micro.factor
