@@ -37,6 +37,8 @@ ENVIRONMENT = "digits"
 ROWS = [
     {"prompt": [{"role": "user", "content": f"{a}+{b}="}], "env_class": ENVIRONMENT} for a in range(3) for b in range(4)
 ]
+ENDS = (2, *range(20, 120, 12))
+"""Tokens after which the engine ends a completion: that of the tokenizer, and so many others that completions differ in length."""
 WORKERS = ("policy_model", "ref_model", "critic_model")
 
 
@@ -150,8 +152,7 @@ def trained(
     if ENVIRONMENT not in skyrl_gym.envs.registration.registry:
         skyrl_gym.register(id=ENVIRONMENT, entry_point="tests.systems.skyrl.environment:Digits")
     settings = config(home, place, **changes)
-    tokenizer_end = 2  # <|im_end|> of the tests' tokenizer
-    with served(Service(home / "model", (tokenizer_end,), keeps=keeps)) as address:
+    with served(Service(home / "model", ENDS, keeps=keeps)) as address:
         trainer = Experiment(settings, address)._setup_trainer()
         try:
             breaks(trainer)
