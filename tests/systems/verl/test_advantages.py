@@ -66,7 +66,7 @@ def computed(data: DataProto, settings: Any) -> DataProto:
     )
 
 
-def found(data: DataProto, settings: Any, coefficient: float | None = 0.0) -> tuple[float, str]:
+def found(data: DataProto, settings: Any, coefficient: float = 0.0) -> tuple[float, str]:
     watch = AdvantageWatch(SimpleNamespace(algorithm=settings), [])
     assert not watch.reason
     watch.compared(data, None, coefficient)
