@@ -21,6 +21,7 @@ from rlstep_hooks.launch.python_mappings import Mappings, name_of, shown
 from rlstep_hooks.launch.python_members import Members, Pairs
 from rlstep_hooks.launch.python_options import default_of_field, options_of
 from rlstep_hooks.launch.python_order import FUNCTIONS, Order
+from rlstep_hooks.launch.python_rows import DataSets, length_of, trained_on
 from rlstep_hooks.launch.python_scopes import Scopes
 from rlstep_hooks.launch.python_source import parsed, text_of
 from rlstep_hooks.launch.python_values import PARSED, NotLiteralError, Values
@@ -35,15 +36,6 @@ if TYPE_CHECKING:
 
 _LOADERS = (b"yaml.", b"OmegaConf.load")
 _PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser", b"Fire", b"typer", b"tyro")
-
-
-_KEEPING_ROWS = frozenset((
-    "add_column", "cast", "cast_column", "map", "remove_columns", "rename_column", "rename_columns", "select_columns", "shuffle",
-    "sort", "with_format",
-))  # fmt: skip
-"""Methods of a data set that give one with as many rows back (datasets 4.4 arrow_dataset.py `Dataset`; `map` unless it is batched)."""
-_FURTHEST = 12
-"""Calls and names up to which the rows of a data set are followed."""
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -169,6 +161,7 @@ class _File:
             document=lambda node: self._values.document(node),
             of_import=self._pairs_of_import,
         )
+        self._data_sets = DataSets(tree, self._above, self._order, self._given_back)
         self._stores: dict[str, list[ast.AST]] = {}
         for node in ast.walk(tree):
             for path, _ in _assigned(node):
@@ -187,7 +180,7 @@ class _File:
             filled=self._only_filled,
             members=Members(self._classes(), self._bound, self._mappings.pairs, self._changes, self._stored()),
             imported=self._imported,
-            lengths=dict.fromkeys(_trained_on(tree), rows) if rows is not None else {},
+            lengths=dict.fromkeys(trained_on(tree), rows) if rows is not None else {},
             flags=flags,
             finder=finder,
             variables=self._variables,
@@ -476,47 +469,13 @@ class _File:
 
     def _lengths(self, callee: str, node: ast.Call) -> Iterator[tuple[str, Setting]]:
         for index, argument in enumerate(node.args):
-            length = _length_of(argument)
+            length = length_of(argument)
             if length is not None:
                 yield f"{callee}.{index}", self._setting(f"{callee}.{index}", length)
         for keyword in node.keywords:
-            rows = self._rows_of(keyword.value, 0) if keyword.arg == "train_dataset" else None
+            rows = self._data_sets.rows_of(keyword.value) if keyword.arg == "train_dataset" else None
             if rows is not None:
                 yield f"{callee}.train_dataset", self._setting(f"{callee}.train_dataset", rows)
-
-    def _rows_of(self, node: ast.expr, depth: int) -> ast.expr | None:
-        """How many rows a data set has: those of `rows.select(range(1000))`, which ends the run where there are fewer.
-
-        What keeps the number of rows is looked through; None where the file does not say it.
-        """
-        if depth > _FURTHEST:
-            return None
-        match node:
-            case ast.Call(func=ast.Attribute(attr="select"), args=[ast.Call(func=ast.Name(id="range"), args=[number])]):
-                return number
-            case ast.Call(func=ast.Attribute(value=of, attr=kept)) if kept in _KEEPING_ROWS and not _is_batched(node):
-                return self._rows_of(of, depth + 1)
-            case ast.Call(func=ast.Name()) if (result := self._given_back(node)) is not None:
-                return self._rows_of(result, depth + 1)
-            case ast.Name():
-                bound = self._last_bound(node)
-                return self._rows_of(bound, depth + 1) if bound is not None else None
-        return None
-
-    def _last_bound(self, name: ast.Name) -> ast.expr | None:
-        """What the last assignment before a use of a name binds it to; None where only the run knows which one that is."""
-        before = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Name)
-            and node.id == name.id
-            and not isinstance(node.ctx, ast.Load)
-            and node.lineno < name.lineno
-            and self._order.function(node) is self._order.function(name)
-        ]
-        last = self._above.get(max(before, key=lambda node: node.lineno)) if before else None
-        sure = isinstance(last, ast.Assign) and last.targets[0] in before and self._order.runs(last)
-        return last.value if isinstance(last, ast.Assign) and sure else None
 
     def _pair_settings(self, start: str, pairs: Pairs) -> dict[str, Setting]:
         found = {f"{start}.{key}": self._setting(f"{start}.{key}", value) for key, value in pairs.values.items()}
@@ -597,32 +556,6 @@ class _File:
                 written,
                 (UnknownText("", f"it is written as {text}, which is not a literal", place),),
             )
-
-
-def _is_batched(call: ast.Call) -> bool:
-    """Whether a function is given batches of rows, of which it may make any number."""
-    return any(word.arg in ("batched", None) for word in call.keywords)
-
-
-def _trained_on(tree: ast.Module) -> Iterator[str]:
-    """The names of what trainers are given as `train_dataset`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and name_of(node.func).endswith("Trainer"):
-            yield from (ast.unparse(word.value) for word in node.keywords if word.arg == "train_dataset")
-
-
-def _length_of(node: ast.expr) -> ast.expr | None:
-    """How many elements a list has that is written out, or made in one go: `[make(i) for i in range(8)]`, `[make] * 8`."""
-    match node:
-        case ast.List(elts=parts) if not any(isinstance(each, ast.Starred) for each in parts):
-            return ast.copy_location(ast.Constant(len(parts)), node)
-        case ast.ListComp(
-            generators=[ast.comprehension(iter=ast.Call(func=ast.Name(id="range"), args=[number]), ifs=[])]
-        ):
-            return number
-        case ast.BinOp(left=ast.List(elts=[_]), op=ast.Mult(), right=number):
-            return number
-    return None
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
