@@ -203,7 +203,7 @@ def test_a_trainer_that_the_launch_does_not_choose_is_not_read(tmp_path: Path) -
         ("${BASE}", "which is not set in the script, is the folder that has recipe/mine/grpo.yaml"),
         ("$BASE/", "which is not set in the script, is the folder that has recipe/mine/grpo.yaml"),
         ("$BASE/other", None),
-        ("/root/their-name", "/recipe/mine/grpo.yaml, which is not on this machine, is recipe/mine/grpo.yaml here"),
+        ("/home/their-name", "/recipe/mine/grpo.yaml, which is not on this machine, is recipe/mine/grpo.yaml here"),
         ("your/code", "your/code/recipe/mine/grpo.yaml, which is not on this machine, is recipe/mine/grpo.yaml here"),
         ("../../other", None),
     ],
