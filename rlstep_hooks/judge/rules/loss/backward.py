@@ -204,7 +204,7 @@ class LayersBackwardOtherwise(ValueRule):
     def note(self) -> str:
         """How seldom it looks."""
         rollouts = self.progress.own_rollouts
-        return f"the layers' slopes in {self.checks} of {rollouts} rollouts" if self.checks < rollouts else ""
+        return f"with the layers' slopes in {self.checks} of {rollouts} rollouts" if self.checks < rollouts else ""
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
         """Compare the slopes that the backward pass gives with those that the outputs show."""
