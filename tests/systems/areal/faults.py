@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,31 +10,12 @@ from areal.engine.fsdp_engine import FSDPEngine, FSDPPPOActor
 from areal.trainer.ppo import actor
 from areal.trainer.ppo.actor import PPOActor
 
+from tests.systems.whole_trainers import Fault, nothing
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One mistake."""
-
-    name: str
-    breaks: Callable[[Any, pytest.MonkeyPatch], None]
-    """Gets the trainer, and what undoes patches after the test."""
-    code: str
-    says: str = ""
-    """Words of the finding's cause or observation."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    first: int | None = 0
-    """The rollout in which it is first seen; None where the data decide it."""
-    keeps: bool = False
-    """Whether the server keeps its first weights."""
-
-
-def _nothing(trainer: Any, patch: pytest.MonkeyPatch) -> None:
-    """The settings, or the server, are the fault."""
 
 
 def _loss_with(**changed: Any) -> Callable[[Any, pytest.MonkeyPatch], None]:
@@ -223,10 +203,10 @@ FAULTS = (
     Fault("a mini-batch is trained twice", _minibatches(lambda of: [*of, of[0]]), "RLS202"),
     Fault("every third step is skipped", _every_third_step_skipped, "RLS204"),
     Fault("weights are not sent", _not_sent, "RLS405", first=1),
-    Fault("the server keeps its weights", _nothing, "RLS403", first=1, keeps=True),
+    Fault("the server keeps its weights", nothing, "RLS403", first=1, keeps=True),
     Fault(
         "samples of a pack see each other, as with torch's attention",
-        _nothing,
+        nothing,
         "RLS403",
         settings={"actor.mb_spec.max_tokens_per_mb": None},
     ),

@@ -5,37 +5,17 @@ Most are made in the process of the policy worker, by a function that Ray runs t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
 import torch
 
+from tests.systems.whole_trainers import Fault, nothing
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One mistake."""
-
-    name: str
-    breaks: Callable[[Any, pytest.MonkeyPatch], None]
-    """Gets the trainer, and what undoes patches after the test."""
-    code: str
-    says: str = ""
-    """Words of the finding's cause or observation."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    first: int | None = 0
-    """The rollout in which it is first seen; None where the data decide it."""
-    keeps: bool = False
-    """Whether the engine keeps its first weights."""
-
-
-def _nothing(trainer: Any, patch: pytest.MonkeyPatch) -> None:
-    """The settings, or the engine, are the fault."""
 
 
 def _in_worker(function: Callable[..., None], *given: Any) -> Callable[[Any, pytest.MonkeyPatch], None]:
@@ -298,5 +278,5 @@ FAULTS = (
     Fault("a mini-batch is trained twice", _minibatches(lambda of: [*of, of[0]]), "RLS202"),
     Fault("every third step is skipped", _in_worker(_every_third_step_skipped), "RLS204", first=None),
     Fault("weights are not sent", _sent_once, "RLS405", first=1),
-    Fault("the engine keeps its weights", _nothing, "RLS403", first=1, keeps=True),
+    Fault("the engine keeps its weights", nothing, "RLS403", first=1, keeps=True),
 )
