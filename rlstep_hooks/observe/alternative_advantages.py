@@ -180,6 +180,10 @@ _OTHER_SETTINGS: dict[str, dict[str, str]] = {
 
 def _other_estimators(estimator: Estimator) -> Iterator[tuple[str, Estimator]]:
     compares = estimator.baseline not in ("none", "given") and not estimator.each_function
+    if estimator.scale == "group" and compares:
+        divisor = "one less than its size" if estimator.biased else "its size"
+        words = f"divided by a standard deviation of the group whose variance is divided by {divisor}"
+        yield words, replace(estimator, biased=not estimator.biased)
     for field, others in _OTHER_SETTINGS.items():
         for value, words in others.items():
             if value != getattr(estimator, field) and (compares or field == "whitening"):

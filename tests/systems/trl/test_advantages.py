@@ -99,6 +99,14 @@ def test_rollouts_of_one_kind_are_compared_at_once() -> None:
     assert (together(scored).off(right) > 1).tolist() == [False, True, False]
 
 
+def by_biased_deviation(total: torch.Tensor) -> torch.Tensor:
+    """By hand: the deviation that torch gives with `unbiased=False`."""
+    groups = total.view(-1, GROUP)
+    return (
+        (groups - groups.mean(1, keepdim=True)) / (groups.std(1, unbiased=False, keepdim=True) + STABILISER)
+    ).flatten()
+
+
 WRONG = {
     "of the opposite sign": lambda rewards, right: -right,
     "those above 0, and 0 for all others": lambda rewards, right: right.clamp(min=0),
@@ -108,6 +116,9 @@ WRONG = {
     "at each sample those of the sample before it": lambda rewards, right: right.roll(1),
     "divided by the standard deviation of the whole rollout": lambda rewards, right: documented(
         rewards, scale="rollout"
+    ),
+    "divided by a standard deviation of the group whose variance is divided by its size": lambda rewards, right: (
+        by_biased_deviation(rewards.double() @ WEIGHTS.double())
     ),
     "divided by no standard deviation": lambda rewards, right: documented(rewards, scale="none"),
     "around the mean of the group's other samples": lambda rewards, right: documented(
