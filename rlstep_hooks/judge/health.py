@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.planning.words import percent
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -118,7 +120,7 @@ def _log_ratios(lags: Sequence[LagValues]) -> Iterator[HealthLine]:
 
 
 def _clipped(lag: LagValues) -> str:
-    return "" if lag.clipped is None else f", {100 * lag.clipped:.2g} % clipped"
+    return "" if lag.clipped is None else f", {percent(lag.clipped)} clipped"
 
 
 def _divergences(readings: Readings) -> Iterator[HealthLine]:

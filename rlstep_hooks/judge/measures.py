@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.planning.words import number
+from rlstep_hooks.planning.words import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,9 @@ def _clipped(report: Report) -> str:
         return "nothing"
     worst = max(shares, key=lambda lag: shares[lag])
     most = " (the most of any lag)" if len(shares) > 2 else ""
-    return f"{100 * shares[worst]:.2g} % of {'sequences' if report.readings.of_sequences else 'tokens'} at lag {worst}{most}"
+    return (
+        f"{percent(shares[worst])} of {'sequences' if report.readings.of_sequences else 'tokens'} at lag {worst}{most}"
+    )
 
 
 def _rate(report: Report, settings: RunSettings) -> str:

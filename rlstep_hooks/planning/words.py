@@ -29,6 +29,12 @@ def approximate(value: Fraction | None) -> str:
     return f"{float(value):,.1f}".replace(",", " ") if value >= 1 else f"{float(value):.2g}"
 
 
+def percent(share: float | Fraction) -> str:
+    """A share of 1 as a percentage with two significant digits: "0.25 %", "12 %", "100 %"."""
+    percentage = 100 * float(share)
+    return f"{percentage:.0f} %" if percentage >= 10 else f"{percentage:.2g} %"
+
+
 def printable(text: str) -> str:
     """Text with escaped characters where they are invisible, control a terminal or change the writing direction."""
     if text.isprintable():

@@ -16,7 +16,7 @@ from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.standing import Tally
-from rlstep_hooks.planning.words import number
+from rlstep_hooks.planning.words import number, percent
 from rlstep_hooks.record.events import Measured, Rollout, RunStarted, Unobserved, Update
 from rlstep_hooks.record.ledger import record_files
 from rlstep_hooks.record.variables import PARENT
@@ -129,7 +129,7 @@ def verdict_block(report: Report) -> RenderableType:
         for name in ("lag", "micro-batches", "mean |log ratio|", "max |log ratio|", *(["clipped"] if clips else [])):
             table.add_column(name, justify="right")
         for lag in report.lags:
-            clipped = "" if lag.clipped is None else f"{100 * lag.clipped:.2g} %"
+            clipped = "" if lag.clipped is None else percent(lag.clipped)
             table.add_row(
                 str(lag.lag),
                 number(lag.microbatches),

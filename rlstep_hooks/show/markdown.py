@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.judge.causes import groups
 from rlstep_hooks.judge.count_rows import count_rows
 from rlstep_hooks.judge.links import links_of
-from rlstep_hooks.planning.words import number, printable
+from rlstep_hooks.planning.words import number, percent, printable
 from rlstep_hooks.show.plan import headline, plan_headline, plan_rows, steps_rows
 from rlstep_hooks.show.summary import in_part, not_evaluated, sentence, verdict_words
 
@@ -168,7 +168,7 @@ def _lags(report: Report) -> list[str]:
             number(lag.microbatches),
             f"{lag.mean_abs_log_ratio:.2g}",
             f"{lag.max_abs_log_ratio:.2g}",
-            "–" if lag.clipped is None else f"{100 * lag.clipped:.2g} %",  # noqa: RUF001 - a dash in a table
+            "–" if lag.clipped is None else percent(lag.clipped),  # noqa: RUF001 - a dash in a table
         ][: None if clips else -1]
         for lag in report.lags
     ]

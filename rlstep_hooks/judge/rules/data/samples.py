@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.effects import here
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.words import number
+from rlstep_hooks.planning.words import number, percent
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
@@ -387,10 +387,10 @@ class SamplesNeverTrained(Rule):
         schedule = self.schedule
         if not schedule.samples_dropped_per_rollout or event.facts.get("samples_selected"):
             return
-        share = 100 * schedule.samples_dropped_per_rollout / schedule.samples_per_rollout
+        share = schedule.samples_dropped_per_rollout / schedule.samples_per_rollout
         self.fail(
             expected=f"all {schedule.samples_per_rollout} samples of a rollout trained in each pass",
-            observed=f"{number(schedule.samples_dropped_per_rollout, 'samples')} left out ({share:.2g} %)",
+            observed=f"{number(schedule.samples_dropped_per_rollout, 'samples')} left out ({percent(share)})",
             why="they do not fill a mini-batch",
             fix=f"choose a number of samples for an update that divides {schedule.samples_per_rollout}",
         )
