@@ -284,14 +284,8 @@ def commands(session: nox.Session) -> None:
 @nox.session(name="unit-all", venv_backend="none")
 def unit_all(session: nox.Session) -> None:
     """The fast part on every supported Python that is found here, one environment each; says which ran and which are not here."""
-    here = {version: path for version in PYTHONS if (path := interpreter(version)) is not None}
-    session.log(
-        f"here: {', '.join(here) or 'none'}; not here: {', '.join(v for v in PYTHONS if v not in here) or 'none'}"
-    )
-    if not here:
-        session.error("no supported Python is here")
     failed = []
-    for version, path in here.items():
+    for version, path in pythons_here(session).items():
         folder = Path(session.create_tmp(), version)
         session.run(path, "-m", "venv", str(folder), external=True)
         python = str(folder / "bin" / "python")
@@ -309,6 +303,16 @@ def unit_all(session: nox.Session) -> None:
         session.log(f"Python {version}: {'failed' if version in failed else 'passed'}")
     if failed:
         session.error(f"failed on {', '.join(failed)}")
+
+
+def pythons_here(session: nox.Session) -> dict[str, str]:
+    """The programs of the supported Pythons that are found here, by release; says which these are, and which are not here."""
+    here = {version: path for version in PYTHONS if (path := interpreter(version)) is not None}
+    missing = [version for version in PYTHONS if version not in here]
+    session.log(f"here: {', '.join(here) or 'none'}; not here: {', '.join(missing) or 'none'}")
+    if not here:
+        session.error("no supported Python is here")
+    return here
 
 
 def interpreter(version: str) -> str | None:
@@ -338,21 +342,29 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Source distribution and wheel: built, checked by twine, and the wheel planned with in an environment that has nothing else."""
+    """Source distribution and wheel: built, checked by twine, and each planned with where nothing else is installed: the wheel on every
+    supported Python that is found here, the source distribution on the first of them."""
     install(session, "build==1.6.1", "twine==7.0.0")
     folder = Path(session.create_tmp()).absolute()
     shutil.rmtree(folder)
     session.run("python", "-m", "build", "--outdir", str(folder / "dist"))
     built = sorted(map(str, (folder / "dist").iterdir()))
     session.run("twine", "check", "--strict", *built)
-    session.run("python", "-m", "venv", str(folder / "empty"))
-    programs = folder / "empty" / "bin"
-    (wheel,) = (path for path in built if path.endswith(".whl"))
-    session.run(str(programs / "python"), "-m", "pip", "install", "--quiet", wheel, external=True)
+    source, wheel = sorted(built, key=lambda path: path.endswith(".whl"))
+    here = pythons_here(session)
+    cases = [(version, path, wheel) for version, path in here.items()]
+    cases.append((f"{next(iter(here))}-from-source", next(iter(here.values())), source))
     with session.chdir(folder):  # not the checkout, whose package would be imported instead
-        session.run(str(programs / "python"), "-c", IMPORTS_NOTHING_HEAVY, external=True)
-        session.run(str(programs / "rlstep"), "plan", "--rows", "8532", "--", *SMALL_LAUNCH, external=True)
-        session.run(str(programs / "rlstep"), "rules", "RLS201", external=True, silent=True)
+        for name, path, distribution in cases:
+            session.run(path, "-m", "venv", str(folder / name), external=True)
+            programs = folder / name / "bin"
+            python = str(programs / "python")
+            session.run(python, "-m", "pip", "install", "--quiet", distribution, external=True)
+            session.run(python, "-c", IMPORTS_NOTHING_HEAVY, external=True)
+            session.run(
+                str(programs / "rlstep"), "plan", "--rows", "8532", "--", *SMALL_LAUNCH, external=True, silent=True
+            )
+            session.run(str(programs / "rlstep"), "rules", "RLS201", external=True, silent=True)
 
 
 @nox.session

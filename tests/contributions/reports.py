@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 HUB_MODEL = "trl-internal-testing/tiny-Qwen2ForCausalLM-2.5"
 LIMIT = 300.0
 """Seconds."""
+OF_FRAMEWORKS = ("{'train_runtime'", "DeepSpeed deepspeed.ops")
+"""Beginnings of lines that a framework prints by itself: transformers' figures when training ends, and DeepSpeed's word that an operation
+was built."""
 
 
 class DraftReport(msgspec.Struct, frozen=True):
@@ -52,7 +55,7 @@ def reports(environment: str | None = None) -> list[DraftReport]:
 
 
 def printed_by(report: DraftReport, folder: Path, model: str = "") -> tuple[str, ...]:
-    """Run a report's script; the lines that it prints, without the figures that transformers prints when training ends.
+    """Run a report's script; the lines that it prints, without those of `OF_FRAMEWORKS`.
 
     Args:
         report: The report.
@@ -67,4 +70,4 @@ def printed_by(report: DraftReport, folder: Path, model: str = "") -> tuple[str,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    return tuple(line for line in done.stdout.splitlines() if line and not line.startswith("{'train_runtime'"))
+    return tuple(line for line in done.stdout.splitlines() if line and not line.startswith(OF_FRAMEWORKS))

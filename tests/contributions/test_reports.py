@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from tests.contributions.reports import DraftReport, reports
+
+SYSTEMS = Path(__file__).parents[1] / "systems"
 
 
 @pytest.mark.parametrize("report", reports(), ids=lambda report: report.name)
@@ -18,5 +21,7 @@ def test_a_script_is_short_and_without_this_package(report: DraftReport) -> None
 
 
 def test_each_report_is_run_by_a_session() -> None:
-    """tests/systems/trl/test_reports.py and tests/systems/openrlhf/test_reports.py."""
-    assert {report.environment for report in reports()} == {"trl", "openrlhf"}
+    """The `test_reports.py` of these folders."""
+    folders = {"trl": "trl", "openrlhf": "openrlhf", "verl": "verl", "ranks-quick": "trl_ranks"}
+    assert {report.environment for report in reports()} == set(folders)
+    assert all((SYSTEMS / folder / "test_reports.py").exists() for folder in folders.values())
