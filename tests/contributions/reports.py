@@ -19,8 +19,8 @@ HUB_MODEL = "trl-internal-testing/tiny-Qwen2ForCausalLM-2.5"
 LIMIT = 300.0
 """Seconds."""
 OF_FRAMEWORKS = ("{'train_runtime'", "DeepSpeed deepspeed.ops")
-"""Beginnings of lines that a framework prints by itself: transformers' figures when training ends, and DeepSpeed's word that an operation
-was built."""
+"""Beginnings of lines that a framework prints by itself: transformers' figures when training ends, and what DeepSpeed says of an
+operation that it has built."""
 
 
 class DraftReport(msgspec.Struct, frozen=True):
