@@ -301,6 +301,10 @@ def value_of(node: ast.expr, values: Mapping[str, object]) -> object:
             if any(bool(part) == decides for part in known):
                 return decides
             return UNKNOWN if len(known) < len(parts) else not decides
+        case ast.Compare(ops=[ast.Is() | ast.IsNot() as operator], comparators=[ast.Constant(value=None)]) if (
+            _is_section(dotted(node.left), values)
+        ):
+            return isinstance(operator, ast.IsNot)
         case ast.Compare(ops=[operator], comparators=[other]):
             return _compared(value_of(node.left, values), operator, value_of(other, values))
         case ast.List() | ast.Tuple():
@@ -315,12 +319,15 @@ def value_of(node: ast.expr, values: Mapping[str, object]) -> object:
         case ast.Call(func=ast.Attribute(attr="get"), args=[_, default]) if name := dotted(node):
             if name in values:
                 return values[name]
-            # What has settings below it is there, whatever stands for it where it is not.
-            is_section = any(each.startswith(f"{name}.") for each in values)
-            return UNKNOWN if is_section else value_of(default, values)
+            return UNKNOWN if _is_section(name, values) else value_of(default, values)
         case ast.Attribute(value=ast.Name(id=holder), attr=member) if f"{holder}.{member}" in values:
             return values[f"{holder}.{member}"]  # `AdvantageEstimator.GRPO`
     return values.get(dotted(node), UNKNOWN)
+
+
+def _is_section(name: str, values: Mapping[str, object]) -> bool:
+    """Whether a name has settings below it: it is there then, whatever stands for it where it is not."""
+    return bool(name) and any(each.startswith(f"{name}.") for each in values)
 
 
 def _compared(left: object, operator: ast.cmpop, right: object) -> object:

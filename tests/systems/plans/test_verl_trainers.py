@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,6 +93,68 @@ def test_a_method_that_chooses_between_loops_of_an_agent_answers_all(tmp_path: P
         assert rollouts(planned(tmp_path, source)) == 20
         return
     with pytest.raises(LaunchError, match="may train a part of it"):
+        planned(tmp_path, source)
+
+
+def handing_over(before: str) -> str:
+    """A trainer whose `fit` comes to statements before it would go over any batches; its loop is a method of its own."""
+    source = trainer(COMPARED_THEN_COUNTED).replace("    def fit(self", "    def _run_all(self")
+    return source + f"\n    def fit(self):\n{textwrap.indent(before, ' ' * 8)}"
+
+
+def test_a_fit_that_runs_another_method_is_that_method(tmp_path: Path) -> None:
+    before = "try:\n    return self._run_all()\nfinally:\n    self.close()\n"
+    assert rollouts(planned(tmp_path, handing_over(before))) == 20
+
+
+@pytest.mark.parametrize(
+    ("test", "launch", "is_asked"),
+    [
+        (
+            "self.config.algorithm.get('search', {}).get('enable', False)",
+            f"{LAUNCH} +algorithm.search.enable=True",
+            True,
+        ),
+        ("self.config.algorithm.get('search', {}).get('enable', False)", LAUNCH, False),
+        ("os.environ.get('SEARCH')", LAUNCH, True),
+    ],
+)
+def test_a_run_that_is_handed_to_another_function_is_asked_about(
+    tmp_path: Path, test: str, launch: str, is_asked: bool
+) -> None:
+    before = f"search = {test}\nif search:\n    return run_search(self)\nreturn self._run_all()\n"
+    if not is_asked:
+        assert rollouts(planned(tmp_path, handing_over(before), launch)) == 20
+        return
+    with pytest.raises(LaunchError, match="its fit returns what `run_search` runs"):
+        planned(tmp_path, handing_over(before), launch)
+
+
+LEAVES = """
+                if is_last_step:
+                    done = {value}
+                    break
+                self.global_steps += 1
+            if done:
+                break
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "read"), [("True", "", True), ("batch", "", False), ("True", "done = True\n", False)]
+)
+def test_a_run_that_leaves_both_loops_by_a_name_ends_there(tmp_path: Path, value: str, more: str, read: bool) -> None:
+    source = trainer(COMPARED_THEN_COUNTED)
+    end = source[source.index("                if is_last_step:") :]
+    source = source.replace(end, LEAVES.format(value=value).lstrip("\n"))
+    source = source.replace(
+        "        for epoch in",
+        f"        done = False\n        {more or 'pass'}\n        for epoch in".replace("\n\n", "\n"),
+    )
+    if read:
+        assert rollouts(planned(tmp_path, source)) == 20
+        return
+    with pytest.raises(LaunchError, match="the run ends at `is_last_step`"):
         planned(tmp_path, source)
 
 

@@ -20,6 +20,7 @@ from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside, count
 from rlstep_hooks.systems.engine.own_configuration import configuration
 from rlstep_hooks.systems.verl.checkout.estimators import estimators_in
+from rlstep_hooks.systems.verl.checkout.handed_over import run_by
 from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
@@ -191,7 +192,7 @@ def _filtering(
 ) -> Beside:
     """What the lines of a trainer of somebody's own say that may leave groups out of a rollout, as DAPO's recipe does."""
     workers = read_workers(program.checkout) if _is_fsdp(given) else None
-    unknown = (*run.own_workers, *(workers.unknown if workers is not None else ()))
+    unknown = (*run.own_parts, *(workers.unknown if workers is not None else ()))
     does = read_recipe(run.source, run.fit, values_of(given), REMEDY, unknown)
     let = {**system.let, **(workers.let if workers is not None else {}), "dapo": "True"}
     cut = f"; {'; '.join(map(str, workers.lines))}" if workers is not None else ". Its workers were not read"
@@ -210,7 +211,9 @@ def _of_dapo(system: System, command: Command, folder: Path, given: Mapping[str,
     checkout, inner = beside
     source, fit = found
     own = configuration(checkout, f"{inner}/main_dapo.py", command, given)
-    does = read_recipe(source, fit, values_of({**own, **given}), REMEDY)
+    values = values_of({**own, **given})
+    fit, elsewhere = run_by(fit, source, "RayDAPOTrainer", values)
+    does = read_recipe(source, fit, values, REMEDY, elsewhere)
     text = f"the trainer of DAPO's recipe beside the launch was read ({source.shown}): {does}"
     package = nearest(folder, find_checkout(MARKER, [folder]), "verl", REMEDY)
     # The recipe came with 0.3; none of its loops that are known leaves the last rollout out.
@@ -273,7 +276,7 @@ def ends_early(
     known = {*known, *(also(program, run, values) if also is not None else ())}
     loop = read_loop(fit, source, values, known, program.source_at)
     workers = read_workers(checkout)
-    other = [*loop.unknown, *run.own_workers, *_of_loader(run, values, known)]
+    other = [*loop.unknown, *run.own_parts, *_of_loader(run, values, known)]
     other = other or _differs(loop, shortfall, system, source, fit)
     other += _unknown_workers(workers, system, values) if workers is not None else []
     if other:
@@ -413,7 +416,7 @@ def _refuse(loop: Loop, workers: Workers | None, run: Run, values: Mapping[str, 
     Raises:
         LaunchError: It is not.
     """
-    unknown = [*loop.unknown, *run.own_workers, *(workers.unknown if workers is not None else ())]
+    unknown = [*loop.unknown, *run.own_parts, *(workers.unknown if workers is not None else ())]
     others = [line for name, line in loop.repeats.items() if name not in (group, "1")]
     if loop.is_read and group not in loop.repeats and not others:
         others = [Line(f"nothing repeats a prompt {_GROUP} times", run.source.at(run.fit.lineno))]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.launch.checkout import UNKNOWN, taken, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from rlstep_hooks.launch.checkout import Function, Source
 
@@ -38,17 +38,18 @@ def with_settings(fit: Function, source: Source, values: Mapping[str, object]) -
     tests = [node.test for node in ast.walk(fit) if isinstance(node, ast.If)]
     asked = {ast.unparse(node) for test in tests for node in ast.walk(test) if isinstance(node, ast.Attribute)}
     changed = {ast.unparse(node) for node in ast.walk(fit) if isinstance(getattr(node, "ctx", None), ast.Store)}
-    names: dict[str, ast.expr] = {**_attributes(source, asked - changed, values), **given_once(fit)}
+    names: dict[str, ast.expr] = {**_attributes(source, asked - changed, values), **given_once(fit, values)}
     return _Decided(names, values).visit(copy.deepcopy(fit)) if names else fit
 
 
-def given_once(fit: Function) -> dict[str, ast.expr]:
-    """What is given to each local name that is given one thing only, once or again.
+def given_once(fit: Function, values: Mapping[str, object]) -> dict[str, ast.expr]:
+    """What is given to each local name that is given one thing only, once or again, in what the settings leave of a method.
 
     Args:
         fit: The method.
+        values: The settings that are known.
     """
-    nodes = list(ast.walk(fit))
+    nodes = list(taken(fit, values))
     stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     given: dict[str, list[ast.expr]] = {}
     for node in nodes:
@@ -80,9 +81,8 @@ def _attributes(source: Source, asked: Collection[str], values: Mapping[str, obj
             with suppress(SyntaxError, ValueError):
                 found[name] = ast.parse(texts[0], mode="eval").body
     several = {name for name, texts in written.items() if len(texts) > 1}
-    tree = source.tree() if several else None
     reached: dict[str, list[ast.expr | None]] = {}
-    for node in taken(tree, values) if tree is not None else ():
+    for node in _all_taken(source, values) if several else ():
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 reached.setdefault(ast.unparse(target), []).append(
@@ -90,6 +90,14 @@ def _attributes(source: Source, asked: Collection[str], values: Mapping[str, obj
                 )
     once = {name: reached[name] for name in several if len(reached.get(name, ())) == 1}
     return {**found, **{name: value for name, (value,) in once.items() if value is not None}}
+
+
+def _all_taken(source: Source, values: Mapping[str, object]) -> Iterator[ast.AST]:
+    """What the settings leave of a file, where its functions decide by local names too."""
+    tree = source.tree()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from taken(_Decided(given_once(node, values), values).visit(node), values)
 
 
 def inserted(node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:

@@ -76,7 +76,7 @@ def read_loader(source: Source, trainer: str, values: Mapping[str, object], know
     loaders = 0
     nodes = list(taken(found[0], values))
     sizes = _sizes(nodes, known) | set(known)
-    names = given_once(found[0])
+    names = given_once(found[0], values)
     for node in nodes:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue

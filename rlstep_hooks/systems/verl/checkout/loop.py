@@ -15,7 +15,7 @@ import msgspec
 from rlstep_hooks.launch.batches import added_to, is_made_whole, keeps_whole, leaves_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
 from rlstep_hooks.systems.verl.checkout.answers import answers_each_row
-from rlstep_hooks.systems.verl.checkout.conditions import given_once
+from rlstep_hooks.systems.verl.checkout.conditions import given_once, inserted
 from rlstep_hooks.systems.verl.checkout.methods import Methods
 from rlstep_hooks.systems.verl.checkout.sampling import read_sampling
 
@@ -102,7 +102,7 @@ class _Reader:
         self._source = source
         self._values = values
         self._names = _names(fit)
-        self._given = given_once(fit)
+        self._given = given_once(fit, values)
         self._known = known
         self._methods = methods
         self._started: Counter[str] = Counter()
@@ -115,6 +115,8 @@ class _Reader:
         self._compared: dict[str, _Compared] = {}
         """Names that stand for a comparison with the total."""
         self._trained: set[str] = set()
+        self._leaves: dict[str, ast.Break] = {}
+        """Names that end the run once the loop over batches was left, each with the line that does."""
         self._assigned: list[tuple[str, ast.expr, int]] = []
         self._changed: list[tuple[str, ast.stmt]] = []
         """Names whose rows a statement may change: it calls a method of theirs, or gives them other tensors."""
@@ -128,12 +130,13 @@ class _Reader:
         if not isinstance(epochs, ast.For):
             self._ask(epochs or fit, "there is no loop over epochs")
             return
+        self._leaves = _leaves(epochs, fit)
         before = (node for node in self._flat(fit.body) if node.lineno < epochs.lineno)
         self._started.update(counter for node in before if (counter := _counts_up(node)))
         self._epochs(epochs)
 
     def _epochs(self, epochs: ast.For) -> None:
-        if not _is_each_epoch(self._over(epochs.iter)):
+        if not _is_each_epoch(inserted(self._over(epochs.iter), self._given)):
             self._ask(epochs, f"the run goes over {ast.unparse(epochs.iter)}")
             return
         inner = [node for node in self._flat(epochs.body) if isinstance(node, ast.For | ast.While)]
@@ -143,7 +146,12 @@ class _Reader:
         self.loop.is_read = True
         self._block(inner[0].body, nested=False, contained=False)
         for node in self._flat(epochs.body):
-            if isinstance(node, ast.Break | ast.Return | ast.Continue) and node.lineno > (inner[0].end_lineno or 0):
+            is_after = node.lineno > (inner[0].end_lineno or 0)
+            if (
+                isinstance(node, ast.Break | ast.Return | ast.Continue)
+                and is_after
+                and node not in self._leaves.values()
+            ):
                 self._ask(node, f"{ast.unparse(node)} in an epoch")
         for counter in dict.fromkeys((_STEP[0], self._ends_by)):
             started, counted = self._started[counter], self._counted[counter]
@@ -266,7 +274,10 @@ class _Reader:
 
     def _stops(self, node: ast.If, ends: ast.stmt, compared: _Compared) -> None:
         sign = {ast.GtE: ">=", ast.Gt: ">", ast.Eq: "=="}.get(type(compared.operator), "")
-        if self.loop.stop is not None or not sign or isinstance(ends, ast.Break) or not self._updates:
+        leaves_batches_alone = isinstance(ends, ast.Break) and not any(
+            _set_true(each) in self._leaves for each in node.body
+        )
+        if self.loop.stop is not None or not sign or leaves_batches_alone or not self._updates:
             self._ask(node, f"the run ends at `{ast.unparse(node.test)}`")
             return
         # The k-th rollout ends the run if k - 1 + started + counted is the total (or, with >, one more).
@@ -368,6 +379,31 @@ class _Reader:
 
     def _ask(self, node: ast.AST, says: str) -> None:
         self.loop.unknown.append(Line(says, self._source.at(getattr(node, "lineno", 1))))
+
+
+def _leaves(epochs: ast.For, fit: Function) -> dict[str, ast.Break]:
+    """The names at which a loop over epochs ends, which one line alone makes true: `if training_complete: break`."""
+    found = {
+        node.test.id: node.body[0]
+        for node in epochs.body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and isinstance(node.body[0], ast.Break)
+    }
+    stored = Counter(
+        node.id for node in ast.walk(fit) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    true = Counter(map(_set_true, ast.walk(fit)))
+    false = Counter(
+        ast.unparse(node).removesuffix(" = False") for node in ast.walk(fit) if isinstance(node, ast.Assign)
+    )
+    return {name: line for name, line in found.items() if true[name] == 1 and stored[name] == 1 + false[name]}
+
+
+def _set_true(node: ast.AST) -> str:
+    """The name that a statement makes true; empty for any other."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=True)):
+            return name
+    return ""
 
 
 def _goes_on(test: ast.expr) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source, find_checkout, nearest, taken
 from rlstep_hooks.launch.modules import find_import
 from rlstep_hooks.systems.engine.own_configuration import configuration, configuration_beside, program_beside
-from rlstep_hooks.systems.verl.checkout.conditions import with_settings
+from rlstep_hooks.systems.verl.checkout.handed_over import run_by
 from rlstep_hooks.systems.verl.checkout.inherited import DECIDING, fit_of, installed_base, loader_of
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, imported, trainer_of
 
@@ -71,8 +71,9 @@ class Run(msgspec.Struct, frozen=True):
     that of the verl which is installed has it."""
     is_common: bool
     """Whether the program builds the trainer that main_ppo builds."""
-    own_workers: tuple[Line, ...] = ()
-    """Where the program has more of its own than a trainer: workers of the policy, the processes that they are given, methods anew."""
+    own_parts: tuple[Line, ...] = ()
+    """Where the program has more of its own than a loop: a function that runs in its place, workers of the policy, the processes that
+    they are given, methods anew."""
 
 
 def program_of(command: Command, folder: Path) -> Program | None:
@@ -167,14 +168,14 @@ def run_of(program: Program, values: Mapping[str, object]) -> Run | None:
     if trainer is None or found is None:
         return None
     source, owner, fit = found
-    fit = with_settings(fit, source, values)
+    fit, elsewhere = run_by(fit, source, owner, values)
     return Run(
         source,
         owner,
         fit,
         loader_of(trainer, program.source_at) or (source, owner),
         trainer == COMMON,
-        tuple(own_parts(program, values)),
+        (*elsewhere, *own_parts(program, values)),
     )
 
 
@@ -264,8 +265,8 @@ def run_alone(program: Program, values: Mapping[str, object]) -> Run | Line | No
         source, owner, fit = found
         of_release = _base_of(program, trainer) == COMMON
         loader = loader_of(trainer, program.source_at) or (None if of_release else (source, owner))
-        fit = with_settings(fit, source, values)
-        return Run(source, owner, fit, loader, is_common=False, own_workers=tuple(own_parts(program, values)))
+        fit, elsewhere = run_by(fit, source, owner, values)
+        return Run(source, owner, fit, loader, is_common=False, own_parts=(*elsewhere, *own_parts(program, values)))
     above = installed_base(trainer, program.source_at)
     deciding = sorted(DECIDING.intersection(above[1])) if above is not None else ["a class that was not found"]
     where = program.source_at(trainer.path) or main
