@@ -76,7 +76,7 @@ SYSTEM = System(
         "per_device_train_batch_size": count(1),
         "num_learners_per_node": text(),
         "sequence_parallel_size": count(1),
-        "filter_zero_std_samples": flag(True),
+        "filter_zero_std_samples": flag(True, off="no_filter_zero_std_samples"),
         "active_sampling": flag(False),
         "load_ref_policy": flag(True),
         "beta": number(Fraction(1, 20)),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PROGRAM = "grpo_fast.py"
 _PARSER = "ArgumentParserPlus"
-_CLASS = re.compile(r"^class (\w+)(?:\(([\w., ]*)\))?:", re.MULTILINE)
+_CLASS = re.compile(r"^class (\w+)(?:\(([\w.,\s]*)\))?:", re.MULTILINE)
 
 
 def unknown_flags(command: Command, checkout: Checkout) -> Check | None:

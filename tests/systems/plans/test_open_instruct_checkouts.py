@@ -91,6 +91,23 @@ def test_flags_that_no_dataclass_has_end_the_run(tmp_path: Path) -> None:
     assert "are not used by the HfArgumentParser: --apply_arithmetic_reward, --arithmetic_reward" in finding.observed
 
 
+def test_dataclasses_whose_parents_stand_on_lines_of_their_own_are_found(tmp_path: Path) -> None:
+    more = "Grouped, "
+    with_flags(tmp_path, "", more=more)
+    grouped = "\n@dataclass\nclass Grouped(\n    Learners,\n    grpo_utils.ExperimentConfig,\n):\n    group: int = 1\n"
+    file = tmp_path / "open_instruct/grpo_fast.py"
+    file.write_text(file.read_text() + grouped)
+    (tmp_path / "run.sh").write_text("python open_instruct/grpo_fast.py --masked_mean_axis 1\n")
+    [finding] = plan_launch([str(tmp_path / "run.sh")], Options(rows=1000)).findings[:1]
+    assert "are not used by the HfArgumentParser: --masked_mean_axis" in finding.observed
+
+
+@pytest.mark.parametrize(("flag", "drops"), [("", True), ("--no_filter_zero_std_samples", False)])
+def test_a_flag_that_is_on_is_turned_off_by_its_no(tmp_path: Path, flag: str, drops: bool) -> None:
+    plan = in_open_instruct(tmp_path, more=flag)
+    assert ("drops" in [note.kind for note in plan.notes]) is drops
+
+
 @pytest.mark.parametrize("flags", ["--save_traces", "--save-traces", "--save_tra", "--no_save_traces"])
 def test_flags_of_its_dataclasses_are_taken(flags: str, tmp_path: Path) -> None:
     assert "RLS110" not in [finding.code for finding in with_flags(tmp_path, flags).findings]
