@@ -110,6 +110,25 @@ def test_a_keyword_that_train_takes_is_none_of_its_settings(tmp_path: Path) -> N
     assert plan.schedule is not None
 
 
+@pytest.mark.parametrize(
+    ("more", "copy", "is_refused"),
+    [
+        ("model_init_kwargs={}", {}, True),
+        ("callbacks=[]", {}, False),
+        ("model_init_kwargs={}", {"trl/__init__.py": "", "trl/trainer/grpo_trainer.py": ""}, False),
+        ("**more", {}, False),
+    ],
+)
+def test_a_keyword_that_no_release_of_the_trainer_takes_ends_the_run(
+    tmp_path: Path, more: str, copy: dict[str, str], is_refused: bool
+) -> None:
+    """TRL's GRPOTrainer has no **kwargs; a copy of TRL beside the launch may have a trainer of its own."""
+    text = NAMED.replace("GRPOTrainer(", f"GRPOTrainer({more}, ")
+    plan = planned(tmp_path, {"main.py": text, **copy})
+    said = " ".join(str(finding.observed) for finding in plan.findings)
+    assert ("GRPOTrainer.__init__() got an unexpected keyword argument" in said) is is_refused
+
+
 TWO = (
     "from trl import GRPOConfig, GRPOTrainer\n"
     "args = GRPOConfig(num_generations=4, per_device_train_batch_size=8, max_steps=5)\n"

@@ -11,6 +11,7 @@ import msgspec
 
 from rlstep_hooks.launch.accelerate import with_config_read
 from rlstep_hooks.launch.arguments import read_arguments
+from rlstep_hooks.launch.checkout import find_checkout
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.console_scripts import as_module
 from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, holds_commands, is_shell_script
@@ -44,7 +45,14 @@ from rlstep_hooks.systems.engine.python_launch import (
     settings_of,
 )
 from rlstep_hooks.systems.engine.python_launch import hidden as hidden_of
-from rlstep_hooks.systems.engine.repeated_training import UNEXPECTED, repeated, trainings_in, unexpected
+from rlstep_hooks.systems.engine.repeated_training import (
+    NOT_TAKEN,
+    UNEXPECTED,
+    not_taken,
+    repeated,
+    trainings_in,
+    unexpected,
+)
 from rlstep_hooks.systems.engine.request import SELECTED
 from rlstep_hooks.systems.engine.trained_elsewhere import trained_in
 from rlstep_hooks.systems.engine.trainers import STOP, Judged, only, stopper_in, trainers_in, whose
@@ -377,6 +385,10 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         notes += [Note("assumes", text) for text in repeated(file, system.trainers)]
         keyword = unexpected(file, system.trainers) if UNEXPECTED in system.settings else None
         given = given if keyword is None else {**given, UNEXPECTED: keyword}
+        keyword = not_taken(file, packages) if NOT_TAKEN in system.settings else None
+        # A copy of TRL beside the launch may have a trainer of its own.
+        if keyword is not None and not find_checkout("trl/trainer/grpo_trainer.py", [folder, file.parent]):
+            given = {**given, NOT_TAKEN: keyword}
     stopper = stopper_in(file, command.folder) if STOP in system.settings and file is not None else None
     if stopper is not None:
         given = {**given, STOP: Setting(STOP, True, stopper.place)}

@@ -32,6 +32,19 @@ _TAKEN = frozenset(("resume_from_checkpoint", "trial", "ignore_keys_for_eval", "
 """What `Trainer.train` takes (transformers 4.51.3 and 5.23.0 trainer.py); it raises a TypeError for anything else."""
 
 
+NOT_TAKEN = "trainer.unexpected"
+"""Stands among the settings of a launch for a keyword that no release of TRL's trainer takes."""
+_OF_TRAINERS = {
+    "GRPOTrainer": frozenset(
+        (
+            "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "reward_processing_classes",
+            "callbacks", "optimizers", "quantization_config", "peft_config", "tools", "rollout_func", "environment_factory",
+        )
+    )
+}  # fmt: skip
+"""What any release takes (trl 0.16.1 trl/trainer/grpo_trainer.py:257 and 1.16.0:302 have the fewest and the most)."""
+
+
 class Training(msgspec.Struct, frozen=True):
     """A trainer that a file makes, with the call that makes its configuration."""
 
@@ -126,6 +139,21 @@ def unexpected(path: Path, trainers: Container[str]) -> Setting | None:
         for word in call.keywords:
             if word.arg is not None and word.arg not in _TAKEN:
                 return Setting(UNEXPECTED, word.arg, Place(str(path), word.lineno, word.col_offset + 1), UNEXPECTED)
+    return None
+
+
+def not_taken(path: Path, packages: Mapping[str, str]) -> Setting | None:
+    """A keyword that a file gives a trainer and no release of it takes, as a setting; None if there is none.
+
+    Args:
+        path: The file.
+        packages: The package that each class of the file comes from.
+    """
+    of_trl = {name for name in _OF_TRAINERS if packages.get(name) == "trl"}
+    for call in _made(parse(path), of_trl):
+        for word in call.keywords:
+            if word.arg is not None and word.arg not in _OF_TRAINERS[_name(call)]:
+                return Setting(NOT_TAKEN, word.arg, Place(str(path), word.lineno, word.col_offset + 1), NOT_TAKEN)
     return None
 
 

@@ -151,6 +151,7 @@ SYSTEM = System(
         "EarlyStoppingCallback": flag(where="given(EarlyStoppingCallback)"),
         "should_training_stop": flag(where="given(should_training_stop)"),
         "train.unexpected": text(where="given(train.unexpected)"),
+        "trainer.unexpected": text(where="given(trainer.unexpected)"),
     },
     rows_from=("dataset_name",),
     shown=PLAN_SETTINGS,
@@ -363,6 +364,13 @@ SYSTEM = System(
             fix="leave it out: what it would say belongs into the configuration",
             when="when train() is called",
             source="transformers {transformers} trainer.py Trainer.train",
+        ),
+        Check(
+            "not given(trainer.unexpected)",
+            "TypeError: GRPOTrainer.__init__() got an unexpected keyword argument '{trainer.unexpected}'",
+            fix="leave it out: the configuration takes what a trainer does not",
+            when="when the trainer is made",
+            source="trl/trainer/grpo_trainer.py GRPOTrainer.__init__",
         ),
         Demand(
             "not no_program or given(per_device_train_batch_size) or given(gradient_accumulation_steps) or given(num_train_epochs) "

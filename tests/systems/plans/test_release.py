@@ -232,6 +232,7 @@ def _outside_the_configuration(name: str) -> bool:
             "EarlyStoppingCallback",
             "should_training_stop",
             "train.unexpected",
+            "trainer.unexpected",
         )
         or "filter_groups" in name
         or name.rpartition(".")[2] in looked_up
