@@ -100,6 +100,7 @@ _VALUES = {
         "--job-name", "--output", "--error", "--time", "--account", "--gres", "--dependency", "--array", "--export",
         "--ntasks-per-node", "--cpus-per-task", "--gpus-per-node", "--chdir", "--qos", "--mem", "--nodelist",
     ),
+    "ssh": ("-b", "-c", "-D", "-E", "-e", "-F", "-I", "-i", "-J", "-L", "-l", "-m", "-O", "-o", "-p", "-Q", "-R", "-S", "-W", "-w"),
     "coverage": ("--source", "--data-file", "--rcfile", "--omit", "--include", "--context", "--concurrency"),
     "nsys": ("-o", "-t", "-s", "-w", "-c", "-f", "--output", "--trace", "--sample", "--capture-range"),
     "xvfb-run": ("-s", "-n", "-e", "-f", "--server-args", "--server-num"),
@@ -173,6 +174,8 @@ def unwrap(
         elif name in ("numactl", "taskset", "nsys", "xvfb-run", "coverage", "ionice", "catchsegv", "pipenv"):
             tokens, _ = _options(tokens[1 + (_text(tokens, 1) in ("run", "profile")) :], name)
             tokens = _as_python(tokens) if name == "coverage" else tokens
+        elif name == "ssh" and shell is not None and (said := _said_to_host(tokens[1:])) is not None:
+            return shell(said)
         elif name in ("srun", "mpirun", "mpiexec", "torchx", "kubectl", "ssh", "pdsh") or name in _CONTAINERS:
             rest, given = _options(tokens[1:], name)
             tokens = _inner(rest)
@@ -310,6 +313,15 @@ _CONTAINERS = frozenset({"docker", "podman", "singularity", "apptainer", "nerdct
 _LAUNCHERS = frozenset(
     ("torchrun", "accelerate", "deepspeed", "ray", "uv", "poetry", "conda", "env", "nohup", "timeout", "srun", "mpirun")
 )
+
+
+def _said_to_host(tokens: tuple[Token, ...]) -> Token | None:
+    """The text that `ssh` hands to the shell of another machine: all words behind the host; None where there are none."""
+    words = _options(tokens, "ssh")[0][1:]
+    if not words:
+        return None
+    unknown = tuple(each for word in words for each in word.unknown)
+    return msgspec.structs.replace(words[0], text=" ".join(word.text for word in words), unknown=unknown)
 
 
 def _inner(tokens: tuple[Token, ...]) -> tuple[Token, ...]:

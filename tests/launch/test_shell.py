@@ -645,3 +645,64 @@ def test_a_script_without_a_folder_is_looked_for_along_the_path(tmp_path: Path, 
     (tmp_path / "outer.sh").write_text(f"{call}\n")
     names = [command.program.name for command in read_script(tmp_path / "outer.sh")]
     assert names == (["train.py"] if followed else ["inner.sh"])
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if python train.py --n 1; then echo done; else echo again; fi",
+        "if ! python train.py --n 1; then exit 1; fi",
+        "if python train.py --n 1 2>&1 | tee log; then echo done; fi",
+        "until python train.py --n 1; do sleep 5; done",
+        "while ! python train.py --n 1; do sleep 5; done",
+        "run() { python train.py --n $1; }\nif run 1; then echo done; fi",
+        "if [ -f x ]; then echo; elif python train.py --n 1; then echo done; fi",
+    ],
+)
+def test_a_condition_that_is_a_command_is_run(script: str) -> None:
+    found = [command for command in read_text(script, "run.sh") if command.program.name == "train.py"]
+    assert [[token.text for token in command.arguments] for command in found] == [["--n", "1"]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'ssh node1 "cd /x && python train.py --n 1"',
+        'ssh -o StrictHostKeyChecking=no -p 22 "$NODE" "source env.sh; nohup bash -c \'python train.py --n 1\' > log 2>&1 &"',
+        "ssh me@node1 python train.py --n 1",
+    ],
+)
+def test_what_ssh_is_given_behind_the_host_is_read_by_the_shell_there(command: str) -> None:
+    found = [each for each in read_text(command, "run.sh") if each.program.name == "train.py"]
+    assert [[token.text for token in each.arguments] for each in found] == [["--n", "1"]]
+
+
+WRITES = "cat > /x/inner.sh << 'EOF'\nexport HOST=here\npython train.py --n $N --at $HOST\nEOF\n"
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        ("", ["--n", "4", "--at", "here"]),
+        ("sed -i 's|$N|8|g' /x/inner.sh\n", ["--n", "8", "--at", "here"]),
+        ('sed -i "s|HOST=here|HOST=$(hostname)|" /x/inner.sh\n', ["--n", "4", "--at", "$HOST"]),
+        ('sed -i "s|train.py|$(hostname)|" /x/inner.sh\n', None),
+        ("sed -i 's/--n .*//' /x/inner.sh\n", None),
+    ],
+)
+def test_a_script_that_a_script_writes_is_followed_on_another_machine_too(edit: str, found: list[str] | None) -> None:
+    text = f'export N=4\n{WRITES}{edit}ssh node1 "bash /x/inner.sh"\n'
+    commands = [each for each in read_text(text, "run.sh") if each.program.name == "train.py"]
+    assert [[token.text for token in each.arguments] for each in commands] == ([found] if found else [])
+
+
+def test_two_branches_that_start_the_same_have_one_plan(tmp_path: Path) -> None:
+    start = "trl grpo --model_name_or_path m --num_generations 4 --per_device_train_batch_size 8 --max_steps {steps}"
+    text = "if command -v stdbuf; then\n  stdbuf -oL {one}\nelse\n  {other}\nfi\n"
+    script = tmp_path / "run.sh"
+    script.write_text(text.format(one=start.format(steps=5), other=start.format(steps=5)))
+    plan = plan_launch([str(script)], Options())
+    assert "the commands of lines 2 and 4 are the same: this is the plan of each" in [note.text for note in plan.notes]
+    script.write_text(text.format(one=start.format(steps=5), other=start.format(steps=6)))
+    with pytest.raises(LaunchError, match=r"there are 2 training commands: line 2 \(trl\), line 4 \(trl\)"):
+        plan_launch([str(script)], Options())

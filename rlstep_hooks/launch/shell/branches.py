@@ -104,6 +104,8 @@ def _branch(walk: Walk, conditions: list[Node], body: list[Node], clauses: list[
     walk.scope.unset, walk.scope.undecided = [], ()
     holds = test(conditions[-1], walk.scope) if conditions else None
     unset, undecided = tuple(walk.scope.unset), walk.scope.undecided
+    if holds is None and conditions:
+        follow_condition(walk, conditions[-1], depth)
 
     def taken() -> None:
         for child in body:
@@ -123,6 +125,16 @@ def _branch(walk: Walk, conditions: list[Node], body: list[Node], clauses: list[
         walk.either([taken, otherwise], undecided)
     elif not _guarded(walk, taken if holds else otherwise, unset):
         (otherwise if holds else taken)()
+
+
+_RUNS = frozenset({"command", "pipeline", "redirected_statement", "negated_command"})
+"""Conditions that are commands, by the names of tree-sitter's grammar."""
+
+
+def follow_condition(walk: Walk, condition: Node, depth: int) -> None:
+    """What a condition runs whose outcome only the run knows: `if ray job submit ...; then`, `until python train.py; do`."""
+    if condition.type in _RUNS:
+        walk.run(condition, depth + 1)
 
 
 def follow_case(walk: Walk, node: Node, depth: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.shell.scope import Text
+from rlstep_hooks.launch.shell.substitutions import edited
 from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
 from rlstep_hooks.launch.shell.words import OUTPUT
 from rlstep_hooks.launch.text import UnknownText
@@ -131,6 +132,38 @@ def _sourced(walk: Walk, tokens: list[Token], depth: int) -> None:
     walk.scope.source, walk.scope.file = source, file
 
 
+_IN_PLACE = ("-i", "--in-place")
+_ASSIGNED = re.compile(r"\s*(?:export\s+)?\w+=")
+
+
+def _sed(walk: Walk, tokens: list[Token], depth: int) -> None:
+    """`sed -i` on files that the script has written itself: what it makes of them, or nothing that can be known."""
+    files = [token.text for token in tokens[1:] if token.text in walk.written]
+    if not any(token.text.startswith(_IN_PLACE) for token in tokens):
+        return
+    words = [token for token in tokens[1:] if token.text not in files and not token.text.startswith(_IN_PLACE)]
+    for file in files:
+        text = walk.written[file]
+        new = edited([token.text for token in words], text) if not any(token.unknown for token in words) else None
+        new = _without_assignments(words, text) if new is None else new
+        if new is None:
+            del walk.written[file]
+        else:
+            walk.written[file] = new
+
+
+def _without_assignments(words: list[Token], text: str) -> str | None:
+    """A text without the lines that `sed s|old|new|` gives something unknown; None where these do more than to set a variable."""
+    expression = words[0].text if len(words) == 1 else ""
+    parts = expression.split(expression[1], 2) if expression[:1] == "s" and len(expression) > 1 else []
+    if len(parts) < 3 or any(each in parts[1] for each in "\\.*[]^&"):
+        return None
+    changed = [line for line in text.splitlines() if parts[1] in line]
+    if not all(map(_ASSIGNED.match, changed)):
+        return None
+    return "".join(f"{line}\n" for line in text.splitlines() if line not in changed)
+
+
 BUILTINS: dict[str, Callable[[Walk, list[Token], int], None]] = {
     "shift": _shift,
     "set": _set,
@@ -146,4 +179,5 @@ BUILTINS: dict[str, Callable[[Walk, list[Token], int], None]] = {
     "readarray": _mapfile,
     "let": _let,
     "eval": _eval,
+    "sed": _sed,
 }

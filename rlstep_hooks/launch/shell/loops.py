@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.shell.branches import follow_condition
 from rlstep_hooks.launch.shell.conditions import test
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.syntax import source_of
@@ -88,6 +89,7 @@ def follow_while(walk: Walk, node: Node, depth: int) -> None:
         before = dict(walk.scope.variables), list(walk.scope.positional)
         holds = test(condition, walk.scope)
         if holds is None:
+            follow_condition(walk, condition, depth)
             walk.either([lambda: walk.run_children(body, depth), lambda: None])
             return
         if holds is until:

@@ -203,8 +203,9 @@ def _awk(given: list[str], stdin: str) -> str:
 
 
 _SED = re.compile(
-    r"s(?P<d>[^\w\s\\])(?P<old>(?:(?!(?P=d))[^\\.*\[\]^$&])+)(?P=d)(?P<new>(?:(?!(?P=d))[^\\&])*)(?P=d)(?P<g>g?)"
+    r"s(?P<d>[^\w\s\\])(?P<old>(?:(?!(?P=d))(?:[^\\.*\[\]^$&]|\$(?!(?P=d))))+)(?P=d)(?P<new>(?:(?!(?P=d))[^\\&])*)(?P=d)(?P<g>g?)"
 )
+"""A plain text in the place of another; a `$` that does not end an expression stands for itself."""
 
 
 _EXTENDED = re.compile(
@@ -224,6 +225,19 @@ def _sed(given: list[str], stdin: str) -> str:
         raise _DependsError
     count = -1 if program["g"] else 1
     return "".join(line.replace(program["old"], program["new"], count) for line in stdin.splitlines(keepends=True))
+
+
+def edited(given: list[str], text: str) -> str | None:
+    """What `sed` makes of a text; None where that depends on the machine, or cannot be told.
+
+    Args:
+        given: Its arguments, without the files.
+        text: The text.
+    """
+    try:
+        return _sed(given, text)
+    except _DependsError:
+        return None
 
 
 def _cat(given: list[str], stdin: str) -> str:

@@ -134,6 +134,7 @@ class Walk:
         """The commands of a text that this one runs as a script of its own. Its arguments are those of `read_text`."""
         walk = Walk(self._kinds, Scope(source, arguments, given, script), folder, self.depth + 1)
         walk._statements = self._statements  # all scripts of a launch together are bounded
+        walk.written = self.written
         walk.read(text)
         self._statements = walk._statements
         return walk.commands

@@ -219,6 +219,10 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
             Place(source),
             remedy=_to_set(commands) or _NAME_IT,
         )
+    if len(distinct) > 1 and len({_as_written(launch) for launch in known}) == 1:
+        lines = " and ".join(str(line) for line, _ in distinct)
+        note = Note("assumes", f"the commands of lines {lines} are the same: this is the plan of each")
+        return msgspec.structs.replace(known[0], notes=(note, *known[0].notes))
     if len(distinct) > 1:
         lines = ", ".join(f"line {line} ({framework})" for line, framework in distinct)
         raise LaunchError(
@@ -227,6 +231,19 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     if any(launch.given != known[0].given for launch in known):
         return msgspec.structs.replace(known[0], rounds=tuple(known[1:]))
     return known[0]
+
+
+def _as_written(launch: Launch) -> tuple[object, ...]:
+    """A launch without the lines of its script, so that two branches that start the same are told from two launches."""
+    command = launch.command
+    processes = command.processes
+    return (
+        launch.framework,
+        command.program,
+        tuple(token.text for token in command.arguments),
+        tuple((name, token.text) for name, token in command.environment.items()),
+        None if processes is None else (processes.count, processes.launcher, processes.config, processes.distributed),
+    )
 
 
 def one_run(launch: Launch) -> Launch:
