@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rlstep_hooks.launch.files import MAKEFILES, NOTEBOOK, contents, holds_commands
+from rlstep_hooks.launch.files import MAKEFILES, NOTEBOOK, contents, holds_commands, size_of
 from rlstep_hooks.launch.text import LaunchError, Place
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
 
@@ -41,7 +41,7 @@ def shell_in(path: Path) -> list[Embedded]:
         OSError: It cannot be read.
     """
     kind = path.suffix if path.suffix in _KINDS else "Makefile" if path.name in MAKEFILES else "Dockerfile"
-    if path.stat().st_size > LARGEST_FILE * 8 or (path.suffix not in _KINDS and not holds_commands(path.name)):
+    if size_of(path) > LARGEST_FILE * 8 or (path.suffix not in _KINDS and not holds_commands(path.name)):
         return []
     text = contents(path).decode(errors="replace")
     try:
@@ -93,15 +93,60 @@ def _marked(cells: list[list[str]]) -> Iterator[tuple[str, Literal["shell", "ipy
             whose = "python"
 
 
-def _code_cells(text: str) -> list[list[str]]:
+class Written(msgspec.Struct, frozen=True):
+    """The files that the cells of a notebook write."""
+
+    texts: dict[str, str] = {}
+    """What each file holds, by the name that the notebook gives it."""
+    several: frozenset[str] = frozenset()
+    """Files that several cells write otherwise: which text a launch finds is not known."""
+
+
+def written_by(path: Path) -> Written:
+    """The files that a notebook writes by `%%writefile NAME`; none where it cannot be read.
+
+    Args:
+        path: The notebook.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        cells = [cell for cell in _sources(contents(path).decode()) if _WRITES.match(cell)]
+    except ValueError:
+        return Written()
+    texts: dict[str, str] = {}
+    several: set[str] = set()
+    for cell in cells:
+        found = _WRITES.match(cell)
+        assert found is not None, "the others were left out"
+        name, text = found["name"], cell[found.end() :]
+        if found["appends"]:
+            text = texts.get(name, "") + text
+        elif name in texts and texts[name] != text:
+            several.add(name)
+        texts[name] = text
+    return Written(texts, frozenset(several))
+
+
+_WRITES = re.compile(r"%%(?:writefile|file)[ \t]+(?P<appends>(?:-a|--append)[ \t]+)?(?P<name>[^\s\"']+)[ \t]*(?:\n|$)")
+
+
+def _sources(text: str) -> Iterator[str]:
+    """The texts of a notebook's cells of code."""
     notebook = json.loads(text)
     cells = notebook.get("cells", []) if isinstance(notebook, dict) else []
-    found: list[list[str]] = []
     for cell in cells:
-        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
-            continue
-        source = cell.get("source", "")
-        lines = "".join(source) if isinstance(source, list) else str(source)
+        if isinstance(cell, dict) and cell.get("cell_type") == "code":
+            source = cell.get("source", "")
+            yield "".join(source) if isinstance(source, list) else str(source)
+
+
+def _code_cells(text: str) -> list[list[str]]:
+    found: list[list[str]] = []
+    for lines in _sources(text):
+        if _WRITES.match(lines):
+            lines = "\n" * lines.count("\n")
         if lines.startswith(_SHELL_CELLS):
             lines = "\n".join(f"!{line}" for line in lines.splitlines()[1:])
         found.append(lines.splitlines())

@@ -55,10 +55,25 @@ def contents(path: Path) -> bytes:
     return path.read_bytes() if text is None else text.encode()
 
 
+def is_here(path: Path) -> bool:
+    """Whether there is a file, or would be one within `edited`."""
+    return path.is_file() or os.path.abspath(path) in (_edited.get() or {})
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file, or those that it would have within `edited`.
+
+    Raises:
+        OSError: It is not here.
+    """
+    text = (_edited.get() or {}).get(os.path.abspath(path))
+    return path.stat().st_size if text is None else len(text.encode())
+
+
 @contextmanager
 def edited(texts: Mapping[str, str]) -> Iterator[None]:
     """Read launches within this context as if some files held other texts; nothing is written."""
-    token = _edited.set({os.path.abspath(path): text for path, text in texts.items()})
+    token = _edited.set({**(_edited.get() or {}), **{os.path.abspath(path): text for path, text in texts.items()}})
     try:
         yield
     finally:
@@ -96,11 +111,11 @@ def find_file(name: str, folder: Path, current: str | None = None, *, beside: Se
     if not name or len(name) > 1000:
         return None
     here = Path.cwd()
-    if os.path.isabs(name) and not os.path.exists(name) and Path(name).is_relative_to(here):
+    if os.path.isabs(name) and not (os.path.exists(name) or is_here(Path(name))) and Path(name).is_relative_to(here):
         name = os.path.relpath(name, here)  # the script takes `$(pwd)` for its repository's root
     places = [*([Path(current)] if current else []), Path(), folder, *up_to_root(folder)]
     files = (place / inner / name for place in places for inner in ("", *beside))
-    return next((path for path in files if is_allowed(path) and path.is_file()), None)
+    return next((path for path in files if is_allowed(path) and is_here(path)), None)
 
 
 def of_another_machine(name: str, folder: Path) -> Path | None:

@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from rlstep_hooks.launch.files import NOTEBOOK, contents
+from rlstep_hooks.launch.files import NOTEBOOK, contents, size_of
 from rlstep_hooks.launch.text import LaunchError, Place
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
 
@@ -23,7 +23,7 @@ def text_of(path: str | Path) -> bytes:
         OSError: It cannot be read.
     """
     most = LARGEST_FILE * (8 if str(path).endswith(NOTEBOOK) else 1)  # notebooks hold what they printed
-    if Path(path).stat().st_size > most:
+    if size_of(Path(path)) > most:
         raise LaunchError(f"larger than {most >> 20} MiB", Place(str(path)))
     if not str(path).endswith(NOTEBOOK):
         return contents(Path(path))

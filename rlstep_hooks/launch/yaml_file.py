@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.files import contents, size_of
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, SettingError
 
@@ -45,7 +45,7 @@ def read_text(path: str | Path) -> str:
         OSError: It cannot be read.
     """
     file = Path(path)
-    if file.stat().st_size > LARGEST_FILE:
+    if size_of(file) > LARGEST_FILE:
         raise LaunchError(f"larger than {LARGEST_FILE >> 20} MiB; no configuration is as large", Place(str(path)))
     try:
         return contents(file).decode()

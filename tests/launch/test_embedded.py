@@ -88,6 +88,40 @@ def test_the_code_of_a_notebook_is_planned_as_a_file_of_python(tmp_path: Path) -
     assert (schedule.prompts_per_rollout, schedule.samples_per_prompt, schedule.updates) == (2, 4, 10)
 
 
+def of_cells(*cells: str) -> str:
+    return json.dumps({"cells": [{"cell_type": "code", "source": source} for source in cells]})
+
+
+OF_A_CELL = "from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args=GRPOConfig({sizes}, max_steps=10)).train()\n"
+EIGHT, SIXTEEN = (OF_A_CELL.format(sizes=f"per_device_train_batch_size={n}, num_generations=4") for n in (8, 16))
+
+
+@pytest.mark.parametrize("magic", ["%%writefile train.py", "%%file train.py", "%%writefile  -a train.py"])
+def test_a_file_that_a_cell_writes_is_what_the_notebook_starts(tmp_path: Path, magic: str) -> None:
+    """What lay there before is overwritten, and the cell is no code of the notebook itself."""
+    if "-a" not in magic:
+        (tmp_path / "train.py").write_text(SIXTEEN)
+    config = "%%writefile two.yaml\ndistributed_type: MULTI_GPU\nnum_processes: 2\n"
+    text = of_cells(config, f"{magic}\n{EIGHT}", "!accelerate launch --config_file two.yaml train.py")
+    schedule = written(tmp_path, "n.ipynb", text).schedule
+    assert schedule is not None
+    assert (schedule.world_size, schedule.prompts_per_rollout, schedule.samples_per_prompt) == (2, 4, 4)
+
+
+def test_a_file_that_cells_write_several_times_is_asked_about(tmp_path: Path) -> None:
+    cells = [
+        f"%%writefile train.py\n{EIGHT}",
+        "!python train.py",
+        f"%%writefile train.py\n{SIXTEEN}",
+        "!python train.py",
+    ]
+    with pytest.raises(LaunchError, match=r"several cells write train\.py, with different texts"):
+        written(tmp_path, "n.ipynb", of_cells(*cells))
+    schedule = written(tmp_path, "n.ipynb", of_cells(cells[0], cells[0], cells[1])).schedule
+    assert schedule is not None
+    assert schedule.prompts_per_rollout == 2
+
+
 def test_a_rayjob_names_its_launch(tmp_path: Path) -> None:
     schedule = written(tmp_path, "job.yaml", f"kind: RayJob\nspec:\n  entrypoint: {VERL}\n").schedule
     assert schedule is not None

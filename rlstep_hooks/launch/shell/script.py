@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.files import contents, size_of
 from rlstep_hooks.launch.shell import assignments, branches, loops
 from rlstep_hooks.launch.shell.commands import follow_command
 from rlstep_hooks.launch.shell.scope import Scope
@@ -45,7 +45,7 @@ def read_script(
         LaunchError: It is not text, too large, or not shell.
         OSError: It cannot be read.
     """
-    size = path.stat().st_size
+    size = size_of(path)
     if size > LARGEST_SCRIPT:
         raise LaunchError(
             f"{size / 2**20:.1f} MiB; a launch script has at most {LARGEST_SCRIPT >> 20} MiB", Place(str(path))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.files import find_file
+from rlstep_hooks.launch.files import find_file, size_of
 from rlstep_hooks.launch.shell.scope import Scope, Text
 from rlstep_hooks.launch.shell.slurm import job_variables
 from rlstep_hooks.launch.shell.syntax import first_error, parse, readable
@@ -247,4 +247,4 @@ class Walk:
         if self.folder is None or token.unknown:
             return None
         path = find_file(token.text, self.folder, self.scope.folder)
-        return path if path is not None and path.stat().st_size <= LARGEST_SCRIPT else None
+        return path if path is not None and size_of(path) <= LARGEST_SCRIPT else None

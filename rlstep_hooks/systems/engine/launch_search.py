@@ -14,7 +14,7 @@ from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.checkout import find_checkout
 from rlstep_hooks.launch.command import Command, Program, unwrap
 from rlstep_hooks.launch.console_scripts import as_module
-from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, holds_commands, is_shell_script
+from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, edited, holds_commands, is_shell_script
 from rlstep_hooks.launch.inheritance import Parent
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.skypilot import task_of
@@ -126,7 +126,7 @@ def _python_launch(path: Path, options: Options) -> Launch:
         raise LaunchError("there is no such file", Place(str(path)))
     itself = [Command(Program("script", str(path)), ())]
     if path.suffix == NOTEBOOK:
-        return _only([*itself, *_embedded(path, options)], str(path), path.parent, options)
+        return _of_notebook(path, itself, options)
     try:
         return _only(itself, str(path), path.parent, options)
     except NoLaunchError:
