@@ -15,7 +15,7 @@ SYSTEM = early_fork(
     recognised=(
         Entry(
             "search_r1",
-            programs=("module:verl.trainer.main_ppo", "module:verl.trainer.main_ppo_format"),
+            programs=("module:verl.trainer.main_ppo", "module:verl.trainer.main_ppo_*"),
             with_key="actor_rollout_ref.rollout.n_agent",
             before="tinyzero",
         ),
