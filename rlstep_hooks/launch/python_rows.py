@@ -44,7 +44,8 @@ class DataSets:
         self._given_back = given_back
 
     def rows_of(self, node: ast.expr, depth: int = 0) -> ast.expr | None:
-        """How many rows a data set has: those of `rows.select(range(1000))`, which ends the run where there are fewer.
+        """How many rows a data set has: those of `rows.select(range(1000))`, which ends the run where there are fewer, and those of the
+        columns that `Dataset.from_dict` makes one of.
 
         What keeps the number of rows is looked through; None where the file does not say it.
 
@@ -57,6 +58,12 @@ class DataSets:
         match node:
             case ast.Call(func=ast.Attribute(attr="select"), args=[ast.Call(func=ast.Name(id="range"), args=[number])]):
                 return number
+            case ast.Call(func=ast.Attribute(value=of, attr="from_dict"), args=[ast.Dict(values=columns)]) if (
+                _is_data_set(of)
+            ):
+                return next((rows for column in columns if (rows := length_of(column)) is not None), None)
+            case ast.Call(func=ast.Attribute(value=of, attr="from_list"), args=[rows]) if _is_data_set(of):
+                return length_of(rows)
             case ast.Call(func=ast.Attribute(value=of, attr=kept)) if kept in _KEEPING_ROWS and not _is_batched(node):
                 return self.rows_of(of, depth + 1)
             case ast.Call(func=ast.Name()) if (result := self._given_back(node)) is not None:
@@ -80,6 +87,11 @@ class DataSets:
         last = self._above.get(max(before, key=lambda node: node.lineno)) if before else None
         sure = isinstance(last, ast.Assign) and last.targets[0] in before and self._order.runs(last)
         return last.value if isinstance(last, ast.Assign) and sure else None
+
+
+def _is_data_set(maker: ast.expr) -> bool:
+    """Whether it is the class of the package `datasets` that makes a data set of columns or rows."""
+    return ast.unparse(maker).rpartition(".")[2] == "Dataset"
 
 
 def _is_batched(call: ast.Call) -> bool:

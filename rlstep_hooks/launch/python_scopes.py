@@ -67,6 +67,24 @@ class Scopes:
             scope = self._around(scope)
         return None
 
+    def all_values_of(self, name: ast.Name) -> list[ast.expr]:
+        """All that the statements of its own function assign to a name, under whatever conditions; empty where others bind it too."""
+        scope = self._scope(name)
+        if name.id in self._moved or scope is None:
+            return []
+        if isinstance(scope, ast.Lambda | _Function) and name.id in _parameters(scope):
+            return []
+        stores = [node for node in self._stores.get(name.id, []) if self._scope(node) is scope]
+        found: list[ast.expr] = []
+        for store in stores:
+            statement = self._above.get(store)
+            if not isinstance(statement, ast.Assign | ast.AnnAssign) or store not in _targets(statement):
+                return []
+            if statement.value is None:
+                return []
+            found.append(statement.value)
+        return found
+
     def _around(self, scope: ast.AST) -> ast.AST | None:
         """The next scope outwards whose names are seen within a scope: not those of a class."""
         outer = self._scope(scope) if scope is not self._tree else None

@@ -151,6 +151,8 @@ class Values:
             return self._literal(made, depth + 1)
         if isinstance(node, ast.Name):
             bound = self._bound(node) or self._imported(node)
+            if bound is None and len(choices := self._scopes.all_values_of(node)) > 1:
+                return self._same_of_all(choices, node, depth)
             if bound is None or (is_container(bound) and self._bound(node) is not None):
                 raise NotLiteralError(node)
             return self._literal(bound, depth + 1)
@@ -180,6 +182,17 @@ class Values:
             return self._worked_out(node, depth)
         except (ZeroDivisionError, OverflowError, ValueError, TypeError):
             raise NotLiteralError(node) from None
+
+    def _same_of_all(self, choices: list[ast.expr], node: ast.expr, depth: int) -> Any:
+        """The value that each of several assignments gives a name, whichever of them the run comes to.
+
+        Raises:
+            NotLiteralError: They give it different ones, or one that is changed later.
+        """
+        values = [self._literal(each, depth + 1) for each in choices]
+        if any(type(each) is not type(values[0]) or each != values[0] for each in values) or is_container(choices[0]):
+            raise NotLiteralError(node)
+        return values[0]
 
     def _bound(self, name: ast.Name) -> ast.expr | None:
         """What a name stands for: one assignment of the whole file, else one of its function, or what the only call hands in."""

@@ -695,6 +695,11 @@ def test_a_command_that_the_checkout_installs_is_its_module(tmp_path: Path, file
             800,
         ),
         # How many are left, only the run knows.
+        ("rows = Dataset.from_dict({'prompt': ['begin'] * 800, 'seed': seeds})\n", 800),
+        ("N = 800\nrows = Dataset.from_dict({'seed': seeds, 'prompt': [make(i) for i in range(N)]}).map(ask)\n", 800),
+        ("rows = datasets.Dataset.from_list([{'prompt': 'begin'}] * 800)\n", 800),
+        ("rows = Dataset.from_dict({'prompt': prompts})\n", None),
+        ("rows = Dataset.from_list([{'prompt': each} for each in range(800) if each % 2])\n", None),
         ("rows = load_dataset('some').select(range(800)).filter(short)\n", None),
         ("rows = load_dataset('some').select(range(800)).map(split, batched=True)\n", None),
         ("rows = load_dataset('some')\nif small():\n    rows = rows.select(range(800))\n", None),

@@ -39,6 +39,25 @@ def test_a_name_is_what_its_own_function_binds(text: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (
+            "def make():\n    if small():\n        n = min(8, 9)\n    else:\n        n = 8\n    return Config(n=n)\nmake()\n",
+            8,
+        ),
+        ("if small():\n    n = 8\nelse:\n    n = 4\nConfig(n=n)\n", None),
+        ("n = 8\nif small():\n    n = 8\nConfig(n=n)\n", 8),
+        ("n = 8\nfor _ in range(2):\n    n += 1\nConfig(n=n)\n", None),
+        ("n = 8\nfor n in sizes():\n    pass\nConfig(n=n)\n", None),
+        ("def make(n):\n    if small():\n        n = 8\n    return Config(n=n)\nmake(8)\n", None),
+    ],
+)
+def test_a_name_that_is_given_the_same_everywhere_is_that(tmp_path: Path, text: str, value: int | None) -> None:
+    setting = found(tmp_path, text)
+    assert (setting.value if not setting.unknown else None) == value
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "def make(n):\n    return Config(n=n)\nmake(8)\nmake(4)\n",

@@ -136,6 +136,24 @@ def _python_launch(path: Path, options: Options) -> Launch:
         return started
 
 
+def _of_notebook(path: Path, itself: list[Command], options: Options) -> Launch:
+    """A notebook: what it trains itself, or what it starts, which may be a file that one of its cells writes."""
+    from rlstep_hooks.launch.embedded import written_by
+
+    written = written_by(path)
+    with edited({str(path.parent / name): text for name, text in written.texts.items()}):
+        commands = [*itself, *_embedded(path, options)]
+        for command in commands:
+            named = {command.program.name, *(token.text for token in command.arguments)} & written.several
+            if named:
+                raise LaunchError(
+                    f"several cells write {' and '.join(sorted(named))}, with different texts: which one runs is not known",
+                    Place(str(path), command.place.line, 1),
+                    remedy="write the one that runs to a file and give the command that runs it",
+                )
+        return _only(commands, str(path), path.parent, options)
+
+
 def _started(path: Path, options: Options) -> Launch | None:
     """The launch that a file starts, which is none itself; None if it starts none that is known."""
     commands = _embedded(path, options) if path.is_file() else []
@@ -394,7 +412,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
             notes.append(
                 Note(
                     "assumes",
-                    f"the {selected.value} rows that the file selects ({selected.place}); --rows says otherwise",
+                    f"the {selected.value} rows that the file makes or selects ({selected.place}); --rows says otherwise",
                 )
             )
         hidden, keywords = hidden_of(calls, system) or elsewhere, keywords_of(calls, system)
