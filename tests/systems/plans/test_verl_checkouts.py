@@ -958,6 +958,31 @@ def test_a_recipe_that_filters_its_groups_has_no_exact_length(tmp_path: Path) ->
     assert rollouts(plan) is None
 
 
+HANDED_OVER = """
+    def fit(self):
+        {way}
+"""
+MOST = """
+                max_num_gen_batches = self.config.algorithm.filter_groups.max_num_gen_batches
+"""
+
+
+@pytest.mark.parametrize(("way", "is_read"), [("return self.own_fit()", True), ("return run_elsewhere(self)", False)])
+def test_a_recipe_whose_fit_runs_another_method_is_that_method(tmp_path: Path, way: str, is_read: bool) -> None:
+    """Conditions of the recipe that its reader knows by their words stay as they are written, whatever the settings are."""
+    most = "+algorithm.filter_groups.enable=True +algorithm.filter_groups.max_num_gen_batches=10"
+    end = COMMENTED_OUT + HANDED_OVER.format(way=way)
+    filled = FILLED.replace("                new_batch = batch\n", f"{MOST}                new_batch = batch\n", 1)
+    source = trainer(end, before_update=filled).replace("    def fit(self", "    def own_fit(self", 1)
+    (tmp_path / "recipe/dapo").mkdir(parents=True)
+    (tmp_path / "recipe/dapo/dapo_ray_trainer.py").write_text(source.replace("RayPPOTrainer", "RayDAPOTrainer"))
+    if is_read:
+        assert rollouts(planned(tmp_path, trainer(COMPARED_THEN_COUNTED), f"{RECIPE} {most}")) is None
+        return
+    with pytest.raises(LaunchError, match="its fit returns what `run_elsewhere` runs"):
+        planned(tmp_path, trainer(COMPARED_THEN_COUNTED), f"{RECIPE} {most}")
+
+
 PARTS = """
 defaults:
   - actor@actor_rollout_ref.actor: own_actor

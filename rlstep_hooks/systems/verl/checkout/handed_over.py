@@ -19,7 +19,7 @@ _DEEPEST = 3
 def run_by(
     fit: Function, source: Source, owner: str, values: Mapping[str, object]
 ) -> tuple[Function, tuple[Line, ...]]:
-    """The method that a `fit` runs, with truth values in the place of conditions that are known, and where it may run something else.
+    """The method that a `fit` runs, which is itself unless it hands the run over, and where it may run something else.
 
     Args:
         fit: The method.
@@ -28,8 +28,7 @@ def run_by(
         values: The settings that are known.
     """
     for _ in range(_DEEPEST):
-        fit = with_settings(fit, source, values)
-        found = next(_returned_before_loop(fit.body, values), None)
+        found = next(_returned_before_loop(with_settings(fit, source, values).body, values), None)
         if found is None:
             return fit, ()
         call, is_sure = found

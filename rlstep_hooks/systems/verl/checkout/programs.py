@@ -12,6 +12,7 @@ import msgspec
 from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source, find_checkout, nearest, taken
 from rlstep_hooks.launch.modules import find_import
 from rlstep_hooks.systems.engine.own_configuration import configuration, configuration_beside, program_beside
+from rlstep_hooks.systems.verl.checkout.conditions import with_settings
 from rlstep_hooks.systems.verl.checkout.handed_over import run_by
 from rlstep_hooks.systems.verl.checkout.inherited import DECIDING, fit_of, installed_base, loader_of
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, imported, trainer_of
@@ -172,7 +173,7 @@ def run_of(program: Program, values: Mapping[str, object]) -> Run | None:
     return Run(
         source,
         owner,
-        fit,
+        with_settings(fit, source, values),
         loader_of(trainer, program.source_at) or (source, owner),
         trainer == COMMON,
         (*elsewhere, *own_parts(program, values)),
@@ -266,6 +267,7 @@ def run_alone(program: Program, values: Mapping[str, object]) -> Run | Line | No
         of_release = _base_of(program, trainer) == COMMON
         loader = loader_of(trainer, program.source_at) or (None if of_release else (source, owner))
         fit, elsewhere = run_by(fit, source, owner, values)
+        fit = with_settings(fit, source, values)
         return Run(source, owner, fit, loader, is_common=False, own_parts=(*elsewhere, *own_parts(program, values)))
     above = installed_base(trainer, program.source_at)
     deciding = sorted(DECIDING.intersection(above[1])) if above is not None else ["a class that was not found"]
