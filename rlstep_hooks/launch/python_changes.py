@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _READING = frozenset(("copy", "count", "get", "index", "items", "keys", "values"))
 """Methods of dicts and lists that change nothing."""
@@ -51,10 +51,23 @@ def is_container(node: ast.expr) -> bool:
 
 
 class Changes:
-    """All changes that one file makes to the contents of names."""
+    """All changes that one file makes to the contents of names.
 
-    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST]) -> None:
+    Args:
+        tree: The file.
+        above: Each node of it -> the node that it stands in.
+        elsewhere: The function that the file imports under a name from a file beside it, with the changes of that file; None where it
+            imports none.
+    """
+
+    def __init__(
+        self,
+        tree: ast.Module,
+        above: Mapping[ast.AST, ast.AST],
+        elsewhere: Callable[[str], tuple[ast.FunctionDef, Changes] | None] = lambda name: None,
+    ) -> None:
         self._above = above
+        self._elsewhere = elsewhere
         self._loads: dict[str, list[ast.Name]] = {}
         self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         for node in ast.walk(tree):
@@ -124,7 +137,7 @@ class Changes:
                     yield Change(outer, key)
 
     def _by_call(self, given: ast.expr, outer: ast.Call | ast.keyword, depth: int) -> Iterator[Change]:
-        """`fill(kw)`: changed where the function of that name changes it, or where the file does not have it.
+        """`fill(kw)`: changed where the function of that name changes it, or where neither the file nor one beside it has it.
 
         A method of something else is taken to read it (`wandb.init(config=kw)`), unless the file has one of that name.
         """
@@ -137,12 +150,16 @@ class Changes:
         changes = isinstance(call.func, ast.Name) or ast.unparse(call.func) == _OMEGACONF_UPDATE
         if called in _READERS or called[:1].isupper() or not (changes or called in self._functions):
             return
-        if called not in self._functions or depth >= _DEEPEST:
+        functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, Changes]]
+        functions = [(function, self) for function in self._functions.get(called, ())]
+        other = self._elsewhere(called) if not functions and isinstance(call.func, ast.Name) else None
+        functions += [other] if other is not None else []
+        if not functions or depth >= _DEEPEST:
             yield Change(call)
             return
-        for function in self._functions[called]:
+        for function, owner in functions:
             parameter = _parameter(function, call, given)
-            inner = [Change(call)] if parameter is None else self._of(parameter, function, depth + 1)
+            inner = [Change(call)] if parameter is None else owner._of(parameter, function, depth + 1)
             yield from (Change(call, each.key) for each in inner)
 
 

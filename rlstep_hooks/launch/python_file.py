@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch import python_results
 from rlstep_hooks.launch.python_changes import Changes
 from rlstep_hooks.launch.python_documents import Documents
 from rlstep_hooks.launch.python_filters import Filters
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.python_documents import Finder
 
+_MOST_RESULTS = 4
+"""Functions that are followed for what they give each other back."""
 _LOADERS = (b"yaml.", b"OmegaConf.load")
 _PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser", b"Fire", b"typer", b"tyro")
 
@@ -143,7 +146,7 @@ class _File:
         self._filters = Filters(tree)
         self._scopes = Scopes(tree, self._above, flags)
         self._constants = self._bound_once()
-        self._changes = Changes(tree, self._above)
+        self._changes = Changes(tree, self._above, self._function_elsewhere)
         self._imports = Imports(tree, source, self._changes, depth)
         self._others: dict[Path, _File | None] = {}
         self._made = dict(self._results())
@@ -166,6 +169,8 @@ class _File:
         for node in ast.walk(tree):
             for path, _ in _assigned(node):
                 self._stores.setdefault(path, []).append(node)
+        self._following = 0
+        """Functions whose results are being followed."""
         self._asked: set[str] = set()
         """Attributes of which it is being found out whether the file assigns them."""
         self._values = Values(
@@ -499,15 +504,62 @@ class _File:
         return msgspec.structs.replace(pairs, values=values)
 
     def _imported(self, node: ast.expr) -> ast.expr | None:
-        """The value of an expression of another file's names; None where it is none, or where that file does not say it."""
+        """The value of an expression of another file's names, or of what a function gives back; None where that is not said."""
         found = self._imports.found(node)
         other = self._other(found.file) if found is not None else None
         if found is None or other is None:
-            return None
+            return self._of_result(node)
         try:
             return written(other._values.literal(found.node), node)
         except NotLiteralError:
             return None
+
+    def _of_result(self, node: ast.expr) -> ast.expr | None:
+        """The value of a member of what a function gives back: `get_config("small").batch`, or `cfg.batch` of such a `cfg`."""
+        name = python_results.name_in(node)
+        made = self._bound(name) if name is not None else None
+        if name is not None and isinstance(made, ast.Call) and not self._is_changed(node, name.id):
+            node = python_results.called(node, made)
+        call = python_results.call_in(node)
+        if call is None or call is node or self._following > _MOST_RESULTS:
+            return None
+        owner, function = self._function_of(name_of(call.func))
+        handed = python_results.parameters(function, call) if function is not None else None
+        if owner is None or function is None or handed is None:
+            return None
+        self._following += 1
+        try:
+            given = {name: self._values.literal(value) for name, value in handed.items()}
+            back = python_results.result(node, function, given)
+            return written(owner._values.literal(back), node) if back is not None else None
+        except NotLiteralError:
+            return None
+        finally:
+            self._following -= 1
+
+    def _function_elsewhere(self, name: str) -> tuple[ast.FunctionDef, Changes] | None:
+        """The function that this file imports under a name from one beside it, with the changes of that file."""
+        owner, function = self._function_of(name)
+        is_other = owner is not None and owner is not self
+        return (function, owner._changes) if owner is not None and function is not None and is_other else None
+
+    def _is_changed(self, node: ast.expr, name: str) -> bool:
+        """Whether the file changes the members that an expression takes of an object of a name."""
+        members = {inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
+        changed = {change.key for change in self._changes.of(name)}
+        return bool(self._stored() & members) or not changed.isdisjoint((None, "__dict__", *members))
+
+    def _function_of(self, name: str) -> tuple[_File | None, ast.FunctionDef | None]:
+        """The one function of a name, of this file or of the one that it is imported from, with its file."""
+        origin = self._imports.origin(name)
+        owner = self._other(origin.file) if origin is not None else self
+        name = origin.name if origin is not None else name
+        found = [
+            node
+            for node in ast.walk(owner._tree if owner is not None else ast.Module([], []))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+        ]
+        return owner, found[0] if len(found) == 1 and isinstance(found[0], ast.FunctionDef) else None
 
     def _other(self, path: Path) -> _File | None:
         """A file that this one imports from, read with the same flags; None where it cannot be read."""

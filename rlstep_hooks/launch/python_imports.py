@@ -71,6 +71,10 @@ class Imports:
             return None
         return Found(of.file, there)
 
+    def origin(self, name: str) -> _Import | None:
+        """The file and the name there of what this file imports under a name; None where it imports nothing of a file beside it."""
+        return self._import_of(name) if name in self._statements else None
+
     def _import_of(self, name: str) -> _Import | None:
         if name not in self._files:
             self._files[name] = self._look_up(name)

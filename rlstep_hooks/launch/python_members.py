@@ -97,6 +97,8 @@ class Members:
                 return self._of_object(self._classes[name], of, attribute, depth)
             case ast.Attribute() if (made := _made_by(self.value_of(of))) is not None:
                 return self._attribute(made, attribute, depth + 1)
+            case ast.Subscript() if isinstance(made := self.value_of(of), ast.Name | ast.Call):
+                return self._attribute(made, attribute, depth + 1)
         return None
 
     def _is_changed(self, name: str, attribute: str) -> bool:

@@ -1,0 +1,122 @@
+"""What a function gives back to one call of it: its only `return`, with what the call hands in: `get_config("small").batch`."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def called(node: ast.expr, made: ast.Call) -> ast.expr:
+    """Members of an object as members of the call that makes it: `get_config("small").batch` of `cfg.batch`.
+
+    Args:
+        node: The name of the object, or members of it.
+        made: The call that its name is bound to.
+    """
+    whole: ast.expr = _Named(_base(node), made).visit(copy.deepcopy(node))
+    return whole
+
+
+def call_in(node: ast.expr) -> ast.Call | None:
+    """The call of a function by its name that an expression takes members of; None where it takes none of any."""
+    base = _base(node)
+    return base if isinstance(base, ast.Call) and isinstance(base.func, ast.Name) else None
+
+
+def name_in(node: ast.expr) -> ast.Name | None:
+    """The name that an expression takes members of; None where it takes none."""
+    base = _base(node)
+    return base if isinstance(base, ast.Name) and base is not node else None
+
+
+def result(node: ast.expr, function: ast.FunctionDef, given: Mapping[str, object]) -> ast.expr | None:
+    """An expression with what its function gives back in the place of the call; None where the function does more than that.
+
+    Args:
+        node: Members of a call.
+        function: The function that it calls.
+        given: What its parameters are in this call.
+    """
+    last = function.body[-1]
+    if not isinstance(last, ast.Return) or last.value is None or function.decorator_list or not _only_returns(function):
+        return None
+    back = _Given(given).visit(copy.deepcopy(last.value))
+    whole: ast.expr = _Called(back).visit(copy.deepcopy(node))
+    for inner in ast.walk(whole):
+        # What the top of a file changes has happened before anything calls its functions.
+        if isinstance(inner, ast.expr):
+            inner.lineno, inner.col_offset = sys.maxsize, 0
+    return whole
+
+
+def parameters(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
+    """What a call hands to each parameter that it gives, and the defaults of the others; None where that cannot be told."""
+    own = function.args
+    if own.vararg or own.kwarg or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    placed = [each.arg for each in (*own.posonlyargs, *own.args)]
+    found = dict(zip(placed[len(placed) - len(own.defaults) :], own.defaults, strict=True))
+    found |= {each.arg: value for each, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value is not None}
+    found |= dict(zip(placed, call.args, strict=False))
+    for word in call.keywords:
+        if word.arg is None:
+            return None
+        found[word.arg] = word.value
+    return found
+
+
+def _base(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node
+
+
+def _only_returns(function: ast.FunctionDef) -> bool:
+    """Whether a function does nothing but to look at what it is given, and to give something back at its end."""
+    *before, last = function.body
+    return isinstance(last, ast.Return) and all(map(_only_looks, before))
+
+
+def _only_looks(node: ast.stmt) -> bool:
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.Assert():
+            return True
+        case ast.If(body=[ast.Raise()], orelse=[]):
+            return True
+    return False
+
+
+class _Named(ast.NodeTransformer):
+    def __init__(self, base: ast.expr, made: ast.Call) -> None:
+        self._base = ast.dump(base)
+        self._made = made
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return copy.deepcopy(self._made) if ast.dump(node) == self._base else node
+
+
+class _Called(ast.NodeTransformer):
+    """Puts what a call gives back in its place: the innermost part of members of it."""
+
+    def __init__(self, back: ast.expr) -> None:
+        self._back = back
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return self._back
+
+
+class _Given(ast.NodeTransformer):
+    """Puts what a call hands in in the place of parameters."""
+
+    def __init__(self, given: Mapping[str, object]) -> None:
+        self._given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in self._given:
+            return node
+        return ast.copy_location(ast.parse(repr(self._given[node.id]), mode="eval").body, node)
