@@ -1,16 +1,15 @@
 """The learning rate that a configured schedule gives at each tick.
 
-Source: transformers/optimization.py (4.50 to 5.x): get_constant_schedule, get_constant_schedule_with_warmup,
-get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup and get_cosine_with_min_lr_schedule_with_warmup. Stable-Baselines3
-2.7.0 and 2.9.2, common/utils.py LinearSchedule ("line").
+Source: `planning.rate_schedules` for those of transformers; Stable-Baselines3 2.7.0 and 2.9.2, common/utils.py LinearSchedule ("line").
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
+
+from rlstep_hooks.planning.rate_schedules import RateShape
 
 
 class RateSchedule(msgspec.Struct, frozen=True):
@@ -34,19 +33,10 @@ class RateSchedule(msgspec.Struct, frozen=True):
         return self.base * self._factor(tick)
 
     def _factor(self, tick: int) -> float:
-        if self.kind == "constant":
-            return 1.0
         if self.kind == "line":
             return 1.0 + (self.least - 1.0) * min(1.0, (tick + self.first) / self.horizon)
-        if tick < self.warmup:
-            return tick / max(1, self.warmup)
-        if self.kind == "constant_with_warmup":
-            return 1.0
-        after, length = tick - self.warmup, max(1, self.horizon - self.warmup)
-        if self.kind == "linear":
-            return max(0.0, (self.horizon - tick) / length)
-        factor = max(0.0, 0.5 * (1.0 + math.cos(math.pi * after / length)))
-        return factor * (1 - self.least) + self.least
+        options = {"min_lr_rate": self.least} if self.kind == "cosine_with_min_lr" else {}
+        return RateShape(self.kind, self.horizon, self.warmup, self.base, options).factor(tick)
 
 
 COVERED = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "line")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("trl")
 
 import torch
-from transformers import SchedulerType
+from transformers import SchedulerType, optimization
 
 from rlstep_hooks.judge.links import links_of
 from tests.faults.fault import on
@@ -132,6 +133,24 @@ def test_another_rate_than_the_configured_one_is_found(kind: str, fault: Any, fi
     assert found[0].code == "RLS605", problems(report)
     assert (found[0].severity, found[0].where.update) == ("error", first)
     assert f"({kind}, as configured)" in found[0].expected
+
+
+def test_a_schedule_that_transformers_itself_computes_wrongly_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mutant of seed 31129: the factor of the cosine is at least 1 in the place of 0, so the rate never falls."""
+    name = "_get_cosine_schedule_with_warmup_lr_lambda"
+    documented = getattr(optimization, name)
+
+    @functools.wraps(documented)
+    def never_below_one(tick: int, **settings: Any) -> float:
+        factor: float = documented(tick, **settings)
+        return factor if tick < settings["num_warmup_steps"] else max(1.0, factor)
+
+    monkeypatch.setattr(optimization, name, never_below_one)
+    report = audited(tmp_path, **configured("cosine"))
+    [found] = [finding for finding in report.findings if finding.severity == "error"]
+    assert (found.code, found.where.update) == ("RLS605", 3)
 
 
 @pytest.mark.parametrize("kind", ["linear", "polynomial"])

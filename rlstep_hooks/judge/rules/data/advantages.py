@@ -51,6 +51,7 @@ class PromptGroups(Rule):
         repeated.
 
     Known limits:
+        - Groups of an evaluation are looked at in TRL, on one process; broken ones are a warning.
         - It is evaluated where one process sees whole groups, and the estimator compares the samples of a prompt.
         - Two equal prompts in a data set are one prompt to it.
 
@@ -74,8 +75,9 @@ class PromptGroups(Rule):
         return f"groups of samples may span processes, or {seen}" if self.schedule.world_size > 1 else seen
 
     def rollout(self, event: Rollout) -> None:
-        """Look at the groups of a training rollout."""
+        """Look at the groups of a rollout."""
         if event.purpose != "training":
+            self._evaluated(event)
             return
         if event.groups_intact is None:
             self.missed += 1
@@ -86,6 +88,17 @@ class PromptGroups(Rule):
                 observed="blocks that mix prompts",
                 why="advantages compare rewards of different prompts",
                 fix="look for a replaced sampler or a loader that shuffles or dispatches rows",
+            )
+
+    def _evaluated(self, event: Rollout) -> None:
+        if event.groups_intact is False:
+            self.fail(
+                severity="warning",
+                expected="each prompt of an evaluation as often in a row as it has completions",
+                observed="blocks that mix prompts",
+                why="the evaluation's advantages and its deviation of rewards compare different prompts; training is not changed",
+                fix="look for a loader of evaluations whose sampler was replaced or left out",
+                variant="evaluation",
             )
 
 

@@ -1,18 +1,21 @@
 """The learning rates that the arguments of a trainer ask for, computed beside its own scheduler, which is what is compared.
 
 `Trainer.create_scheduler` hands the arguments to `get_scheduler` (transformers 4.51.3 trainer.py:1744, 5.23.0 trainer.py:1367), and
-the loop ticks once for each update that it makes (5.23.0 trainer.py:1942). The same function builds a second scheduler here, on an
-optimizer of one number that nobody trains.
+the loop ticks once for each update that it makes (5.23.0 trainer.py:1942). What the documented schedules give is computed here by
+formulas of our own, so that a fault in those of transformers does not hide itself. A kind that is not among them is asked of
+transformers, on an optimizer of one number that nobody trains.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import torch
 
+from rlstep_hooks.planning.rate_schedules import RateShape, is_documented
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.trl.observe.documented_optimizer import is_of_transformers
 
@@ -76,20 +79,38 @@ def _is_made_by_transformers(scheduler: Any) -> bool:
 
 def _documented_factor(trainer: Any, optimizer: Any) -> Callable[[int], float] | None:
     """The function of the ticks by which the configured schedule multiplies each rate; None for one that is no function of them."""
-    from transformers.optimization import get_scheduler
-
     args = trainer.args
     ticks = int(trainer.state.max_steps)  # what `create_scheduler` is told; rule RLS601 compares it with the plan
     # Schedules that end at a rate divide it by the optimizer's own (5.23.0 optimization.py:336, 376).
     rate = getattr(optimizer, "defaults", {}).get("lr")
-    rate = rate if isinstance(rate, float | int) else args.learning_rate
-    beside = torch.optim.SGD([torch.zeros(1)], lr=float(rate))
+    rate = float(rate if isinstance(rate, float | int) else args.learning_rate)
+    kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    options = dict(getattr(args, "lr_scheduler_kwargs", None) or {})
+    shape = RateShape(kind, ticks, configured_warmup(args, ticks), rate, options)
+    return shape.factor if is_documented(shape) else _factor_of_transformers(shape)
+
+
+def configured_warmup(args: Any, ticks: int) -> int:
+    """The ticks of warm-up: `warmup_steps` from 1 on is their number, below 1 (5.x) or as `warmup_ratio` (4.x) a share, rounded up.
+
+    Args:
+        args: The arguments of a trainer of transformers (4.51.3 training_args.py:2493, 5.23.0 training_args.py:2154).
+        ticks: The ticks of the run.
+    """
+    steps = args.warmup_steps
+    return int(steps) if steps >= 1 else math.ceil(ticks * (steps or getattr(args, "warmup_ratio", None) or 0.0))
+
+
+def _factor_of_transformers(shape: RateShape) -> Callable[[int], float] | None:
+    """The function that transformers itself has for a kind or an option whose formula is not known here."""
+    from transformers.optimization import get_scheduler
+
     scheduler = get_scheduler(
-        args.lr_scheduler_type,
-        optimizer=beside,
-        num_warmup_steps=args.get_warmup_steps(ticks),
-        num_training_steps=ticks,
-        scheduler_specific_kwargs=dict(getattr(args, "lr_scheduler_kwargs", None) or {}),
+        shape.kind,
+        optimizer=torch.optim.SGD([torch.zeros(1)], lr=shape.base),
+        num_warmup_steps=shape.warmup,
+        num_training_steps=int(shape.horizon),
+        scheduler_specific_kwargs=dict(shape.options),
     )
     functions: list[Callable[[int], float]] = getattr(scheduler, "lr_lambdas", [])
     return functions[0] if functions else None

@@ -107,10 +107,12 @@ def own_construction(trainer: Any, read: tuple[str, ...] = READ) -> bool:
 
 def own_loader(trainer: Any, read: tuple[str, ...] = READ) -> bool:
     """Whether somebody's own code decides which rows the loader gives in which order."""
-    return any(
-        name in vars(trainer) or _overriding(type(trainer), name, read) is not None
-        for name in ("get_train_dataloader", "_get_train_sampler")
-    )
+    return _defines(trainer, ("get_train_dataloader", "_get_train_sampler"), read)
+
+
+def own_evaluation_loader(trainer: Any, read: tuple[str, ...] = READ) -> bool:
+    """Whether somebody's own code decides which rows the loader of an evaluation gives, and how often."""
+    return _defines(trainer, ("get_eval_dataloader", "_get_eval_sampler"), read)
 
 
 def own_generation(trainer: Any, read: tuple[str, ...] = READ) -> bool:
@@ -123,10 +125,7 @@ def own_generation(trainer: Any, read: tuple[str, ...] = READ) -> bool:
         getattr(trainer, name, None) for name in given
     ):
         return True
-    return any(
-        name in vars(trainer) or _overriding(type(trainer), name, read) is not None
-        for name in ("_generate", "_generate_single_turn", "_generate_and_score_completions")
-    )
+    return _defines(trainer, ("_generate", "_generate_single_turn", "_generate_and_score_completions"), read)
 
 
 def writes_tokens(trainer: Any) -> bool:
@@ -137,10 +136,7 @@ def writes_tokens(trainer: Any) -> bool:
 
 def own_evaluation(trainer: Any) -> bool:
     """Whether somebody's own code may decide when the trainer evaluates: an override, or a callback at the end of an update."""
-    by_trainer = any(
-        name in vars(trainer) or _overriding(type(trainer), name, READ) is not None
-        for name in ("evaluate", "_maybe_log_save_evaluate", "_evaluate")
-    )
+    by_trainer = _defines(trainer, ("evaluate", "_maybe_log_save_evaluate", "_evaluate"), READ)
     known = (*READ, "rlstep_hooks")
     by_callback = any(
         _overriding(type(callback), "on_step_end", known) is not None or "on_step_end" in vars(callback)
@@ -190,6 +186,11 @@ def unknown_masks(
 
 def _level(trainer: Any) -> str:
     return str(getattr(trainer, "importance_sampling_level", "token"))
+
+
+def _defines(trainer: Any, names: tuple[str, ...], read: tuple[str, ...]) -> bool:
+    """Whether the trainer itself, or a class that nobody here read, defines one of these methods anew."""
+    return any(name in vars(trainer) or _overriding(type(trainer), name, read) is not None for name in names)
 
 
 def _overriding(kind: type, name: str, read: tuple[str, ...]) -> type | None:

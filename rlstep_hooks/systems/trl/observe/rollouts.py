@@ -23,6 +23,7 @@ from rlstep_hooks.systems.trl.observe.limits import READ, is_compiled, own_advan
 from rlstep_hooks.systems.trl.observe.masks import read_mask_rule
 from rlstep_hooks.systems.trl.observe.measure import token_mask
 from rlstep_hooks.systems.trl.observe.order_of_rows import RowOrder
+from rlstep_hooks.systems.trl.observe.prompt_groups import group_of_evaluation, in_whole_groups
 from rlstep_hooks.systems.trl.observe.prompt_tokens import PromptTokens
 from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
@@ -131,6 +132,7 @@ class RolloutHooks:
         self._alone = schedule.world_size == 1
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
+        self._group_of_evaluation = group_of_evaluation(trainer, schedule, read=adapter.read == READ)
         self._row_order = RowOrder(trainer, schedule, read=adapter.read == READ)
         self._rows_guard = Guard(recorder, ("rows",))
         self._prompts = PromptTokens(trainer, schedule.version, schedule.samples_per_prompt)
@@ -309,7 +311,7 @@ class RolloutHooks:
         )
 
     def _rollout_of(self, made: _Made) -> Rollout:
-        intact = self._groups_intact(made.rows, made.samples) if made.trains else None
+        intact = self._groups_intact(made)
         drawn = self._drawn(made.index) if made.compared else None
         return Rollout(
             at=self._recorder.now(),
@@ -509,16 +511,9 @@ class RolloutHooks:
         known = [version for version in versions if version is not None]
         return min(known) if len(known) == len(versions) else None
 
-    def _groups_intact(self, rows: Any, samples: int) -> bool | None:
-        group = self._observation.schedule.samples_per_prompt
-        if not isinstance(rows, list) or samples % group or len(rows) != samples:
-            return None
-        prompts = [row.get("prompt", row.get("messages")) for row in rows]
-        return all(
-            prompts[start] == prompt
-            for start in range(0, samples, group)
-            for prompt in prompts[start + 1 : start + group]
-        )
+    def _groups_intact(self, made: _Made) -> bool | None:
+        group = self._observation.schedule.samples_per_prompt if made.trains else self._group_of_evaluation
+        return None if group is None else in_whole_groups(made.rows, made.samples, group)
 
     def _served_again(self, rows: Any, groups_intact: bool | None) -> int | None:
         with self._rows_guard:
