@@ -14,6 +14,30 @@ from tests.systems.plans.checkouts import write
 if TYPE_CHECKING:
     from pathlib import Path
 
+DERIVED = """
+from rl import Base
+
+class Mine(Base):
+    def rows(self):
+        return load()
+{more}
+Mine().start()
+"""
+OF_BASE = """
+from abc import ABC, abstractmethod
+from trl import GRPOConfig, GRPOTrainer
+
+class Base(ABC):
+    size = 8
+
+    @abstractmethod
+    def rows(self):
+        \"\"\"The rows.\"\"\"
+
+    def start(self):
+        args = GRPOConfig(num_generations=4, per_device_train_batch_size=8)
+        GRPOTrainer(args=args, train_dataset=self.rows()).train()
+"""
 MADE = "GRPOTrainer(args=GRPOConfig(num_generations=4, per_device_train_batch_size=8))"
 TRAINS = f"from trl import GRPOConfig, GRPOTrainer\ndef train(model):\n    {MADE}.train()\ndef evaluate(model): ...\n"
 OF_CLASS = f"from trl import GRPOConfig, GRPOTrainer\nclass Run:\n    def start(self):\n        return {MADE}\n"
@@ -39,6 +63,7 @@ def assumed(plan: Plan) -> str:
          "steps.py": "from rl import train\ndef all_of_it():\n    train(None)\n", "rl.py": TRAINS},
         {"main.py": "from pack import train\ntrain(None)\n", "pack/__init__.py": "from .rl import train\n", "pack/rl.py": TRAINS},
         {"main.py": "from pack import rl\nrl.train(None)\n", "pack/__init__.py": "", "pack/rl.py": TRAINS},
+        {"main.py": DERIVED.format(more=""), "rl.py": OF_BASE},
     ],
 )  # fmt: skip
 def test_a_program_is_planned_by_the_file_that_trains_for_it(tmp_path: Path, files: dict[str, str]) -> None:
@@ -64,6 +89,19 @@ def test_a_program_is_planned_by_the_file_that_trains_for_it(tmp_path: Path, fil
 def test_a_program_that_only_imports_what_trains_is_none(tmp_path: Path, main: str, launch: str, more: str) -> None:
     with pytest.raises(LaunchError, match="none of these starts a known trainer"):
         planned(tmp_path, {launch: main, "rl.py": TRAINS}, launch, more)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "    size = 16\n",
+        "    def start(self):\n        return run(self)\n",
+        "    def other(self):\n        self.args = change()\n",
+    ],
+)
+def test_a_class_that_may_change_what_trains_is_not_followed(tmp_path: Path, more: str) -> None:
+    with pytest.raises(LaunchError):
+        planned(tmp_path, {"main.py": DERIVED.format(more=more), "rl.py": OF_BASE})
 
 
 def test_of_two_files_that_train_none_is_taken(tmp_path: Path) -> None:

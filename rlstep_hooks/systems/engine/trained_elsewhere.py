@@ -16,7 +16,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
@@ -25,6 +25,7 @@ _FURTHEST = 4
 """Files up to which calls are followed from one to the next."""
 _PARSERS = (b"argv", b"argparse", b"ArgumentParser", b"parse_args", b"click", b"fire", b"hydra", b"typer", b"tyro")
 """Words of programs that take flags: what they make of one is handed to the function that trains, and is not followed."""
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -58,11 +59,37 @@ class _Search:
         tree = parse(path)
         imports = dict(imported_once(tree))
         own = {each.name: each for each in tree.body if isinstance(each, _Definition)}
+        if isinstance(node, ast.ClassDef):
+            self._bases(path, node, own, imports, depth)
         for name, member in _called(node):
             if name in own:
                 self.follow(path, own[name], depth)
             elif name in imports:
                 self._import(path, *imports[name], member, depth)
+
+    def _bases(
+        self,
+        path: Path,
+        derived: ast.ClassDef,
+        own: Mapping[str, _Definition],
+        imports: Mapping[str, tuple[ast.Import | ast.ImportFrom, ast.alias]],
+        depth: int,
+    ) -> None:
+        """Follow the classes that a class derives from, where it leaves all that they do themselves as it is."""
+        for base in derived.bases:
+            name = base.id if isinstance(base, ast.Name) else ""
+            found, file = own.get(name), path
+            statement, alias = imports.get(name, (None, None))
+            if isinstance(statement, ast.ImportFrom) and alias is not None:
+                above = find_import(statement.module or "", path.parent, level=statement.level)
+                with suppress(LaunchError, OSError):
+                    there = parse(above).body if above is not None else []
+                    found = next(
+                        (each for each in there if isinstance(each, ast.ClassDef) and each.name == alias.name), None
+                    )
+                    file = above or path
+            if isinstance(found, ast.ClassDef) and _only_adds(derived, found):
+                self.follow(file, found, depth + 1)
 
     def _import(
         self, path: Path, statement: ast.Import | ast.ImportFrom, alias: ast.alias, member: str, depth: int
@@ -90,6 +117,25 @@ class _Search:
                 self.follow(file, node, depth + 1)
             elif name in (imports := dict(imported_once(parse(file)))) and depth < _FURTHEST:  # a package hands it on
                 self._import(file, *imports[name], "", depth + 1)
+
+
+def _only_adds(derived: ast.ClassDef, base: ast.ClassDef) -> bool:
+    """Whether a class sets nothing of its objects, and writes no method that the class which it derives from has a body for."""
+    sets = (node for node in ast.walk(derived) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    done = {each.name for each in base.body if isinstance(each, _Function) and not all(map(_is_nothing, each.body))}
+    done |= {node.id for each in base.body for node in ast.walk(each) if isinstance(each, ast.Assign | ast.AnnAssign)
+             and isinstance(node, ast.Name)}  # fmt: skip
+    named = {each.name for each in derived.body if isinstance(each, _Function)}
+    named |= {node.id for each in derived.body for node in ast.walk(each) if isinstance(each, ast.Assign | ast.AnnAssign)
+              and isinstance(node, ast.Name)}  # fmt: skip
+    return next(sets, None) is None and named.isdisjoint(done)
+
+
+def _is_nothing(node: ast.stmt) -> bool:
+    """Whether a statement of a method says that a class which derives from this one has to write it."""
+    return isinstance(node, ast.Pass | ast.Raise) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    )
 
 
 def _called(node: ast.AST) -> Iterator[tuple[str, str]]:
