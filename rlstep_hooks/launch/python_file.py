@@ -16,6 +16,7 @@ import msgspec
 from rlstep_hooks.launch import python_results
 from rlstep_hooks.launch.python_changes import Changes
 from rlstep_hooks.launch.python_documents import Documents
+from rlstep_hooks.launch.python_environment import read_by, set_in
 from rlstep_hooks.launch.python_filters import Filters
 from rlstep_hooks.launch.python_imports import Imports, any_beside, placeholder, written
 from rlstep_hooks.launch.python_mappings import Mappings, name_of, shown
@@ -189,6 +190,7 @@ class _File:
             flags=flags,
             finder=finder,
             variables=self._variables,
+            own_variables=lru_cache(maxsize=1)(lambda: set_in(tree)),
         )
 
     def calls(self) -> Calls:
@@ -601,13 +603,14 @@ class _File:
             return Setting(name, self._values.literal(node), place, written)
         except NotLiteralError as error:
             text = shown(error.node)
-            return Setting(
-                name,
-                text,
-                place,
-                written,
-                (UnknownText("", f"it is written as {text}, which is not a literal", place),),
-            )
+            return Setting(name, text, place, written, (self._why_unknown(error.node, text, place),))
+
+    def _why_unknown(self, node: ast.expr, text: str, place: Place) -> UnknownText:
+        """Why the value of an expression is not known, with the variable of the environment that the user can give, if it is one."""
+        variable = read_by(node)
+        if variable is None or variable[0] in self._variables or variable[0] in set_in(self._tree):
+            return UnknownText("", f"it is written as {text}, which is not a literal", place)
+        return UnknownText(variable[0], f"it is written as {text}, and nothing here sets that variable", place)
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -9,7 +9,7 @@ import msgspec
 
 from rlstep_hooks.launch.python_changes import Changes, is_container
 from rlstep_hooks.launch.python_documents import Documents, read_document
-from rlstep_hooks.launch.python_environment import default_of
+from rlstep_hooks.launch.python_environment import read_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +40,7 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
     ast.IsNot: lambda a, b: a is not b,
 }
 _CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
+_OF_TEXTS: dict[str, Any] = {"lower": str.lower, "upper": str.upper, "strip": str.strip}
 _DEEPEST = 20
 """Expressions within each other up to which a value is worked out: names may stand for each other in a circle."""
 PARSED = "parsed"
@@ -82,6 +83,7 @@ class Values:
         flags: The options that the command gives; None for a value that only the run knows.
         finder: Finds the YAML files; without it, what they hold is unknown.
         variables: The variables of the environment that the command sets; None for a value that only the run knows.
+        own_variables: The variables of the environment that the file sets itself.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Values:
         flags: Mapping[str, str | None],
         finder: Finder | None,
         variables: Mapping[str, str | None],
+        own_variables: Callable[[], frozenset[str]],
     ) -> None:
         self._above = above
         self._constants = constants
@@ -118,6 +121,7 @@ class Values:
         self._flags = flags
         self._finder = finder
         self._variables = variables
+        self._own_variables = own_variables
 
     def literal(self, node: ast.expr) -> Any:
         """The value of an expression.
@@ -302,17 +306,24 @@ class Values:
                 return self._lengths[of]
             if node.func.id in ("max", "min") and len(node.args) > 1:
                 return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
-        variable = default_of(node)
+        match node:
+            case ast.Call(func=ast.Attribute(value=words, attr=method), args=[], keywords=[]) if method in _OF_TEXTS:
+                text = self._literal(words, depth + 1)
+                if isinstance(text, str):
+                    return _OF_TEXTS[method](text)
+        variable = read_by(node)
         if variable is not None:
             return self._of_environment(node, *variable, depth)
         raise NotLiteralError(node)
 
-    def _of_environment(self, node: ast.expr, name: str, default: ast.expr, depth: int) -> Any:
+    def _of_environment(self, node: ast.expr, name: str, default: ast.expr | None, depth: int) -> Any:
         """The value of a variable of the environment: as the command sets it, else the file's own default."""
         value = self._variables.get(name, "")
         if value is None or (name in self._variables and not value):
             raise NotLiteralError(node)
-        return value or self._literal(default, depth + 1)
+        if (not value and default is None) or name in self._own_variables():
+            raise NotLiteralError(node)
+        return value if value or default is None else self._literal(default, depth + 1)
 
     def _numeric(self, node: ast.expr, depth: int) -> int | float:
         value = self._literal(node, depth + 1)

@@ -508,6 +508,43 @@ def test_a_variable_that_the_run_sets_is_not_known(name: str, before: str, tmp_p
         plan_launch([f"{before} python {path}"], Options(rows=100))
 
 
+READ = "import os\nargs = GRPOConfig(num_generations=int({read}), per_device_train_batch_size=16)\n"
+
+
+@pytest.mark.parametrize("read", ["os.environ['GROUP']", "os.getenv('GROUP')", "os.getenv('GROUP').strip()"])
+def test_a_variable_without_a_default_is_asked_for_by_its_name(read: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TRL + READ.format(read=read) + "GRPOTrainer(args=args).train()\n")
+    with pytest.raises(UnknownValueError, match=r"nothing here sets that variable; give it with --set GROUP=VALUE"):
+        plan_launch([str(path)], Options(rows=100))
+    for found in (
+        plan_launch([f"GROUP=8 python {path}"], Options(rows=100)),
+        plan_launch([str(path)], Options(rows=100, variables={"GROUP": "8"})),
+        plan_launch([f"python {path}"], Options(rows=100, variables={"GROUP": "8"})),
+    ):
+        assert found.schedule is not None
+        assert found.schedule.samples_per_prompt == 8
+
+
+@pytest.mark.parametrize("line", ["os.environ['GROUP'] = count()\n", "os.environ.setdefault('GROUP', '8')\n"])
+def test_a_variable_that_the_file_sets_itself_is_not_its_default(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = READ.format(read="os.getenv('GROUP', '4')").replace("import os\n", f"import os\n{line}")
+    path.write_text(TRL + text + "GRPOTrainer(args=args).train()\n")
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        plan_launch([str(path)], Options(rows=100))
+
+
+@pytest.mark.parametrize(("value", "generations"), [("true", 8), (" TRUE", 8), ("no", 4)])
+def test_words_of_a_variable_are_compared_as_the_file_writes_them(value: str, generations: int, tmp_path: Path) -> None:
+    read = "8 if os.getenv('LARGE', 'no').strip().lower() in ('1', 'true') else 4"
+    path = tmp_path / "train.py"
+    path.write_text(TRL + READ.format(read=read) + "GRPOTrainer(args=args).train()\n")
+    found = plan_launch([str(path)], Options(rows=100, variables={"LARGE": value})).schedule
+    assert found is not None
+    assert found.samples_per_prompt == generations
+
+
 OWN_FIELDS = """
 from dataclasses import dataclass, field
 from typing import Optional

@@ -322,6 +322,8 @@ def _candidates(commands: list[Command], framework: str) -> list[Command]:
 
 def _launch_of(command: Command, source: str, folder: Path, options: Options) -> Launch | Declined | None:
     """A command with its settings, if a system knows it; else the reason why it is not a run of the system that has its settings."""
+    set_by_user = {name: Token(value, Place("--set")) for name, value in options.variables.items()}
+    command = msgspec.structs.replace(command, environment={**set_by_user, **command.environment})
     calls = calls_of(command, folder, rows=options.rows)
     file = file_of(command, folder)
     used = trainers_in(file, command.folder) if options.line is not None and calls is not None and file else []
