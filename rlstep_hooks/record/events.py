@@ -83,6 +83,10 @@ NEVER_SEEN = "never_seen"
 """Name of the fact that has the topics which nothing of a run shows, with the reason: what an export leaves out."""
 
 
+ENTROPY_SHARE = "entropy_share"
+"""Name of the fact that has the share of all processes' tokens that are trained, where these are those with the highest entropies."""
+
+
 def never_seen(started: RunStarted) -> dict[str, str]:
     """The topics that nothing of a run shows -> the reason."""
     topics = started.facts.get(NEVER_SEEN)

@@ -276,6 +276,12 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     elsewhere, and where there is no such token."""
     most_left_entropy: float | None = None
     """The largest entropy of the tokens that are left out for theirs; None as for the other."""
+    entropies: int | None = None
+    """How many tokens have an entropy that decides, with those of all processes, which are trained; None elsewhere."""
+    entropies_kept: int | None = None
+    """How many of them are trained."""
+    entropies_at_least: int | None = None
+    """How many of those have the least entropy of all of them."""
     role: Role = "policy"
 
 

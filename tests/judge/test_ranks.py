@@ -15,6 +15,7 @@ from rlstep_hooks.judge.links import links_of
 from rlstep_hooks.judge.ranks.merge import merge_ranks
 from rlstep_hooks.judge.ranks.outcomes import not_compared
 from rlstep_hooks.record.events import (
+    ENTROPY_SHARE,
     AnyEvent,
     Judged,
     Measured,
@@ -330,13 +331,26 @@ def test_a_rank_that_gathers_other_rewards_is_named_at_its_rollout(tmp_path: Pat
     assert outcome(merged, "RLS515").verdict == "FAIL"
 
 
-def trains_from(least: float, left: float) -> Spoil:
-    """The loss of micro-batch 10 trains tokens from one entropy on, and leaves out tokens up to another one."""
+def trains_from(least: float, left: float, *, kept: int = 4, at_least: int = 1, of: int = 10) -> Spoil:
+    """Two fifths of the tokens are to be trained; the loss of micro-batch 10 trains so many tokens from one entropy on, and leaves out
+    tokens up to another one."""
 
     def spoil(event: AnyEvent) -> AnyEvent | None:
+        if isinstance(event, RunStarted):
+            return msgspec.structs.replace(event, facts=event.facts | {ENTROPY_SHARE: 0.4})
         if isinstance(event, Measured):
             values = [
-                msgspec.structs.replace(v, least_kept_entropy=least, most_left_entropy=left) if v.index == 10 else v
+                msgspec.structs.replace(
+                    v,
+                    loss_ratio=1.0,
+                    least_kept_entropy=least,
+                    most_left_entropy=left,
+                    entropies=of,
+                    entropies_kept=kept,
+                    entropies_at_least=at_least,
+                )
+                if v.index == 10
+                else v
                 for v in event.microbatches
             ]
             return msgspec.structs.replace(event, microbatches=tuple(values))
@@ -348,7 +362,38 @@ def trains_from(least: float, left: float) -> Spoil:
 def test_one_threshold_of_entropies_on_all_ranks_passes(tmp_path: Path) -> None:
     report, first = write(tmp_path, 0, trains_from(2.5, 2.25))
     write(tmp_path, 1, trains_from(3.0, 2.5))  # numbers of a record are rounded
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    assert (merged.verdict, outcome(merged, "RLS801").verdict) == ("PASS", "PASS")
+
+
+def test_tokens_of_one_entropy_are_trained_together(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0, trains_from(2.5, 2.25, kept=5, at_least=3))
+    write(tmp_path, 1, trains_from(2.5, 2.25, kept=5, at_least=2))
     assert merge_ranks(report, tmp_path, first, wait=0.0).verdict == "PASS"
+
+
+@pytest.mark.parametrize(("kept", "why"), [(3, ""), (5, ""), (6, "the quantile is taken at 0.4 in the place of 0.6")])
+def test_another_share_of_the_tokens_is_named_at_its_microbatch(tmp_path: Path, kept: int, why: str) -> None:
+    report, first = write(tmp_path, 0, trains_from(2.5, 2.25, kept=kept))
+    write(tmp_path, 1, trains_from(3.0, 2.5, kept=kept))
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    [finding] = [f for f in merged.findings if f.severity == "error"]
+    assert (finding.code, finding.where.microbatch, finding.where.rank) == ("RLS801", 10, None)
+    assert finding.expected.startswith("8 of the 20 tokens")
+    assert finding.observed == f"{2 * kept} of them"
+    assert why in finding.why
+    assert outcome(merged, "RLS801").verdict == "FAIL"
+
+
+def test_without_all_records_nobody_says_which_tokens_have_the_highest_entropies(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0, trains_from(2.5, 2.25))
+    for folder in (tmp_path, None):
+        merged = merge_ranks(report, folder, first, wait=0.0)
+        of_loss = outcome(merged, "RLS801")
+        assert (of_loss.verdict, of_loss.checks) == ("NOT_EVALUATED", 0)
+        assert of_loss.reason.startswith(
+            "which tokens have the highest entropies only the records of all processes say"
+        )
 
 
 def test_a_threshold_of_each_rank_s_own_is_named_at_its_microbatch(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from rlstep_hooks.judge.deviations import explained, none_known
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks.disagreement import compare_steps, listed
-from rlstep_hooks.judge.ranks.entropy_edges import compare_entropy_edges, read_entropy_edges
+from rlstep_hooks.judge.ranks.entropy_edges import compare_entropy_edges, not_joined, read_entropy_edges
 from rlstep_hooks.judge.ranks.gathered_rewards import compare_gathered, read_gathered
 from rlstep_hooks.judge.ranks.outcomes import of_all_processes, only_of_others
 from rlstep_hooks.judge.ranks.random_states import compare_random_states, read_random_states
@@ -26,6 +26,7 @@ from rlstep_hooks.judge.rules import RANK_RULES
 from rlstep_hooks.judge.rules.data.advantages import RewardsMoved
 from rlstep_hooks.judge.rules.observation import ProcessMissing
 from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.record.events import ENTROPY_SHARE
 from rlstep_hooks.record.ledger import records
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def merge_ranks(
         outcomes = [
             RuleOutcome(code=rule.code, title=rule.title, verdict="NOT_EVALUATED", reason=reason) for rule in RANK_RULES
         ]
+        if ENTROPY_SHARE in started.facts:
+            report = msgspec.structs.replace(report, rules=not_joined(report.rules, {}, started.world_size))
         return merge_findings(report, [], outcomes, processes=[f"rank {started.rank}"])
     deadline = time.monotonic() + wait
     while True:
@@ -81,8 +84,11 @@ def merge_ranks(
     # Where one of them has rewards that were not given for its own samples, the others need not have the same.
     if RewardsMoved.code not in {finding.code for finding in (*report.findings, *findings)}:
         findings += compare_gathered(gathered)
-    edges = {record.rank: read_entropy_edges(record.path) for record in found if record.rank is not None}
-    findings += compare_entropy_edges(edges)
+    share = started.facts.get(ENTROPY_SHARE)
+    if share is not None:
+        edges = {record.rank: read_entropy_edges(record.path) for record in found if record.rank is not None}
+        findings += compare_entropy_edges(edges, share)
+        report = msgspec.structs.replace(report, rules=not_joined(report.rules, edges, started.world_size))
     lacking = {rank: of.not_compared for rank, of in judged.items()}
     report = msgspec.structs.replace(report, rules=of_all_processes(report.rules, findings, lacking))
     reductions, of_reductions = judge_reductions(found, started)

@@ -151,10 +151,7 @@ LINKS: dict[LinkName, Link] = {
 }
 
 _LIGER = limited("a liger loss and other fused losses compute log-probs inside a kernel, so it is not evaluated")
-_TOKENS = (
-    "not where nobody knows which tokens get a gradient: with a loss of one's own, an entropy mask over several processes, or an "
-    "off-policy mask of an engine's log-probs"
-)
+_TOKENS = "not where nobody knows which tokens get a gradient: with a loss of one's own, or an off-policy mask of an engine's log-probs"
 _PROBED = limited("of DeepSpeed's weights, those in float32 that this process steps", "probed")
 _ENGINE = yes(
     "vLLM in the trainer's process, and a vLLM server that was started with RLSTEP_ENGINES (1.16)",
@@ -215,8 +212,8 @@ RULES: dict[str, Link] = {
     "RLS801": yes(
         "the documented types, on the same log-probs",
         "not inside a liger loss, nor types of somebody's own, with an adaptive entropy bonus, or with an off-policy mask of an "
-        "engine's log-probs or of a release before 1.16; with an entropy mask on several processes only its threshold, which has to be "
-        "one for all; in reduced precision not where its terms cancel to less than a hundredth of their sizes",
+        "engine's log-probs or of a release before 1.16; in reduced precision not where its terms cancel to less than a hundredth "
+        "of their sizes",
         "compared",
     ),
     "RLS802": yes("old log-probs, advantages and reference that its loss gets"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -28,7 +29,7 @@ from rlstep_hooks.session.recorder import Recorder
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import SMALL, small_of_bits
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms
-from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS, MicroBatchMeter, entropy_edges
+from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS, MicroBatchMeter, entropy_split
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
 from rlstep_hooks.systems.trl.observe.updates import UpdateObserver
@@ -383,8 +384,15 @@ def test_the_matrices_that_a_backward_pass_does_not_reach_are_told_though_they_h
 def test_the_edges_of_what_is_trained_for_its_entropy() -> None:
     entropies = torch.tensor([[1.0, 2.0, 3.0], [4.0, 9.0, 2.5]])
     mask = torch.tensor([[1, 1, 1], [1, 0, 1]])
-    assert entropy_edges(entropies, mask, (entropies > 2.25) & mask.bool()).tolist() == [2.5, 2.0]
-    assert entropy_edges(entropies, mask, mask.bool()).tolist() == [1.0, -float("inf")]
+    kept = entropy_split(entropies, mask, (entropies > 2.25) & mask.bool())
+    assert {name: float(of) for name, of in kept.items()} == {
+        "least_kept_entropy": 2.5,
+        "most_left_entropy": 2.0,
+        "entropies": 5.0,
+        "entropies_kept": 3.0,
+        "entropies_at_least": 1.0,
+    }
+    assert [float(of) for of in entropy_split(entropies, mask, mask.bool()).values()] == [1.0, -math.inf, 5.0, 5.0, 1.0]
 
 
 def test_of_a_frozen_weight_that_zero_has_cut_the_part_is_compared_while_it_is_in_memory() -> None:

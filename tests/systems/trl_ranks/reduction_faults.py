@@ -409,6 +409,12 @@ def own_entropies_alone(trainer: Any) -> None:
     trainer.get_high_entropy_mask = mask_of
 
 
+def entropies_of_the_other_end(trainer: Any) -> None:
+    """All ranks together train the share of the tokens that the quantile is to leave out."""
+    mask_of = trainer.get_high_entropy_mask
+    trainer.get_high_entropy_mask = lambda entropies, mask, threshold: mask_of(entropies, mask, 1 - threshold)
+
+
 BEFORE_BUILT: dict[str, Callable[[Any], None]] = {"outside": outside_of_buckets}
 """By the word of a case: what is done to the model before the trainer gets it."""
 AFTER_BUILT: dict[str, Callable[[Any], None]] = {
@@ -436,6 +442,7 @@ AFTER_BUILT: dict[str, Callable[[Any], None]] = {
     "detached": layer_detached,
     "ownrewards": own_rewards_for_all,
     "ownentropies": own_entropies_alone,
+    "otherend": entropies_of_the_other_end,
     "forgets": lambda trainer: trainer.add_callback(_LosesAMoment()),
 }
 """By the word of a case: what is done to the trainer before it trains."""

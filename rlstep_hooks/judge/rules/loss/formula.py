@@ -41,8 +41,9 @@ class LossScale(ValueRule):
         Beyond what rounding explains it is a warning. It is an error in three micro-batches if it is 100 times as far (10 times in
         reduced precision), or twice as far and the same known mistake gives this loss to rounding; and in one where the comparison is
         in float64 (verl), it is 100 times as far, and a known mistake gives it. A loss that is NaN or infinite where the formula gives
-        a number is an error at once. Where TRL's processes train only tokens whose entropy is high among all of theirs, none of them
-        may leave out one with a higher entropy than another trains: an error, by the records of all.
+        a number is an error at once. Where TRL's processes train only tokens whose entropy is high among all of theirs, each compares
+        its loss for the tokens that it keeps, and the records of all say whether these are the documented ones: none may be left out
+        that has a higher entropy than one that is trained, and as many are trained as the quantile leaves. Else it is an error.
 
     Why it matters:
         A loss with the wrong normaliser scales every gradient by a constant. Clipping of the gradient norm hides that, and

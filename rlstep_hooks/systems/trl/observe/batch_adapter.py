@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
+from rlstep_hooks.systems.trl.observe.facts import shares_entropies
 from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unknown_masks, unobservable
 from rlstep_hooks.systems.trl.observe.loss_inputs import COVERED, OF_WINDOW, LossTerms, TokenWeights, read_loss_settings
 
@@ -47,6 +48,8 @@ class BatchAdapter:
         self.compares_loss = self.loss_settings is not None and not self.uncovered_loss()
         """Whether the documented formula covers the loss."""
         self._masks_known = self.loss_settings is not None and not self.unknown_masks()
+        self.shares_entropies = self.loss_settings is not None and shares_entropies(trainer)
+        """Whether the entropies of all processes decide which tokens are trained, so that here only the trainer's own mask says it."""
 
     def _settings_of_loss(self, release: TrlRelease) -> LossSettings:
         settings = read_loss_settings(self.trainer, release, self.schedule.algorithm)
@@ -154,15 +157,18 @@ class BatchAdapter:
             return None
         return inputs.get("old_per_token_logps")
 
-    def token_weights(self, inputs: dict[str, Any], call: LogProbCall) -> TokenWeights | None:
+    def token_weights(
+        self, inputs: dict[str, Any], call: LogProbCall, kept: Tensor | None = None
+    ) -> TokenWeights | None:
         """What the loss weighs its tokens by; None where nobody knows which of them it trains.
 
         Args:
             inputs: What the loss got.
             call: The forward that it trains.
+            kept: (B, T), the tokens that the trainer keeps for their entropy; None where it was not asked.
         """
         settings, trainer = self.loss_settings, self.trainer
-        if settings is None or not self._masks_known:
+        if settings is None or not self._masks_known or (self.shares_entropies and kept is None):
             return None
         corrected = getattr(trainer, "use_vllm", False) and getattr(
             trainer, "vllm_importance_sampling_correction", False
@@ -171,6 +177,7 @@ class BatchAdapter:
         return TokenWeights(
             entropies=call.others[0].detach() if needed else None,
             correction=inputs.get("importance_sampling_ratio") if corrected else None,
+            kept=kept if self.shares_entropies else None,
         )
 
     def loss_terms(

@@ -31,7 +31,9 @@ class LogProbCall:
 class Activity:
     """A training step or a step of an evaluation: the calls seen since it began."""
 
-    __slots__ = ("backward", "calls", "detached", "head", "loss", "loss_inputs", "purpose", "scored_in", "sloped_in")
+    __slots__ = (
+        "backward", "calls", "detached", "head", "kept", "loss", "loss_inputs", "purpose", "scored_in", "sloped_in"
+    )  # fmt: skip
 
     def __init__(self, purpose: Purpose) -> None:
         self.purpose = purpose
@@ -42,6 +44,8 @@ class Activity:
         """What the backward pass of its loss brings; None where that is not compared."""
         self.detached: tuple[Taught, ...] = ()
         """What its loss is configured to teach, and no gradient flows into."""
+        self.kept: Tensor | None = None
+        """The tokens that the trainer keeps for their entropy, among those of all processes; None where it was not asked."""
         self.head: HeadWatch | None = None
         """Follows gradients of its log-probs to the output of the model's layers; None where they are not."""
         self.scored_in: int | None = None

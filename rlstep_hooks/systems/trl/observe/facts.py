@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.seeds import seed_facts
 from rlstep_hooks.observe.versions import versions_of
+from rlstep_hooks.record.events import ENTROPY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
 
 def live_facts(trainer: Any) -> dict[str, Any]:
     """Facts of a GRPOTrainer or RLOOTrainer: those of any trainer, and TRL's own counters."""
-    return seeded_trainer_facts(trainer) | {
-        "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
-        "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
-        and any(slot is not None for slot in trainer._buffered_inputs),
-        "max_steps": max(int(trainer.state.max_steps), 0),  # transformers multiplies a negative number of passes out
-        "layers_drop_cache": layers_drop_cache(trainer.model),
-    }
+    return (
+        seeded_trainer_facts(trainer)
+        | {
+            "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
+            "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
+            and any(slot is not None for slot in trainer._buffered_inputs),
+            "max_steps": max(
+                int(trainer.state.max_steps), 0
+            ),  # transformers multiplies a negative number of passes out
+            "layers_drop_cache": layers_drop_cache(trainer.model),
+        }
+        | ({ENTROPY_SHARE: float(trainer.top_entropy_quantile)} if shares_entropies(trainer) else {})
+    )
 
 
 def seeded_trainer_facts(trainer: Any) -> dict[str, Any]:
@@ -121,6 +128,11 @@ def layers_drop_cache(model: Any) -> bool:
     return any(
         isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing for module in model.modules()
     )
+
+
+def shares_entropies(trainer: Any) -> bool:
+    """Whether only tokens are trained whose entropy is among the highest of all processes (`top_entropy_quantile`)."""
+    return trainer.accelerator.num_processes > 1 and getattr(trainer, "top_entropy_quantile", 1.0) < 1.0
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.systems.trl.observe.facts import shares_entropies
 from rlstep_hooks.systems.trl.observe.loss_inputs import COVERED
 from rlstep_hooks.systems.trl.releases import TrlRelease
 
@@ -170,12 +171,12 @@ def unknown_masks(
     trainer: Any, schedule: Schedule, read: tuple[str, ...] = READ, covered: tuple[str, ...] = COVERED
 ) -> str:
     """What keeps anybody from saying which tokens of a rollout this trainer's loss trains; empty where `trained_tokens` says it."""
-    alone = trainer.accelerator.num_processes == 1
+    unshared = shares_entropies(trainer) and not hasattr(trainer, "get_high_entropy_mask")
     plain = {
         own_loss(trainer, read): not own_loss(trainer, read),
         "a loss type of its own": schedule.algorithm == "RLOO" or getattr(trainer, "loss_type", "bnpo") in covered,
         "a ratio of another level": _level(trainer) in ("token", "sequence"),
-        "an entropy mask over several processes": alone or getattr(trainer, "top_entropy_quantile", 1.0) == 1.0,
+        "an entropy mask over several processes whose calculation cannot be seen": not unshared,
         "an off-policy mask of an engine's log-probs, or of a release before 1.16": (
             getattr(trainer, "off_policy_mask_threshold", None) is None
             or (not getattr(trainer, "use_vllm", False) and TrlRelease(schedule.version, "").since("1.16"))

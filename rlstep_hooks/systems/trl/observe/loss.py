@@ -2,7 +2,7 @@
 
 Source: TRL's documentation of GRPOTrainer ("Loss types") and `_compute_loss` of the named releases. Shapes: N micro-batches, B samples,
 T completion tokens. Tensors of a batch: log_probs, advantages, and where they are there log_ratio, entropies, correction (of the
-engine), reference, auxiliary and given_tokens, as `loss_batch` has them.
+engine), kept, reference, auxiliary and given_tokens, as `loss_batch` has them.
 """
 
 from __future__ import annotations

@@ -137,10 +137,13 @@ class TokenWeights(msgspec.Struct, frozen=True, kw_only=True):
     """(B, T), entropy of each token; None where neither a bonus nor a mask needs it."""
     correction: Tensor | None = None
     """(B, T) or (B, 1), ratio of the policy to the engine (`vllm_importance_sampling_correction`); None without it."""
+    kept: Tensor | None = None
+    """(B, T), the tokens that the trainer keeps for their entropy, where those of all processes decide which these are: whether they
+    are the right ones, the records of all processes say together. None where this process alone decides, or all are trained."""
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for losses that are evaluated together."""
-        return self.entropies is None, None if self.correction is None else self.correction.shape
+        return self.entropies is None, self.kept is None, None if self.correction is None else self.correction.shape
 
 
 def loss_batch(
@@ -167,6 +170,7 @@ def loss_batch(
         "advantages": advantages,
         "entropies": _joined([of.entropies for of in weights]),
         "correction": _joined([of.correction for of in weights]),
+        "kept": _joined([of.kept for of in weights]),
         "reference": _joined([of.reference for of in terms]),
         "auxiliary": _joined([of.auxiliary for of in terms]),
     }

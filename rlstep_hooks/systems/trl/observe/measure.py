@@ -420,9 +420,9 @@ def token_mask(inputs: dict[str, Any]) -> Tensor:
     return mask if tool_mask is None else mask * tool_mask
 
 
-def entropy_edges(entropies: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
-    """(2,) float32: the least entropy of the tokens that are kept, infinite without one, and the largest of those that are left out,
-    infinite below 0 without one.
+def entropy_split(entropies: Tensor, mask: Tensor, kept: Tensor) -> dict[str, Tensor]:
+    """How tokens are divided by their entropies, as fields of `MicroBatchValues`, each of one float32. The least entropy that is kept
+    is infinite without one, and the largest that is left out infinite below 0.
 
     Args:
         entropies: (B, T).
@@ -430,10 +430,15 @@ def entropy_edges(entropies: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
         kept: (B, T), those of them that are kept for their entropy.
     """
     with torch.no_grad():
-        known, kept = entropies.detach().float(), kept.bool()
+        known, kept, counted = entropies.detach().float(), kept.bool(), mask.bool()
         least = known.masked_fill(~kept, math.inf).min()
-        most = known.masked_fill(kept | ~mask.bool(), -math.inf).max()
-        return torch.stack([least, most])
+        return {
+            "least_kept_entropy": least,
+            "most_left_entropy": known.masked_fill(kept | ~counted, -math.inf).max(),
+            "entropies": counted.sum().float(),
+            "entropies_kept": kept.sum().float(),
+            "entropies_at_least": (kept & (known == least)).sum().float(),
+        }
 
 
 def stacked_columns(advantages: list[Tensor]) -> Tensor:

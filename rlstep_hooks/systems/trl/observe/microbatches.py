@@ -14,7 +14,7 @@ from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, OldSource, Refresh
 from rlstep_hooks.systems.trl.observe.backward import Backward, BackwardWatch
 from rlstep_hooks.systems.trl.observe.calls import Activity
-from rlstep_hooks.systems.trl.observe.measure import entropy_edges
+from rlstep_hooks.systems.trl.observe.measure import entropy_split, token_mask
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.scored_alone import Computed
 
@@ -66,15 +66,14 @@ class MicroBatchHooks:
         hooks.wrap(trainer, "compute_loss", around=self._computes_loss, topics=topics)
         if hasattr(trainer, "_compute_loss"):
             hooks.wrap(trainer, "_compute_loss", before=self._loss_gets, topics=topics)
-        if trainer.accelerator.num_processes > 1 and hasattr(trainer, "get_high_entropy_mask"):
-            hooks.wrap(trainer, "get_high_entropy_mask", after=self._leaves_out, topics=("loss",))
+        if self._observation.adapter.shares_entropies and hasattr(trainer, "get_high_entropy_mask"):
+            hooks.wrap(trainer, "get_high_entropy_mask", after=self._keeps, topics=("loss",))
 
-    def _leaves_out(self, call: Call) -> None:
-        """The entropies of all processes say which tokens of this one are trained: what that leaves shows in all records together."""
-        seen, (entropies, mask) = self._observation, (call.argument("entropies", 0), call.argument("mask", 1))
-        training = seen.activity is not None and seen.activity.purpose == "training"
-        if training and is_compared(self._microbatches // seen.schedule.microbatches_per_cycle):
-            seen.numbers.add_entropy_edges(self._microbatches, entropy_edges(entropies, mask, call.result))
+    def _keeps(self, call: Call) -> None:
+        """The entropies of all processes say which tokens of this one are trained."""
+        activity = self._observation.activity
+        if activity is not None and isinstance(call.result, torch.Tensor):
+            activity.kept = call.result
 
     def _trains(self, call: Call) -> Iterator[None]:
         seen = self._observation
@@ -143,8 +142,9 @@ class MicroBatchHooks:
         self._tell_dtype(new)
         activity.detached = ("entropies",) if self._bonus and _is_detached(call.others) else ()
         compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
+        kept = self._kept(activity, inputs, call, compared=compared)
         terms = None
-        if compared and activity.loss is not None:
+        if compared and activity.loss is not None and (kept is not None or not seen.adapter.shares_entropies):
             terms = seen.adapter.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
             if terms is not None and terms.settings.beta and terms.reference is None:
                 self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
@@ -167,7 +167,7 @@ class MicroBatchHooks:
             backward,
             entropies,
             reference,
-            weights=seen.adapter.token_weights(inputs, call),
+            weights=seen.adapter.token_weights(inputs, call, kept),
             sampled=inputs.get(SAMPLED) if fresh else None,
             head=None if activity.head is None else activity.head.take(new),
             replaced=self._replaced,
@@ -177,6 +177,21 @@ class MicroBatchHooks:
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None
         activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
+
+    def _kept(self, activity: Activity, inputs: dict[str, Any], call: LogProbCall, *, compared: bool) -> Tensor | None:
+        """The tokens that the trainer keeps for their entropy, where those of all processes decide which these are; None elsewhere, and
+        where it was not seen. In compared micro-batches the record gets what shows, with those of the others, whether it is right."""
+        seen, kept, new = self._observation, activity.kept, call.log_probs
+        if not seen.adapter.shares_entropies:
+            return None
+        entropies = call.others[0] if call.others else None
+        if kept is None or kept.shape != new.shape or not isinstance(entropies, torch.Tensor):
+            self._recorder.cannot("loss", "which tokens the trainer keeps for their entropy was not seen")
+            return None
+        if compared:
+            split = entropy_split(entropies, token_mask(inputs), kept)
+            seen.numbers.add_entropy_split(self._microbatches, split)
+        return kept
 
     def _scored_alone(
         self, cycle: int | None, inputs: dict[str, Any], call: LogProbCall, old: Tensor | None, *, fresh: bool

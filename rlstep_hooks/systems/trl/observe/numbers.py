@@ -327,10 +327,9 @@ class NumberCollector:
         known = {"logged_ratio": finite(logged)}
         self._fetched.add(Columns(RolloutValues, (index,), ("mean_ratio",), (known,)), mean)
 
-    def add_entropy_edges(self, index: int, edges: Tensor) -> None:
-        """Keep the least entropy that a micro-batch trains, and the largest that it leaves out, (2,) float32."""
-        meaning = Columns(MicroBatchValues, (index,), ("least_kept_entropy", "most_left_entropy"))
-        self._fetched.add(meaning, edges)
+    def add_entropy_split(self, index: int, split: dict[str, Tensor]) -> None:
+        """Keep what a micro-batch trains and leaves out for its entropy, by the names of fields."""
+        self._fetched.add(Columns(MicroBatchValues, (index,), tuple(split)), torch.stack(list(split.values())))
 
     def add_estimate(self, index: int, off: Tensor, masks_wrong: Tensor, fit: Callable[[], str]) -> None:
         """Keep how far the advantages of a rollout are from the documented ones.

@@ -102,14 +102,17 @@ def kept_tokens(settings: LossSettings, batch: LossBatch) -> list[Tensor]:
 
 def high_entropy_tokens(settings: LossSettings, batch: LossBatch) -> Tensor | None:
     """(N, B, T): the tokens that are trained where only those with the highest entropies are; None where all are."""
+    if settings.high_entropy < 1.0 and "kept" in batch.tensors:
+        return batch.tensors["kept"].bool()
     threshold = _entropy_threshold(settings, batch)
     return None if threshold is None else (batch.tensors["entropies"] * batch.mask >= threshold) & batch.mask
 
 
 def _entropy_threshold(settings: LossSettings, batch: LossBatch) -> Tensor | None:
-    """(N, 1, 1): the entropy from which on tokens are trained where only those with the highest are; None where all are."""
+    """(N, 1, 1): the entropy from which on tokens are trained where only those with the highest are; None where all are, and where the
+    entropies of all processes decide."""
     entropies = batch.tensors.get("entropies")
-    if settings.high_entropy >= 1.0 or entropies is None:
+    if settings.high_entropy >= 1.0 or entropies is None or "kept" in batch.tensors:
         return None
     counted = torch.where(batch.mask, entropies.float(), torch.nan).flatten(1)
     return torch.nanquantile(counted, 1 - settings.high_entropy, dim=1).view(-1, 1, 1)
