@@ -87,6 +87,12 @@ ENTROPY_SHARE = "entropy_share"
 """Name of the fact that has the share of all processes' tokens that are trained, where these are those with the highest entropies."""
 
 
+SAME_ON_RANKS = "same_on_ranks"
+"""Name of the fact that has what must be the same on all data-parallel processes, by its name: settings, seeds, and the rows."""
+ROWS_OF_DATA_SET = "rows of the data set"
+"""The name in it of a checksum of the rows."""
+
+
 def never_seen(started: RunStarted) -> dict[str, str]:
     """The topics that nothing of a run shows -> the reason."""
     topics = started.facts.get(NEVER_SEEN)
@@ -268,6 +274,10 @@ RATE_SCHEDULE = "the learning-rate schedule"
 
 EVALUATION_MODE = "training mode of the model in an evaluation"
 """Name of the setting that is the mode of the model while it evaluates."""
+DROPPING = "modules that drop something while the policy trains"
+"""Name of the setting that is how many of the policy's modules with a dropout probability are in training mode when it trains."""
+TIED = "output embeddings that are the input embeddings"
+"""Name of the setting that is whether the policy has one tensor for both, as `tie_word_embeddings` of its configuration asks."""
 ROW_ORDER = "order of the training rows"
 """Name of the setting that is the order in which a loader gives its rows."""
 PLANNED_EVALUATIONS = "evaluations by eval_steps"

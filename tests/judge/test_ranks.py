@@ -16,6 +16,8 @@ from rlstep_hooks.judge.ranks.merge import merge_ranks
 from rlstep_hooks.judge.ranks.outcomes import not_compared
 from rlstep_hooks.record.events import (
     ENTROPY_SHARE,
+    ROWS_OF_DATA_SET,
+    SAME_ON_RANKS,
     AnyEvent,
     Judged,
     Measured,
@@ -329,6 +331,42 @@ def test_a_rank_that_gathers_other_rewards_is_named_at_its_rollout(tmp_path: Pat
     assert (finding.code, finding.where.rollout, finding.where.rank) == ("RLS515", 2, 1)
     assert finding.observed == "rank 1 has others than rank 0"
     assert outcome(merged, "RLS515").verdict == "FAIL"
+
+
+def trains_by(**settings: object) -> Spoil:
+    """The process says that it trains by these settings."""
+
+    def spoil(event: AnyEvent) -> AnyEvent | None:
+        if isinstance(event, RunStarted):
+            return msgspec.structs.replace(event, facts=event.facts | {SAME_ON_RANKS: settings})
+        return event
+
+    return spoil
+
+
+def test_a_rank_that_trains_by_other_settings_is_named(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0, trains_by(seed=7, beta=0.0, epsilon=0.2))
+    write(tmp_path, 1, trains_by(seed=8, beta=0.0, epsilon=0.3))
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    [finding] = [f for f in merged.findings if f.severity != "info"]
+    assert (finding.code, finding.severity, finding.where.rank) == ("RLS902", "error", 1)
+    assert finding.expected.endswith("seed = 7, epsilon = 0.2")
+    assert finding.observed == "seed = 8, epsilon = 0.3"
+    assert outcome(merged, "RLS902").verdict == "FAIL"
+
+
+def test_a_rank_with_other_rows_is_a_warning(tmp_path: Path) -> None:
+    rows = {rank: {"seed": 7, ROWS_OF_DATA_SET: f"36 rows, checksum {rank}"} for rank in range(2)}
+    report, first = write(tmp_path, 0, trains_by(**rows[0]))
+    write(tmp_path, 1, trains_by(**rows[1]))
+    [finding] = [f for f in merge_ranks(report, tmp_path, first, wait=0.0).findings if f.severity != "info"]
+    assert (finding.code, finding.severity, finding.where.rank) == ("RLS902", "warning", 1)
+
+
+def test_ranks_that_train_by_the_same_pass(tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0, trains_by(seed=7))
+    write(tmp_path, 1, trains_by(seed=7))
+    assert merge_ranks(report, tmp_path, first, wait=0.0).verdict == "PASS"
 
 
 def trains_from(least: float, left: float, *, kept: int = 4, at_least: int = 1, of: int = 10) -> Spoil:

@@ -12,6 +12,7 @@ import msgspec
 
 from rlstep_hooks.judge.deviations import explained, none_known
 from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.ranks.configurations import compare_configurations, read_configuration
 from rlstep_hooks.judge.ranks.disagreement import compare_steps, listed
 from rlstep_hooks.judge.ranks.entropy_edges import compare_entropy_edges, not_joined, read_entropy_edges
 from rlstep_hooks.judge.ranks.gathered_rewards import compare_gathered, read_gathered
@@ -89,6 +90,9 @@ def merge_ranks(
         edges = {record.rank: read_entropy_edges(record.path) for record in found if record.rank is not None}
         findings += compare_entropy_edges(edges, share)
         report = msgspec.structs.replace(report, rules=not_joined(report.rules, edges, started.world_size))
+    configurations = {record.rank: read_configuration(record.path) for record in found if record.rank is not None}
+    apart = compare_configurations(configurations)
+    findings += apart
     lacking = {rank: of.not_compared for rank, of in judged.items()}
     report = msgspec.structs.replace(report, rules=of_all_processes(report.rules, findings, lacking))
     reductions, of_reductions = judge_reductions(found, started)
@@ -97,7 +101,10 @@ def merge_ranks(
     tokens, of_tokens = compare_token_counts(counts, started.world_size)
     states = {record.rank: read_random_states(record.path) for record in found if record.rank is not None}
     drawn, of_states = compare_random_states(states, started.world_size)
-    outcomes = [_missing(tails, started, findings), compare_steps(found, tails, findings)]
+    steps = compare_steps(found, tails, findings)
+    if apart:
+        steps = msgspec.structs.replace(steps, verdict="FAIL", reason="", idle=False)
+    outcomes = [_missing(tails, started, findings), steps]
     outcomes += [*of_reductions, *of_replicas, tokens, drawn]
     findings += explained([*reductions, *replicas, *of_tokens, *of_states], started, deviations_of)
     if report.verdict == "PASS" and any(of.verdict == "NOT_EVALUATED" for of in judged.values()):

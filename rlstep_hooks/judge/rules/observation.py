@@ -46,7 +46,8 @@ class RanksDisagree(Rule):
 
     What it checks:
         All data-parallel processes show the same order of rollouts, refreshes, micro-batches and updates, with the same
-        policy versions: their running checksums agree at each rollout.
+        policy versions: their running checksums agree at each rollout. In TRL they also train by the same settings, the same seed of
+        the sampler, and (a warning) the same rows of the data set, by when training begins.
 
     Why it matters:
         Data-parallel training is only defined if all processes take the same steps. A process that skips, repeats or
@@ -65,7 +66,8 @@ class RanksDisagree(Rule):
         Look at the first rollout at which the records part, on both processes.
 
     Known limits:
-        - Order, versions and sizes are compared, not values. That two processes hold the same weights is not known.
+        - Of the data set the number of rows and 32 prompts are compared, and no other column.
+        - Of what is done, order, versions and sizes are compared, not values. That two processes hold the same weights is RLS419's.
         - It needs the records of all processes: processes of other machines are not evaluated where no folder is
           shared.
         - Runs with more than two trainers were not tested.

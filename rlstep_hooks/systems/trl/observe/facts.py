@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.seeds import seed_facts
 from rlstep_hooks.observe.versions import versions_of
-from rlstep_hooks.record.events import ENTROPY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,19 +15,13 @@ if TYPE_CHECKING:
 
 def live_facts(trainer: Any) -> dict[str, Any]:
     """Facts of a GRPOTrainer or RLOOTrainer: those of any trainer, and TRL's own counters."""
-    return (
-        seeded_trainer_facts(trainer)
-        | {
-            "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
-            "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
-            and any(slot is not None for slot in trainer._buffered_inputs),
-            "max_steps": max(
-                int(trainer.state.max_steps), 0
-            ),  # transformers multiplies a negative number of passes out
-            "layers_drop_cache": layers_drop_cache(trainer.model),
-        }
-        | ({ENTROPY_SHARE: float(trainer.top_entropy_quantile)} if shares_entropies(trainer) else {})
-    )
+    return seeded_trainer_facts(trainer) | {
+        "micro_steps_at_begin": int(getattr(trainer, "_step", 0)),
+        "buffer_at_begin": bool(getattr(trainer, "_buffered_inputs", None))
+        and any(slot is not None for slot in trainer._buffered_inputs),
+        "max_steps": max(int(trainer.state.max_steps), 0),  # transformers multiplies a negative number of passes out
+        "layers_drop_cache": layers_drop_cache(trainer.model),
+    }
 
 
 def seeded_trainer_facts(trainer: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rlstep_hooks.systems.trl.observe.facts import live_facts
 from rlstep_hooks.systems.trl.observe.limits import own_loss
 from rlstep_hooks.systems.trl.observe.restored import restored_facts
 from rlstep_hooks.systems.trl.observe.resume import resume_position
+from rlstep_hooks.systems.trl.observe.same_on_ranks import facts_of_ranks
 from rlstep_hooks.systems.trl.observe.trainer import TrlObserver
 from rlstep_hooks.systems.trl.plan import is_config, plan_trainer
 from rlstep_hooks.systems.trl.releases import installed_release
@@ -58,6 +59,7 @@ class GrpoAdapter(TrainerAdapter):
             "position": msgspec.structs.asdict(position),
             "own_loss": own_loss(trainer, self.adapter.read),
         }
+        facts |= facts_of_ranks(trainer)
         if updates:
             facts |= restored_facts(trainer)
         return Start(schedule=schedule, position=position, updates=updates, facts=facts)
