@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from rlstep_hooks.testing.tiny_trl import tiny_reward, tiny_rows, tiny_tokenizer
+from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_reward, tiny_rows, tiny_tokenizer
 from tests.mutants.operators import mutations
 from tests.mutants.sources import LivingFunctions, source_of
 from tests.systems.trl.conftest import RELEASE
@@ -237,6 +237,45 @@ def test_biases_and_layer_norms_do_not_decay(build: Callable[..., Any]) -> None:
     trainer, audit = build(model=model, **DECAYED)
     trainer.train()
     assert not problems(audit.report)
+
+
+class KeepsLayersInEvaluationMode(TrainerCallback):  # type: ignore[misc]
+    """Does so from the first evaluation on."""
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        for layer in model.model.layers:
+            layer.eval()
+            layer.train = lambda mode=True, layer=layer: layer
+
+
+def test_layers_that_stay_in_evaluation_mode_are_found(build: Callable[..., Any]) -> None:
+    trainer, audit = build(model=tiny_model(tiny_tokenizer(), dropout=0.2), **EVALUATED)
+    trainer.add_callback(KeepsLayersInEvaluationMode())
+    trainer.train()
+    [found] = [finding for finding in audit.report.findings if finding.code == "RLS101"]
+    assert (found.severity, found.where.update) == ("error", 2)
+    assert found.expected == "modules that drop something while the policy trains = 2, as configured"
+
+
+def test_layers_that_are_in_evaluation_mode_from_the_start_are_meant(build: Callable[..., Any]) -> None:
+    model = tiny_model(tiny_tokenizer(), dropout=0.2)
+    first = model.model.layers[0]
+    first.eval()
+    first.train = lambda mode=True: first
+    trainer, audit = build(model=model, **REUSED)
+    trainer.train()
+    assert "RLS101" not in codes(audit.report), problems(audit.report)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_are_one_tensor_where_the_model_ties_them(build: Callable[..., Any], *, tied: bool) -> None:
+    model = tiny_model(tiny_tokenizer())
+    model.config.tie_word_embeddings = tied
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    trainer, audit = build(model=model, **REUSED)
+    trainer.train()
+    found = [finding.expected for finding in audit.report.findings if finding.severity == "error"]
+    assert found == (["output embeddings that are the input embeddings = True, as configured"] if tied else [])
 
 
 class Decides(TrainerCallback):  # type: ignore[misc]

@@ -18,7 +18,14 @@ from rlstep_hooks.judge.effects import (
     lasting,
 )
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.record.events import EVALUATION_MODE, PLANNED_EVALUATIONS, RATE_SCHEDULE, ROW_ORDER
+from rlstep_hooks.record.events import (
+    DROPPING,
+    EVALUATION_MODE,
+    PLANNED_EVALUATIONS,
+    RATE_SCHEDULE,
+    ROW_ORDER,
+    TIED,
+)
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
@@ -257,6 +264,17 @@ _TOLD: dict[str, tuple[str, str]] = {
         "look for what undoes `model.eval()`, which the trainer calls before it evaluates: a wrapper or patch that replaces the "
         "model's `eval` or `train`, or code that calls `model.train()` in an evaluation",
     ),
+    DROPPING: (
+        "the policy has dropout, and trains without it from here on, as if it were evaluated: what regularised the updates before does "
+        "so no longer",
+        "look for what puts layers into evaluation mode and is not undone by `model.train()`, which the trainer calls before each "
+        "micro-batch: an evaluation, a generation, or a wrapper that replaces `train` or `eval`",
+    ),
+    TIED: (
+        "the model's configuration ties its word embeddings, and two tensors are trained in the place of one: a checkpoint keeps one "
+        "of them, so what is saved and what is sent to an engine is not what trained",
+        "call `model.tie_weights()` once the model is loaded and wrapped, or look for what replaces its head or its embeddings",
+    ),
     ROW_ORDER: (
         "the rows do not come in the order that the configuration gives, so the seed does not reproduce this run, and an order that "
         "was made on purpose is lost",
@@ -279,9 +297,10 @@ class ConfigRewritten(Rule):
         configuration derived from other settings still agree with them. What the trainer and its optimizer compute with is what
         the configuration says: clip range, KL weight, type and level of the loss, temperature, scale and weights of the rewards,
         learning rate, weight decay, betas; another value when training begins is an error. So it is where the model evaluates in
-        training mode, where the first rows of a pass come in another order than that of the seed or of the data set, and where an
-        evaluation that `eval_steps` asks for does not come. Compared exactly. In OpenRLHF the KL coefficient that adapts
-        (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.
+        training mode, where modules of the policy stop to drop what they dropped at the first update, where the embeddings of a model
+        that ties them are two tensors, where the first rows of a pass come in another order than that of the seed or of the data
+        set, and where an evaluation that `eval_steps` asks for does not come. Compared exactly. In OpenRLHF the KL coefficient that
+        adapts (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.
 
     Why it matters:
         Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A

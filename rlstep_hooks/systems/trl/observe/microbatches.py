@@ -17,6 +17,7 @@ from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.measure import entropy_split, token_mask
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.scored_alone import Computed
+from rlstep_hooks.systems.trl.observe.settings import of_forwards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.observe.hooks import Call, Hooks
+    from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.loss_inputs import LossTerms
     from rlstep_hooks.systems.trl.observe.observation import Observation
@@ -46,6 +48,8 @@ class MicroBatchHooks:
         # (grpo_trainer.py 1.16.0:848, 3189).
         self._bonus = bool(getattr(observation.trainer, "_entropy_bonus_enabled", False))
         self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)), entropies=self._bonus)
+        self._modes: SettingsWatch | None = None
+        """Follows the modes of modules that drop something, from the first update on that is compared."""
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._dtype = "float32"
@@ -118,7 +122,14 @@ class MicroBatchHooks:
         yield
         activity.loss = call.result
         if activity.purpose == "training":
+            self._look_at_modes()
             self._measure_loss(activity)
+
+    def _look_at_modes(self) -> None:
+        """Compare the modes that the policy's modules had in this forward with those of the first one."""
+        if is_compared(self._microbatches // self._observation.schedule.microbatches_per_cycle):
+            self._modes = self._modes or of_forwards(self._observation.trainer)
+            self._modes.tell(self._recorder)
 
     def _loss_gets(self, call: Call) -> None:
         activity = self._observation.activity

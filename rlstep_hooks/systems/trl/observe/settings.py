@@ -12,8 +12,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
-from rlstep_hooks.record.events import EVALUATION_MODE
+from rlstep_hooks.record.events import DROPPING, EVALUATION_MODE, TIED
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.documented_optimizer import (
     WeightDecay,
@@ -21,6 +23,7 @@ from rlstep_hooks.systems.trl.observe.documented_optimizer import (
     documented_settings,
     is_built_as_documented,
 )
+from rlstep_hooks.systems.trl.observe.facts import active_dropout
 from rlstep_hooks.systems.trl.observe.limits import own_construction
 
 if TYPE_CHECKING:
@@ -71,6 +74,12 @@ _IN_USE = (
 """Arguments that each update or loss reads anew."""
 
 
+SETTINGS_OF_TRAINING = (*CYCLE_SETTINGS, *_COPIED.values(), *_OF_ENGINE, *_COUNTED.values(), *_IN_USE)
+"""The arguments that are compared while training goes on."""
+
+SETTINGS_OF_TRAINING = (*CYCLE_SETTINGS, *_COPIED.values(), *_OF_ENGINE, *_COUNTED.values(), *_IN_USE)
+"""The arguments that are compared while training goes on."""
+
 _WEIGHTS = "trainer.reward_weights"
 
 _NEVER_SCHEDULED = ("optimizer.lr", "optimizer.maximize")
@@ -106,13 +115,15 @@ def of_copies(trainer: Any) -> SettingsWatch:
         yield from copies(trainer)
         yield from _weights(trainer, given) if copied else ()
         yield from _autocast(trainer)
+        yield from _tied(trainer)
 
     def right() -> dict[str, Any]:
         found = {f"trainer.{name}": getattr(args, argument) for name, argument in copied.items()}
         if "epsilon_high" in copied and args.epsilon_high is None:
             found["trainer.epsilon_high"] = args.epsilon
         found |= {name: _padded(given, len(own)) for name, own in _weights(trainer, given)}
-        return found | {name: _configured_precision(args) for name, _ in _autocast(trainer)}
+        found |= {name: _configured_precision(args) for name, _ in _autocast(trainer)}
+        return found | {TIED: True}
 
     return SettingsWatch(read, right, since="configuration")
 
@@ -140,6 +151,27 @@ def of_evaluation(trainer: Any) -> SettingsWatch:
     return SettingsWatch(
         lambda: [(EVALUATION_MODE, trainer.model.training)], lambda: {EVALUATION_MODE: False}, since="configuration"
     )
+
+
+def of_forwards(trainer: Any) -> SettingsWatch:
+    """The modes of the policy's modules that drop something, from now on: transformers puts the whole model into training mode before
+    each micro-batch (`Trainer.training_step`, 4.51 to 5.23). Some keep a part of it in evaluation mode on purpose, from the start."""
+    dropping = [module for module in trainer.model.modules() if active_dropout([module])]
+    return SettingsWatch(
+        lambda: [(DROPPING, sum(module.training for module in dropping))] if dropping else [], since="configuration"
+    )
+
+
+def _tied(trainer: Any) -> Iterator[Setting]:
+    """Whether the policy's embeddings are one tensor, where its configuration and its class say so. Not with adapters, which may train
+    copies of both."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    asked = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+    if asked and getattr(model, "_tied_weights_keys", None) and not hasattr(model, "peft_config"):
+        ends = [getattr(end, "weight", None) for end in (model.get_input_embeddings(), model.get_output_embeddings())]
+        # FSDP1's flat parameters leave views there, and no parameters.
+        if all(isinstance(end, torch.nn.Parameter) for end in ends):
+            yield TIED, ends[0] is ends[1]
 
 
 def _copied(trainer: Any) -> dict[str, str]:
