@@ -36,10 +36,9 @@ LINKS: dict[LinkName, Link] = {
     "rewards on the way": yes(
         "those that the estimator gets against those of the samples, and these against what the reward manager gave, at the last "
         "token; "
-        "the text and the ground truth that a reward function is asked about, with the managers naive and dapo; order within "
-        "groups, and "
-        "rows with their prompts",
-        "not the other columns that a reward function is asked about, nor reward models; no rewards of processes that do not "
+        "the text, the ground truth, the data source and the parts of extra_info that a reward function is asked about, with the "
+        "managers naive and dapo; order within groups, and rows with their prompts",
+        "not further arguments of a reward function, nor reward models; no rewards of processes that do not "
         "write into "
         "the folder of the record",
         proved=("FSDP2",),

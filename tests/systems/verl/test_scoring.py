@@ -25,7 +25,13 @@ class Data:
         tokens = torch.tensor([ord(one) for one in text])
         self.item = SimpleNamespace(
             batch={"responses": tokens, "prompts": torch.tensor([1, 2])},
-            non_tensor_batch={"prompt_len": 2, "response_len": len(tokens), "reward_model": {"ground_truth": truth}},
+            non_tensor_batch={
+                "prompt_len": 2,
+                "response_len": len(tokens),
+                "data_source": "d",
+                "reward_model": {"ground_truth": truth},
+                "extra_info": {"index": 5},
+            },
         )
 
     def __getitem__(self, place: int) -> Any:
@@ -46,7 +52,11 @@ class NaiveRewardManager:
         truth = item.non_tensor_batch["reward_model"]["ground_truth"]
         text = text[:-1] if self._mistake == "text" else text
         truth = "9" if self._mistake == "truth" else truth
-        result = self.compute_score(data_source="d", solution_str=text, ground_truth=truth, extra_info={})
+        source = "e" if self._mistake == "source" else item.non_tensor_batch["data_source"]
+        extra = item.non_tensor_batch["extra_info"]
+        extra["num_turns"] = 2
+        extra = extra | {"index": -1} if self._mistake == "extra" else extra
+        result = self.compute_score(data_source=source, solution_str=text, ground_truth=truth, extra_info=extra)
         result = await result if asyncio.iscoroutine(result) else result
         score = result["score"] if isinstance(result, dict) else result
         return {"reward_score": score + 1 if self._mistake == "score" else score, "reward_extra_info": {}}
@@ -72,7 +82,12 @@ def lines(monkeypatch: pytest.MonkeyPatch, manager: Any, *samples: Data) -> tupl
     return written, [asyncio.run(manager.run_single(sample)) for sample in samples]
 
 
-@pytest.mark.parametrize("function", [plain, waiting])
+def writing(solution_str: str, ground_truth: str, extra_info: Any, **_more: Any) -> float:
+    extra_info["index"] = extra_info["answers"] = extra_info.get("answers", 0) + 1
+    return float(ground_truth in solution_str)
+
+
+@pytest.mark.parametrize("function", [plain, waiting, writing])
 def test_a_manager_that_asks_rightly_is_silent(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
     written, results = lines(monkeypatch, NaiveRewardManager(function), Data("it is 7", "7"), Data("8?", "7"))
     assert [line.like for line in written] == ["", ""]
@@ -85,6 +100,8 @@ def test_a_manager_that_asks_rightly_is_silent(monkeypatch: pytest.MonkeyPatch, 
     [
         ("text", "asked about another text with its ground truth"),
         ("truth", "asked about its text with another ground truth"),
+        ("source", "asked about its text with another data_source or extra_info"),
+        ("extra", "asked about its text with another data_source or extra_info"),
         ("score", "given another score than the function answered"),
     ],
 )

@@ -310,7 +310,7 @@ class RewardsMoved(Rule):
         with the value of the last observation where a time limit cut an episode.
         In verl the rewards that the estimator got against those that its samples have once they are trained, and these, at their last
         token, against what the reward manager gave; with the managers `naive` and `dapo` also what the reward function was asked: the
-        text of the completion, and the ground truth of the row.
+        text of the completion, and the ground truth, the data source and `extra_info` of the row.
 
     Why it matters:
         Rewards that stand beside other samples teach the opposite of what they say. Their mean in the logs is right.
@@ -388,7 +388,7 @@ class RewardsMoved(Rule):
                 self._report()
             return
         self.fail(
-            expected="a reward function that is asked about each sample's text and ground truth, and whose answer is its score",
+            expected="a reward function that is asked about each sample's text and row, and whose answer is its score",
             observed=f"{event.asked_like}, in {event.asked_wrong} of {event.scores_compared} samples",
             why="the advantages of these samples come from what was said of something else",
             fix="look at what the reward manager hands to the function, and for what it makes of the answer",

@@ -1,7 +1,8 @@
 """What verl's reward managers ask the reward function about each sample, and what they make of its answer, where they run.
 
 Sources: verl 0.9.1, docs/preparation/reward_function.rst, experimental/reward_loop/reward_loop.py and reward_manager/naive.py. A
-function gets the text of the completion without special tokens and the ground truth of the sample's row. Its answer, or the "score" in
+function gets the text of the completion without special tokens, and the ground truth, the data source and `extra_info` of the sample's
+row. To the last the manager adds what tools and turns tell (naive.py:49-54, dapo.py). Its answer, or the "score" in
 it, is the reward. What the comparison finds goes to a file that the controller reads (`rlstep_hooks.observe.reward_records`).
 """
 
@@ -11,6 +12,8 @@ import functools
 import inspect
 import math
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.processes import run_of_ray
@@ -44,6 +47,39 @@ def _made(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return manager
 
 
+_ADDED = frozenset({"num_turns", "rollout_reward_scores"})
+"""Parts of `extra_info` that the manager writes (naive.py 0.9.1:53, 54)."""
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """What the reward function should be asked about one sample."""
+
+    text: str
+    truth: str
+    source: str
+    info: dict[Any, Any]
+    """`extra_info` of its row, which others may write to."""
+    extra: frozenset[tuple[str, str]]
+    """Its parts before the function was asked, with their values as text."""
+
+    def unchanged(self) -> _Question:
+        """The question with those parts alone that nobody has written to."""
+        return msgspec.structs.replace(self, extra=self.extra & _parts(self.info))
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """One answer of the reward function, with what else it was asked about than text and ground truth."""
+
+    score: float
+    source: str | None
+    """None, as the next, where it was not looked at."""
+    extra: frozenset[tuple[str, str]] | None
+
+    def suits(self, question: _Question) -> bool:
+        """Whether it was asked about this sample's row, as far as that was looked at."""
+        return (self.source in (None, question.source)) and (self.extra is None or question.extra <= self.extra)
+
+
 class ScoringWatch:
     """Looks at the samples that one reward manager scores.
 
@@ -58,7 +94,7 @@ class ScoringWatch:
         )
         # With a penalty for long completions the reward is more than the function's answer.
         self._keeps_answer = getattr(getattr(manager, "overlong_buffer_cfg", None), "enable", False) is False
-        self._asked: dict[tuple[str, str], list[float]] = {}
+        self._asked: dict[tuple[str, str], list[_Answer]] = {}
         """Text and ground truth that the function was asked about -> its answers."""
         self._samples = 0
 
@@ -83,30 +119,48 @@ class ScoringWatch:
 
             @functools.wraps(function)
             async def answer(*args: Any, **kwargs: Any) -> Any:
+                about = self._about(kwargs)
                 result = await function(*args, **kwargs)
-                self._remember(kwargs, result)
+                self._remember(kwargs, about, result)
                 return result
         else:
 
             @functools.wraps(function)
             def answer(*args: Any, **kwargs: Any) -> Any:
+                about = self._about(kwargs)
                 result = function(*args, **kwargs)
-                self._remember(kwargs, result)
+                self._remember(kwargs, about, result)
                 return result
 
         return answer
 
-    def _remember(self, asked: dict[str, Any], result: Any) -> None:
+    def _about(self, asked: dict[str, Any]) -> tuple[str | None, frozenset[tuple[str, str]] | None]:
+        """The data source and the parts of `extra_info` that the function is asked about; None where they are not looked at."""
+        try:
+            info = asked.get("extra_info")
+            if self._looks():
+                return str(asked["data_source"]), _parts(info) if isinstance(info, dict) else None
+        except Exception:  # noqa: BLE001 - nothing here may reach the reward function's caller
+            return None, None
+        return None, None
+
+    def _remember(
+        self, asked: dict[str, Any], about: tuple[str | None, frozenset[tuple[str, str]] | None], result: Any
+    ) -> None:
         try:
             score = float(result["score"] if isinstance(result, dict) else result)
             key = str(asked["solution_str"]), str(asked["ground_truth"])
-            self._asked.setdefault(key, []).append(score)
+            self._asked.setdefault(key, []).append(_Answer(score, *about))
             while len(self._asked) > _ASKED:
                 del self._asked[next(iter(self._asked))]
         except Exception:  # noqa: BLE001 - nothing here may reach the reward function's caller
             self._decodes = False
 
-    def _sample(self, data: Any) -> tuple[int, tuple[str, str] | None] | None:
+    def _looks(self) -> bool:
+        """Whether what is asked about the latest sample is looked at."""
+        return self._samples <= ALL_OF_FIRST or self._samples % cadence.ONE_OF == 0
+
+    def _sample(self, data: Any) -> tuple[int, _Question | None] | None:
         """The checksum of a sample's tokens, and what the function should be asked about it; before anything can write to it.
 
         None where the sample cannot be read, and no question where none is compared.
@@ -118,35 +172,44 @@ class ScoringWatch:
             tokens = item.batch["responses"][:completion]
             row = checksum_of(tokens, checksum_of(item.batch["prompts"][:prompt]))
             self._samples += 1
-            looks = self._samples <= ALL_OF_FIRST or self._samples % cadence.ONE_OF == 0
-            if not (self._decodes and looks):
+            if not (self._decodes and self._looks()):
                 return row, None
             text = str(self._manager.tokenizer.decode(tokens, skip_special_tokens=True))
-            return row, (text, str(known["reward_model"]["ground_truth"]))
+            written = {*_ADDED, *(known.get("tool_extra_fields") or {})}
+            info = known.get("extra_info") or {}
+            extra = frozenset(part for part in _parts(info) if part[0] not in written)
+            truth, source = str(known["reward_model"]["ground_truth"]), str(known["data_source"])
+            return row, _Question(text, truth, source, info, extra)
         except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this sample
             return None
 
-    def _compare(self, sample: tuple[int, tuple[str, str] | None] | None, result: Any) -> None:
+    def _compare(self, sample: tuple[int, _Question | None] | None, result: Any) -> None:
         try:
             if sample is not None:
                 row, question = sample
                 score = float(result["reward_score"])
-                like = self._wrong(question, score) if question is not None and self._decodes else ""
+                like = self._wrong(question.unchanged(), score) if question is not None and self._decodes else ""
                 write(folder(), run_of_ray(), Scored(row, score if math.isfinite(score) else None, like))
         except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this sample
             return
 
-    def _wrong(self, question: tuple[str, str], score: float) -> str:
-        answers = self._asked.get(question)
+    def _wrong(self, question: _Question, score: float) -> str:
+        answers = self._asked.get((question.text, question.truth))
         if answers is None:
-            text, truth = question
-            if any(asked == text for asked, _ in self._asked):
+            if any(asked == question.text for asked, _ in self._asked):
                 return "asked about its text with another ground truth"
             return (
                 "asked about another text with its ground truth"
-                if any(of == truth for _, of in self._asked)
+                if any(of == question.truth for _, of in self._asked)
                 else "asked about another text and another ground truth"
             )
-        if self._keeps_answer and math.isfinite(score) and score not in answers:
+        answers = [answer for answer in answers if answer.suits(question)]
+        if not answers:
+            return "asked about its text with another data_source or extra_info"
+        if self._keeps_answer and math.isfinite(score) and all(score != answer.score for answer in answers):
             return "given another score than the function answered"
         return ""
+
+
+def _parts(extra_info: dict[Any, Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((str(name), str(value)) for name, value in extra_info.items())
