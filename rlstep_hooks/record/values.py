@@ -364,6 +364,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Over real tokens."""
     reference_moved: int | None = None
     """How many of the rollout's reference log-probs no forward of the reference's scoring gave; None where that was not seen."""
+    reference_unscored: bool | None = None
+    """Whether the rollout has log-probs of a reference that made no forward for them; None where that was not seen."""
     tokens_moved: int | None = None
     """Samples whose prompt or completion has other tokens than the policy's `generate` was asked for and gave; None where that was not
     seen."""

@@ -107,13 +107,14 @@ LINKS: dict[LinkName, Link] = {
     "optimizer moments": yes("between a replayed step and the next", often="compared", proved=_SHARDED),
     "learning rate": yes("constant and cosine with warm-up", "not other numbers of cycles", proved=("FSDP2",)),
     "reference": yes(
-        "a probe of its weights; its log-probs before the first update, which are the policy's; two rows of each compared "
-        "rollout, scored "
-        "again by the reference alone, without adapters",
+        "a probe of its weights; that its log-probs come of forwards of its own; those before the first update, which are the "
+        "policy's; two rows of each compared rollout, scored again by the reference alone, without adapters",
         "before the first update not its log-probs with adapters, or in another precision than the policy's; rows alone on one trainer",
     ),
     "reference on the way": yes(
-        "its log-probs from its forward to the loss, bit for bit", "not those in rewards", often="compared"
+        "its log-probs from its forward to the loss, bit for bit",
+        "those in rewards as far as the trainer",
+        often="compared",
     ),
     "sampler": yes(
         "the version behind each sample against the bound on its age, and in V1 and fully_async_policy against the sync before its "

@@ -213,6 +213,25 @@ def advantages_below_zero_left_out(at: int) -> None:
         data.batch["advantages"] = data.batch["advantages"].clamp(min=0)
 
     on_advantages(at, alter)
+@fault(
+    report="verl 0.9.1, the policy's worker in the place of the reference's",
+    code="RLS311",
+    variant="without any forward",
+)
+def policy_scores_as_reference(at: int) -> None:
+    """The policy computes the log-probs that the reference is asked for."""
+
+    def compute_ref_log_prob(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        reference = worker.ref
+        worker.ref = worker.actor if _Now.rollout == at else reference
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            worker.ref = reference
+
+    wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "compute_ref_log_prob", compute_ref_log_prob)
+
+
 
 
 @fault(report="a reward that is scaled twice", code="RLS515")

@@ -181,8 +181,34 @@ LAUNCHES = {
         },
         rows=64,
     ),
-    "copies": Launch(faults={"optimizer_holds_copies": 0, "clip_of_the_loss_widened": 0}, settings=TWO_PASSES, rows=32),
-    "reference": Launch(faults={"reference_follows_policy": 1, "layers_frozen": 0}, settings=reference(), rows=32),
+    "copies": Launch(
+        faults={
+            "optimizer_holds_copies": 0,
+            "clip_of_the_loss_widened": 0,
+            "rows_of_another_seed": 0,
+            "mini_batches_by_another_seed": 2,
+        },
+        settings=TWO_PASSES | {"data.seed": 7, "actor_rollout_ref.actor.shuffle": True},
+        rows=32,
+    ),
+    "reference": Launch(
+        faults={
+            "layers_frozen": 0,
+            "rows_as_they_stand": 0,
+            "validation_at_another_temperature": 0,
+            "reference_follows_policy": 1,
+            "validations_left_out": 2,
+            "checkpoints_left_out": 2,
+            "policy_scores_as_reference": 3,
+        },
+        settings=reference()
+        | {
+            "actor_rollout_ref.rollout.val_kwargs.temperature": 0.5,
+            "trainer.test_freq": 1,
+            "trainer.save_freq": 1,
+        },
+        rows=32,
+    ),
     "loss": Launch(
         faults={
             "loss_divided_by_four": 1,

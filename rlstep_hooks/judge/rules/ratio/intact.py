@@ -246,7 +246,8 @@ class ReferenceLogProbsAltered(Rule):
 
     What it checks:
         The reference log-probs of a rollout are what a forward of its scoring gave, and a checksum of each sample's equals the
-        checksum in the loss: bit for bit, sample by sample.
+        checksum in the loss: bit for bit, sample by sample. In verl the reference makes a forward whenever its log-probs are asked for:
+        those that come without one are another model's, or an earlier rollout's.
 
     Why it matters:
         The KL term then holds the policy near numbers that no model gave. The logged KL is computed from the same numbers, so it
@@ -280,7 +281,11 @@ class ReferenceLogProbsAltered(Rule):
     nothing_seen = "no loss got log-probs of a reference that came with its rollout"
     optional = True
     produces = (here("RLS315", *LOSS),)
-    needs = ("microbatch_values.reference_intact", "rollout_values.reference_moved")
+    needs = (
+        "microbatch_values.reference_intact",
+        "rollout_values.reference_moved",
+        "rollout_values.reference_unscored",
+    )
 
     def carried(self, event: Carried) -> None:
         """Look at what was carried through a controlled run."""
@@ -291,7 +296,21 @@ class ReferenceLogProbsAltered(Rule):
         _in_the_loss(self, values.reference_intact, "reference log-probs")
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:
-        """Look at the comparison with what a forward gave."""
+        """Look at the comparison with what a forward gave, and at whether there was one."""
+        if (
+            event.purpose == "training"
+            and values.reference_unscored is not None
+            and not self.holds(not values.reference_unscored)
+        ):
+            self.fail(
+                expected="log-probs that a forward of the reference gave",
+                observed="log-probs without any forward of the reference",
+                why="another model scored the rollout in its place, or they were kept from before, and the KL term holds the policy "
+                "near that",
+                fix="look for code that scores with the policy where the reference is meant, or that keeps log-probs",
+                variant="without a forward",
+            )
+            return
         if event.purpose == "training" and self.any_wrong(values.reference_moved):
             self.fail(
                 expected="a rollout with the log-probs that the reference gave",

@@ -34,6 +34,7 @@ from rlstep_hooks.systems.verl.observe.process import folder, versions
 from rlstep_hooks.systems.verl.observe.rows_alone import RowsAlone
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights
+from rlstep_hooks.systems.verl.observe.reference_forwards import ReferenceForwards, others
 from rlstep_hooks.systems.verl.observe.steps import EngineSteps
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class VerlTrainer:
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
         self._loss_settings: SettingsWatch | None = None
+        self._reference_forwards = ReferenceForwards()
         self._formula = Guard(self._record.writer, ("formula",))
         self._sampled_guard = Guard(self._record.writer, ("drawn",))
         self._cap: float | None = None
@@ -201,9 +203,19 @@ class VerlTrainer:
         Args:
             engine: verl's.
             data: The micro-batch, on the CPU.
+    def asks_reference(self, engine: Any) -> None:
+        """Log-probs are asked of the reference, which is the model of this engine."""
+        self._reference_forwards.begin(engine)
+
+    def reference_answers(self, result: Any) -> None:
+        """The call that asks the reference returns."""
+        with self._record.samples:
+            unscored = self._reference_forwards.end(result)
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_unscored=unscored)
+
             result: What the forward returned, on the device.
         """
-        if self._losses.looks:
+        if self._reference_forwards.counts(engine) and self._losses.looks:
             with self._record.samples:
                 output = result[1]["model_output"]
                 self._made.add(data, output["values" if role_of(engine) == "critic" else "log_probs"])
@@ -224,7 +236,9 @@ class VerlTrainer:
             if not self._losses.looks or not given or tokens is None or masks is None:
                 return
             rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
-            self._reference.keep(keys, self._made.take(keys) or rows)
+            made = self._made.take(keys)
+            self._reference.keep(keys, made or rows)
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_moved=others(rows, made))
             own, self._own_log_probs = self._own_log_probs, {}
             policy = self._engines["policy"][0]
             alike = getattr(engine, "_autocast_dtype", None) == getattr(policy, "_autocast_dtype", None)

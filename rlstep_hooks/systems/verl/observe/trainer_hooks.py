@@ -134,7 +134,9 @@ def _policy_updates(trainer: VerlTrainer, call: Call) -> Iterator[None]:
 
 def _reference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     yield from _within("reference", trainer)
+    trainer.asks_reference(call.owner.ref.engine)
     trainer.sees_reference(call.owner)
+    trainer.reference_answers(call.result)
 
 
 def _checkpoint(see: Callable[[VerlTrainer, Any, str | None], None], trainer: VerlTrainer, call: Call) -> None:
@@ -205,9 +207,11 @@ def _inference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
         yield
     elif _is_reference(data):
         trainer.begins_reference()
+        trainer.asks_reference(engine)
         yield from _within("reference", trainer)
         trainer.ends_reference()
         trainer.sees_reference_log_probs(data, call.result, engine)
+        trainer.reference_answers(call.result)
     else:
         trainer.begin("refresh")
         version = trainer.version_in_place
