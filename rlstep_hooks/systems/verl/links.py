@@ -188,6 +188,12 @@ RULES: dict[str, Link] = {
     "RLS416": _ENGINE,
     "RLS417": _ENGINE,
     "RLS422": yes("the blocks that requests of vLLM find filled"),
+    "RLS813": yes(
+        "training's own backward pass from the output of the policy's layers to its embeddings, at one row of a rollout",
+        "weights in float32, sharded by FSDP2, and embeddings that are trained, without packed rows, dropout, images, torch.compile or "
+        "reentrant checkpoints",
+        "sloped",
+    ),
     "RLS505": yes("the advantages of each rollout"),
     "RLS508": yes(
         "the order for grpo, rloo, opo, gpg and reinforce_plus_plus_baseline, the sum for grpo and rloo",

@@ -173,6 +173,17 @@ def stale_tensor_handed_over(at: int) -> None:
     wrap_in_trainer(ENGINE, "FSDPEngine", "get_per_tensor_param", get_per_tensor_param)
 
 
+@fault(report="a fused kernel with a backward of its own", code="RLS813")
+def backward_of_a_layer_halved(at: int) -> None:
+    """Half of the gradient gets lost in the feed-forward part of each layer, whose output stays as it is."""
+
+    def forward(wrapped: Any, layer: Any, args: Any, kwargs: Any) -> Any:
+        output = wrapped(*args, **kwargs)
+        return output.detach() / 2 + output / 2 if _Now.rollout == at and output.requires_grad else output
+
+    wrap_in_trainer("transformers.models.qwen2.modeling_qwen2", "Qwen2MLP", "forward", forward)
+
+
 # The reference
 
 

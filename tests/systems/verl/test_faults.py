@@ -170,7 +170,12 @@ LAUNCHES = {
         critic=True,
     ),
     "penalty": Launch(
-        faults={"penalty_reversed": 2, "coefficient_stands_still": 4, "log_probs_at_another_temperature": 6},
+        faults={
+            "backward_of_a_layer_halved": 1,
+            "penalty_reversed": 2,
+            "coefficient_stands_still": 4,
+            "log_probs_at_another_temperature": 6,
+        },
         settings=reference(loss=False)
         | {
             "algorithm.kl_ctrl.type": "adaptive",

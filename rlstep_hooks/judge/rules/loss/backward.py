@@ -156,9 +156,9 @@ class LayersBackwardOtherwise(ValueRule):
         directions drawn at random, and the layers' outputs say how they follow. A backward pass from the outputs to the embeddings has
         to give the same slopes. Steps of two lengths are compared, and what they differ by is doubt: 0.003 of the gradient's size
         beside this doubt is rounding, ten times as much is an error. Where the slopes differ, the same is measured from each layer
-        on, which names the last one with another backward pass. With FSDP2 and ZeRO-3 moved copies of the shortest row of a
-        micro-batch go beside training's own forward, and the gradients are those of training's own backward pass; what that shows is
-        told with the next rollout, and no layer is named.
+        on, which names the last one with another backward pass. With FSDP2 and ZeRO-3, and in verl, moved copies of the shortest row
+        of a micro-batch go beside training's own forward, and the gradients are those of training's own backward pass; what that shows
+        is told with the next rollout, in verl with its own, and no layer is named.
 
     Why it matters:
         Loss, log-probs and every metric are those of the right forward, and all layers below learn something else. No other number of
@@ -179,8 +179,9 @@ class LayersBackwardOtherwise(ValueRule):
         of its own, and for a checkpoint that computes another forward again. `torch.autograd.gradcheck` tries a function by itself.
 
     Known limits:
-        - In TRL alone, with weights in float32, without dropout, images, compiled models and reentrant checkpoints. On several
-          processes not with FSDP1, nor with tensor, context or sequence parallelism.
+        - In TRL and verl alone, with weights in float32, without dropout, images, compiled models and reentrant checkpoints. On several
+          processes, and in verl always, not with FSDP1, nor with tensor, context or sequence parallelism; in verl not with
+          `use_remove_padding`, which packs rows.
         - With FSDP2 and ZeRO-3 rows of up to 256 tokens with an advantage, and embeddings that are trained: not with adapters alone, a
           loss of the routers, or a loss that teaches padding.
         - The gradients of the weights themselves are not compared, nor those of the embeddings: a module that gives its input the

@@ -88,7 +88,7 @@ class TrainedAlone:
         self._scored = []
         if not self._rows.wants():
             return
-        if why := why_not(engine, data) or _noise(engine):
+        if why := why_not(engine, data) or noise_of(engine):
             self._rows.cannot(why)
             return
         rows, _ = _rows(engine, data)
@@ -173,7 +173,7 @@ def autocast_of(engine: Any) -> Callable[[], Any]:
     return lambda: torch.autocast(device_type=device, dtype=dtype)
 
 
-def _noise(engine: Any) -> str:
+def noise_of(engine: Any) -> str:
     """Why the forward of training is another one than that in evaluation mode; empty where it is the same."""
     dropout = any(isinstance(of, torch.nn.Dropout) and of.p > 0 for of in engine.module.modules())
     attention = getattr(getattr(engine.module, "config", None), "attention_dropout", 0.0)
@@ -188,9 +188,7 @@ def why_not(engine: Any, data: Any, *, reference: bool = False) -> str:
         return "adapters are merged into the weights, and switching them off would write to these"
     if _asks_for(data, "use_fused_kernels"):
         return "fused kernels return no logits"
-    names = set(data.keys())
-    images = data["multi_modal_inputs"] if "multi_modal_inputs" in names else ()
-    if any(getattr(of, "data", of) for of in images) or data["position_ids"].dim() == 3:
+    if has_images(data):
         return "rows with images are not scored alone"
     if (
         rows_of(data, "responses") is None
@@ -202,6 +200,12 @@ def why_not(engine: Any, data: Any, *, reference: bool = False) -> str:
     if hooked_by_others(inner):
         return "somebody's own hooks of the model's modules would see forwards that training does not make"
     return why_not_at_all(inner)
+
+
+def has_images(data: Any) -> bool:
+    """Whether rows of a micro-batch have images, or positions as only rows with images have them."""
+    images = data["multi_modal_inputs"] if "multi_modal_inputs" in set(data.keys()) else ()
+    return any(getattr(of, "data", of) for of in images) or bool(data["position_ids"].dim() == 3)
 
 
 def _asks_for(data: Any, name: str, *, default: bool = False) -> bool:

@@ -6,6 +6,7 @@ happen, within the call of the controller that they belong to, and judges nothin
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +28,7 @@ from rlstep_hooks.systems.verl.observe.checkpoints import state_of
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
 from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
+from rlstep_hooks.systems.verl.observe.layer_slopes import LayerSlopes
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.made_rows import MadeRows
@@ -39,6 +41,8 @@ from rlstep_hooks.systems.verl.observe.steps import EngineSteps
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.losses import LossNumbers
+    from contextlib import AbstractContextManager
+
     from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.record.values import Role
@@ -98,6 +102,9 @@ class VerlTrainer:
         self.distances = DistanceWatch(Guard(self._record.writer, ("engine_distance",)))
         self._alone = RowsAlone(self._record.writer)
         self._made = MadeRows()
+        self._order = MiniBatchOrder()
+        self._settings = Guard(self._record.writer, ("settings",))
+        self._slopes = LayerSlopes(self._record.writer)
         """What the forwards of the call of the controller that is running gave."""
         self._versions_of: dict[str, int] = {}
         """Versions of the weights that went to the engine, by their labels."""
@@ -387,6 +394,12 @@ class VerlTrainer:
     def _meter(self, role: Role) -> tuple[LossMeter, Guard, str]:
         """What compares the losses of a role, where it is entered, and its topic."""
         if role == "critic":
+    def beside(self, engine: Any, data: Any) -> AbstractContextManager[None]:
+        """The context of training's forward of a micro-batch, beside which a row of it may go."""
+        if role_of(engine) != "policy":
+            return nullcontext()
+        return self._slopes.beside(self._record.calls("policy_updates") - 1, engine, data)
+
             return self._value_losses, self._of_critic, "critic_loss"
         return self._losses, self._formula, "formula"
 
@@ -472,6 +485,7 @@ class VerlTrainer:
         """The tensors of a sync, each seen before it goes on.
 
         Args:
+        self._rollout_values = msgspec.structs.replace(self._rollout_values, **self._slopes.take())
             tensors: Names and tensors, gathered one by one.
             engine: The engine whose weights are handed over.
         """

@@ -239,7 +239,8 @@ def _forward(trainer: VerlTrainer, call: Call) -> Iterator[None]:
         trainer.computed(call.owner, data, call.result)
         return
     trainer.before_microbatch(call.owner, data, call.argument("loss_function", 1))
-    yield
+    with trainer.beside(call.owner, data):
+        yield
     trainer.after_microbatch(call.owner, data, call.result)
 
 
