@@ -16,8 +16,11 @@ runs too."""
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(
-        "of the optimizers: betas, decay, epsilon and the limit of the gradient norm, at each step",
-        "not others, which workers read themselves",
+        "of the optimizers: betas, decay, epsilon and the limit of the gradient norm, at each step; the order of the first rows of "
+        "each pass, by `data.shuffle` and `data.seed`; the policy's samples in each mini-batch, by `shuffle` and "
+        "`data_loader_seed`; that validations and checkpoints come by `trainer.test_freq` and `trainer.save_freq`",
+        "not others, which workers read themselves; of shuffled rows without a seed, or after a resume, only that they do not come "
+        "as they stand; not the order of rows in fully_async_policy, nor with a sampler or data set of one's own",
         proved=("FSDP2",),
     ),
     "completions": yes(

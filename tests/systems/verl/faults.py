@@ -524,6 +524,94 @@ def validation_rows_trained(at: int) -> None:
     on_rollouts_of_controller("_next_train_batch", act)
 
 
+def _with_sampler(replace: Callable[[Any, Any, Any], Any]) -> None:
+    """Train with another sampler: `replace(create, data_config, dataset)`."""
+
+    def create(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        return replace(wrapped, *args)
+
+    if WORKER not in os.environ:
+        wrapt.when_imported(CONTROLLER)(lambda found: wrapt.wrap_function_wrapper(found, "create_rl_sampler", create))
+
+
+@fault(report="verl 0.9.1, data.shuffle that does nothing", code="RLS101", variant="rows = that of the data set")
+def rows_as_they_stand(at: int) -> None:
+    """The rows come in the order of the file although they are to be shuffled."""
+
+    def replace(create: Any, data_config: Any, dataset: Any) -> Any:
+        from torch.utils.data import SequentialSampler
+
+        return SequentialSampler(dataset)
+
+    _with_sampler(replace)
+
+
+@fault(report="verl 0.9.1, data.seed that does nothing", code="RLS101", variant="rows = another one")
+def rows_of_another_seed(at: int) -> None:
+    """The rows are shuffled by another seed than that of the configuration."""
+
+    def replace(create: Any, data_config: Any, dataset: Any) -> Any:
+        from omegaconf import OmegaConf
+
+        return create(OmegaConf.merge(data_config, {"seed": data_config.seed + 1}), dataset)
+
+    _with_sampler(replace)
+
+
+@fault(
+    report="verl 0.9.1, data_loader_seed that does nothing",
+    code="RLS101",
+    variant="order of the samples in mini-batches",
+)
+def mini_batches_by_another_seed(at: int) -> None:
+    """The samples of a rollout are shuffled by another seed than that of the configuration."""
+
+    def alter(data: Any) -> None:
+        from verl.utils import tensordict_utils
+
+        tensordict_utils.assign_non_tensor(data, seed=1)
+
+    on_training_data(at, alter)
+
+
+@fault(report="verl 0.9.1, validations that stop", code="RLS101", variant="evaluations that are due")
+def validations_left_out(at: int) -> None:
+    """From a rollout on nothing is validated."""
+    _without(at, "test_freq")
+
+
+@fault(report="verl 0.9.1, checkpoints that stop", code="RLS101", variant="checkpoints that are due")
+def checkpoints_left_out(at: int) -> None:
+    """From a rollout on nothing is saved."""
+    _without(at, "save_freq")
+
+
+def _without(at: int, setting: str) -> None:
+    def act(rollout: int, call: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if rollout == at:
+            trainer.config.trainer[setting] = -1
+        return call(*args, **kwargs)
+
+    on_rollouts_of_controller("_next_train_batch", act)
+
+
+@fault(
+    report="verl 0.9.1, a validation at the temperature of the training",
+    code="RLS101",
+    variant="val_kwargs.temperature, in evaluations = ",
+)
+def validation_at_another_temperature(at: int) -> None:
+    """Validations sample at the temperature of the training."""
+
+    async def run(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        trajectory = kwargs["trajectory"] if "trajectory" in kwargs else args[1]
+        if trajectory["validate"]:
+            args = ({**args[0], "temperature": 1.0}, *args[1:])
+        return await wrapped(*args, **kwargs)
+
+    wrap_in_controller("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker", "_run_agent_loop", run)
+
+
 def _renamed(batch: Any, names: list[str]) -> Any:
     from verl.utils import tensordict_utils
 

@@ -321,7 +321,8 @@ class ConfigRewritten(Rule):
     Known limits:
         - An optimizer that you build yourself is compared with its own beginning only.
         - The order of rows is not compared in a run that goes on from an earlier one, nor with a loader of your own; the report says
-          so.
+          so. In verl, where `data.seed` is null or the run goes on from an earlier one, shuffled rows are wrong only where they come
+          as they stand.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 
     Sources:

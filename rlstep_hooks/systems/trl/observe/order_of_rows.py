@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.observe.row_orders import AS_IT_STANDS, LARGEST, PROMPTS, TOLERATED, Orders, follows
 from rlstep_hooks.record.events import ROW_ORDER, ConfigChanged, FactsRead
 from rlstep_hooks.systems.trl.observe.limits import own_loader
 
@@ -13,15 +14,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.sync_watch import EventRecorder
     from rlstep_hooks.planning.schedule import Schedule
 
-_PROMPTS = 64
-"""Prompts of a pass that are looked at: each is read from the data set once more."""
 _KEPT = 1024
 """Prompts that are kept, so that a small set is read once and not in each pass."""
-_ROWS = 200_000
-"""Rows of the largest set whose order is looked at."""
-_AS_IT_STANDS = "that of the data set"
-_TOLERATED = 4
-"""Orders that may be the next one: somebody may have looked at the loader's first batches before training, or between two passes."""
 
 
 class RowOrder:
@@ -47,8 +41,8 @@ class RowOrder:
         self._seed = int(trainer.args.seed) if getattr(trainer.args, "shuffle_dataset", True) else None
         self.why_not = _why_not(trainer, schedule, read=read)
         """Why the order is not compared; empty where it is."""
-        self._orders = _Orders(0 if self.why_not else len(trainer.train_dataset), self._seed)
-        self._next = [*range(_TOLERATED)]
+        self._orders = Orders(0 if self.why_not else len(trainer.train_dataset), self._seed)
+        self._next = [*range(TOLERATED)]
         """Numbers of the orders that this pass may have, in rising order."""
         self._before: int | None = None
         """Number of the order that the pass before had."""
@@ -61,7 +55,7 @@ class RowOrder:
             return
         self._given.clear()
         self._before = self._next[0]
-        self._next = [*range(self._next[0] + 1, self._next[0] + 1 + _TOLERATED)]
+        self._next = [*range(self._next[0] + 1, self._next[0] + 1 + TOLERATED)]
         self._orders.forget(self._next[0])
 
     def look(self, rows: Any, samples_per_prompt: int, recorder: EventRecorder) -> None:
@@ -81,10 +75,10 @@ class RowOrder:
         if not _are_rows(rows) or len(rows) * processes != self._prompts * samples_per_prompt:
             self._stop("a rollout was generated for other rows than those of the loader's next part", recorder)
             return
-        if place + self._prompts > min(self._orders.size, max(_PROMPTS, self._prompts)):
+        if place + self._prompts > min(self._orders.size, max(PROMPTS, self._prompts)):
             return
         before = self._trainer.accelerator.process_index * len(rows)
-        firsts = [at for at in range(len(rows)) if not at or not (before + at) % samples_per_prompt][:_PROMPTS]
+        firsts = [at for at in range(len(rows)) if not at or not (before + at) % samples_per_prompt][:PROMPTS]
         self._places = [(before + at) // samples_per_prompt for at in firsts]
         self._given.append([rows[at]["prompt"] for at in firsts])
         if self._are(self._given[-1], self._orders.of(self._next[0]), place):
@@ -112,8 +106,8 @@ class RowOrder:
             ConfigChanged(
                 at=recorder.now(),
                 name=ROW_ORDER,
-                before=f"a permutation by seed {self._seed}" if shuffled else _AS_IT_STANDS,
-                after=_AS_IT_STANDS if as_it_stands else "that of the pass before" if earlier else "another one",
+                before=f"a permutation by seed {self._seed}" if shuffled else AS_IT_STANDS,
+                after=AS_IT_STANDS if as_it_stands else "that of the pass before" if earlier else "another one",
                 since="configuration",
             )
         )
@@ -131,55 +125,8 @@ class RowOrder:
 
     def _follows(self, order: Sequence[int], held: list[str]) -> bool:
         """Whether each rollout of this pass so far has a chunk of an order, none before an earlier one's."""
-        chunk = 0
-        for given in self._given:
-            prompts = [str(prompt) for prompt in given]
-            while [held[order[chunk + at]] for at in self._places if chunk + at < len(order)] != prompts:
-                chunk += self._prompts
-                if chunk >= len(order):
-                    return False
-        return True
-
-
-class _Orders:
-    """The orders of the passes over a set: permutations that are drawn one after the other, or the rows as they stand.
-
-    Args:
-        size: The rows of the set.
-        seed: Of the permutations; None where the rows are not shuffled.
-    """
-
-    def __init__(self, size: int, seed: int | None) -> None:
-        import torch
-
-        self.size = size
-        self._seed = seed
-        self._drawn = 0
-        self._held: dict[int, Sequence[int]] = {}
-        self._generator = torch.Generator()
-        if seed is not None:
-            self._generator.manual_seed(seed)
-
-    def of(self, number: int) -> Sequence[int]:
-        """The order of a pass that is not forgotten."""
-        import torch
-
-        if self._seed is None:
-            return range(self.size)
-        while self._drawn <= number:
-            self._held[self._drawn] = torch.randperm(self.size, generator=self._generator).tolist()
-            self._drawn += 1
-        return self._held[number]
-
-    def again(self, number: int) -> Sequence[int]:
-        """The order of a pass that may be forgotten."""
-        return _Orders(self.size, self._seed).of(number)
-
-    def forget(self, number: int) -> None:
-        """The orders before this one are not needed any more."""
-        if self._seed is not None:
-            self.of(number)
-        self._held = {of: order for of, order in self._held.items() if of >= number}
+        given = [[str(prompt) for prompt in prompts] for prompts in self._given]
+        return follows(given, self._places, self._prompts, order, held)
 
 
 def _why_not(trainer: Any, schedule: Schedule, *, read: bool) -> str:
@@ -196,8 +143,8 @@ def _why_not(trainer: Any, schedule: Schedule, *, read: bool) -> str:
         return "before TRL 0.18 a rollout is no whole chunk of the loader"
     if not hasattr(rows, "__len__") or "prompt" not in (getattr(rows, "column_names", None) or ()):
         return "the data set has no length, or no column of prompts"
-    if len(rows) > _ROWS:
-        return f"the data set has more than {_ROWS} rows"
+    if len(rows) > LARGEST:
+        return f"the data set has more than {LARGEST} rows"
     if trainer.state.global_step or getattr(trainer, "_step", 0):
         return "the run goes on from an earlier one"
     split = getattr(accelerator, "split_batches", False) or getattr(accelerator, "dispatch_batches", False)

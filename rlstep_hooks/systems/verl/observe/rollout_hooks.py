@@ -14,6 +14,9 @@ from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe.asked_sampling import AskedSampling
+from rlstep_hooks.systems.verl.observe.due_work import DueWork
+from rlstep_hooks.systems.verl.observe.order_of_rows import RowOrder
 from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.observe.queue import Queue, restored_prompts
 from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, prompt_of, samples_due
@@ -102,6 +105,13 @@ class RolloutHooks:
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
         self._labelled = not _lends_engines(trainer.config)
+        self._asked_sampling = AskedSampling(folder(), run_of_ray())
+        self._due = None if own_fit or is_one_step_off(trainer.config) else DueWork(trainer, recorder)
+        """What is due after each rollout; None where the trainer's loop is another one."""
+        self._settings_guard = Guard(recorder, ("settings",))
+        self._row_order: RowOrder | None = None
+        with self._settings_guard:
+            self._row_order = RowOrder(trainer, recorder, known=known, own_fit=own_fit)
         """Whether the label of a sample's oldest weights is that of its oldest token."""
         self._ahead: list[tuple[Any, TurnsJoined | None]] = []
         """Rollouts that were generated and are not trained yet, each with what agent loops found of it."""
@@ -236,7 +246,7 @@ class RolloutHooks:
         loops = batch.non_tensor_batch.get("agent_name")
         self._see_loops(() if loops is None else [str(name) for name in loops])
         # A resumed run may begin within a pass.
-        passes = -(-self._fetched // len(self._trainer.train_dataloader)) + self._resumed
+        passes = -(-self._fetched // per_pass) + self._resumed
         self._rows_submitted(fields, passes)
 
     def _rows_submitted(self, fields: list[Any], passes: int) -> None:
@@ -245,13 +255,27 @@ class RolloutHooks:
         # A sampler of one's own may draw with replacement (trainer/ppo/utils.py 0.9.1 create_rl_sampler).
         if (self._trainer.config.data.get("sampler") or {}).get("class_path") is not None:
             passes = ANY_NUMBER
-        self._rows.submit(zip(*([text(value) for value in field] for field in fields), strict=True), passes)
+        rows = list(zip(*([text(value) for value in field] for field in fields), strict=True))
+        self._rows.submit(rows, passes)
+        with self._settings_guard:
+            if self._row_order is not None:
+                self._row_order.look(rows)
+
+    def _fetched_a_batch(self, *, later_pass: bool) -> None:
+        """A batch came from the loader, which is the first of a later pass or not."""
+        with self._settings_guard:
+            if self._row_order is not None:
+                self._row_order.fetched(later_pass=later_pass)
 
     def _fetching(self, call: Call) -> Iterator[None]:
+        per_pass = len(self._trainer.train_dataloader)
+        self._fetched_a_batch(later_pass=self._fetched > 1 and (self._begun_with + self._fetched - 1) % per_pass == 0)
         before = getattr(self._trainer, "train_dataloader_it", None)
         yield
         # The loader begins anew when it is exhausted (trainer_base.py:1466).
-        if before is not None and self._trainer.train_dataloader_it is not before:
+        later_pass = before is not None and self._trainer.train_dataloader_it is not before
+        self._fetched_a_batch(later_pass=later_pass)
+        if later_pass:
             self._passes += 1
             self._passes_begun += 1
             self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))

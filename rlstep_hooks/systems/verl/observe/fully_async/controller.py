@@ -47,7 +47,7 @@ class FullyAsyncController(VerlController):
 
     def _loader_facts(self) -> dict[str, Any]:
         """The loader is in another process, and its position on a resume does not say what was under way."""
-        return {}
+        return {"row_order_unknown": "the rows are read by the process that generates"}
 
     def _followed_rollouts(self, schedule: Schedule, *, resumed: bool, own_fit: bool) -> FollowedRollouts:
         """What follows the rollouts."""
