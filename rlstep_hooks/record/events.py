@@ -282,6 +282,12 @@ ROW_ORDER = "order of the training rows"
 """Name of the setting that is the order in which a loader gives its rows."""
 PLANNED_EVALUATIONS = "evaluations by eval_steps"
 """Name of the setting that is when evaluations are due."""
+MINIBATCH_ORDER = "order of the samples in mini-batches"
+"""Name of the setting that is which samples of a rollout each of its mini-batches has."""
+DUE_EVALUATIONS = "evaluations that are due"
+"""Name of the setting that is after how many rollouts an evaluation comes."""
+DUE_CHECKPOINTS = "checkpoints that are due"
+"""Name of the setting that is after how many rollouts a checkpoint is written."""
 
 
 class ConfigChanged(Event, frozen=True, kw_only=True, gc=False, tag="config_changed"):

@@ -123,8 +123,9 @@ LINKS: dict[LinkName, Link] = {
         "the version behind each sample against the bound on its age, and in V1 and fully_async_policy against the sync before its "
         "prompt; the engine's log-probs where it gives them and the trainer computes its own, with the cause of a distance "
         "(temperature, truncation, precision, place); with vLLM what it is given and holds after each sync",
-        "no version where hybrid_rollout lends engines; not the settings of its calls, "
-        "nor what another engine, or an adapter of its own, holds; of samples that are all older than the trainer's log-probs "
+        "no version where hybrid_rollout lends engines; of the settings of its calls only temperature, top_p and top_k, with "
+        "verl's own agent loops; not what another engine, or an adapter of its own, holds; of samples that are all older than the "
+        "trainer's log-probs "
         "only a distance with such a cause",
     ),
     "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
@@ -187,16 +188,16 @@ RULES: dict[str, Link] = {
         "whole",
     ),
     "RLS414": yes("the first rollout of a run"),
-    "RLS415": _ENGINE,
-    "RLS416": _ENGINE,
-    "RLS417": _ENGINE,
-    "RLS422": yes("the blocks that requests of vLLM find filled"),
     "RLS813": yes(
         "training's own backward pass from the output of the policy's layers to its embeddings, at one row of a rollout",
         "weights in float32, sharded by FSDP2, and embeddings that are trained, without packed rows, dropout, images, torch.compile or "
         "reentrant checkpoints",
         "sloped",
     ),
+    "RLS415": _ENGINE,
+    "RLS416": _ENGINE,
+    "RLS417": _ENGINE,
+    "RLS422": yes("the blocks that requests of vLLM find filled"),
     "RLS505": yes("the advantages of each rollout"),
     "RLS508": yes(
         "the order for grpo, rloo, opo, gpg and reinforce_plus_plus_baseline, the sum for grpo and rloo",

@@ -213,17 +213,6 @@ def reference_log_probs_altered(at: int) -> None:
     on_training_data(at, alter)
 
 
-# Rewards, advantages, masks
-
-
-@fault(report="only what is better than the mean", code="RLS516", variant="others, up to")
-def advantages_below_zero_left_out(at: int) -> None:
-    """Advantages below 0 are set to 0."""
-
-    def alter(data: Any) -> None:
-        data.batch["advantages"] = data.batch["advantages"].clamp(min=0)
-
-    on_advantages(at, alter)
 @fault(
     report="verl 0.9.1, the policy's worker in the place of the reference's",
     code="RLS311",
@@ -243,6 +232,17 @@ def policy_scores_as_reference(at: int) -> None:
     wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "compute_ref_log_prob", compute_ref_log_prob)
 
 
+# Rewards, advantages, masks
+
+
+@fault(report="only what is better than the mean", code="RLS516", variant="others, up to")
+def advantages_below_zero_left_out(at: int) -> None:
+    """Advantages below 0 are set to 0."""
+
+    def alter(data: Any) -> None:
+        data.batch["advantages"] = data.batch["advantages"].clamp(min=0)
+
+    on_advantages(at, alter)
 
 
 @fault(report="a reward that is scaled twice", code="RLS515")

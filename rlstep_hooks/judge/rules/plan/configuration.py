@@ -20,7 +20,10 @@ from rlstep_hooks.judge.effects import (
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.record.events import (
     DROPPING,
+    DUE_CHECKPOINTS,
+    DUE_EVALUATIONS,
     EVALUATION_MODE,
+    MINIBATCH_ORDER,
     PLANNED_EVALUATIONS,
     RATE_SCHEDULE,
     ROW_ORDER,
@@ -284,6 +287,19 @@ _TOLD: dict[str, tuple[str, str]] = {
         "an evaluation that was due did not come, so what depends on it (the best checkpoint, early stopping) is decided by others",
         "look for code that resets the trainer's flag of a due evaluation or replaces its callbacks, and for `eval_delay`",
     ),
+    MINIBATCH_ORDER: (
+        "the samples of a rollout do not go into mini-batches as configured, so the seed does not reproduce this run; unshuffled, the "
+        "samples of one prompt meet in one mini-batch, shuffled they do not",
+        "look for code that replaces the loader of the mini-batches, its seed or its generator",
+    ),
+    DUE_EVALUATIONS: (
+        "an evaluation that was due did not come, so nobody sees how the policy does when the configuration says",
+        "look for code that replaces the trainer's loop or its validation",
+    ),
+    DUE_CHECKPOINTS: (
+        "a checkpoint that was due was not written, so a run that ends early loses more than the configuration says",
+        "look for code that replaces the trainer's loop or its way to save",
+    ),
 }
 """What it means, and what to do, where what differs from the configuration is no value that is computed with."""
 
@@ -296,11 +312,14 @@ class ConfigRewritten(Rule):
         construction of the trainer to the start of training, and from there to the last rollout. Sizes that the
         configuration derived from other settings still agree with them. What the trainer and its optimizer compute with is what
         the configuration says: clip range, KL weight, type and level of the loss, temperature, scale and weights of the rewards,
-        learning rate, weight decay, betas; another value when training begins is an error. So it is where the model evaluates in
-        training mode, where modules of the policy stop to drop what they dropped at the first update, where the embeddings of a model
-        that ties them are two tensors, where the first rows of a pass come in another order than that of the seed or of the data
-        set, and where an evaluation that `eval_steps` asks for does not come. Compared exactly. In OpenRLHF the KL coefficient that
-        adapts (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.
+        learning rate, weight decay, betas; another value when training begins is an error. In verl the temperature, `top_p` and
+        `top_k` that agent loops ask the engines for are those of training, or of `val_kwargs` in a validation. An error, too: the
+        model evaluates in training mode, modules of the policy stop to drop what they dropped at the first update, the embeddings of a
+        model that ties them are two tensors, the first rows of a pass come in another order than that of the seed or of the data set
+        (TRL, verl), mini-batches have other samples than those that the seed, or the order of the rollout, gives them (verl), or what
+        is due does not come: an evaluation by `eval_steps` (TRL), a validation by `trainer.test_freq` or a checkpoint by
+        `trainer.save_freq` (verl). Compared exactly. In OpenRLHF the KL coefficient that adapts
+        (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.
 
     Why it matters:
         Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A
@@ -415,6 +434,8 @@ class ConfigRewritten(Rule):
         if event.name == EVALUATION_MODE:
             return (_BATCHES_TAKEN,)
         words = set(re.split(r"[^a-z]+", event.name.lower()))
+        if "evaluations" in words:
+            return ()
         return tuple(effects for names, effects in _EFFECTS if names & words)
 
 

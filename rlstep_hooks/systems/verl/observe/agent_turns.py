@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe import asked_sampling
 from rlstep_hooks.systems.verl.observe.encoded_prompts import EncodedPrompts
 from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.plan import is_fully_async
@@ -80,11 +82,19 @@ def place_client_hook(patches: Patches, client: Any) -> None:
 
 
 async def _session(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    _sampling_of(worker, args, kwargs)
     token = _open.set(_begun(worker, args, kwargs))
     try:
         return await wrapped(*args, **kwargs)
     finally:
         _open.reset(token)
+
+
+def _sampling_of(worker: Any, args: Any, kwargs: Any) -> None:
+    """Remember for this task how its session should sample."""
+    with suppress(Exception):  # nothing here may reach verl; this session is not compared
+        trajectory = kwargs["trajectory"] if "trajectory" in kwargs else args[1]
+        asked_sampling.session_begins(worker, str(kwargs.get("agent_name")), validates=bool(trajectory["validate"]))
 
 
 def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
@@ -119,6 +129,8 @@ def _why_not(worker: Any) -> str:
 
 
 async def _turn(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+    with suppress(Exception):  # nothing here may reach verl; this turn is not compared
+        asked_sampling.asks(kwargs["sampling_params"])
     session = _open.get()
     if session is None or session.why_not:
         return await wrapped(*args, **kwargs)

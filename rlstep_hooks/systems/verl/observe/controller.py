@@ -211,6 +211,8 @@ class VerlController:
         """Training returned, or raised `error`: write the last lines and report."""
         with self._delivery:
             self._engines.collect()
+        if self._followed and error is None and self.stopped_for is None:
+            self._rollouts.ended()
         with Guard(self._recorder, ("recording",)):
             self.report = self._record.end(error)
         self._patches.restore()

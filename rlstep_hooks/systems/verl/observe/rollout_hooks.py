@@ -61,6 +61,9 @@ class FollowedRollouts(Protocol):
     def rewarded(self, event: Rewarded) -> None:
         """Record how the advantages of the rollout that is trained follow its rewards."""
 
+    def ended(self) -> None:
+        """Training is over, and was not ended early."""
+
 
 class RolloutHooks:
     """Follows the rollouts of one trainer.
@@ -102,9 +105,6 @@ class RolloutHooks:
         training, validation = trainer.train_dataset, getattr(trainer, "val_dataset", None)
         known = countable(training) and countable(validation, LARGEST_VALIDATION)
         self._rows = Rows(training, validation) if known else None
-        self._asked: dict[str, int] = {}
-        """Samples that the data ask for, by prompt; of prompts under way."""
-        self._labelled = not _lends_engines(trainer.config)
         self._asked_sampling = AskedSampling(folder(), run_of_ray())
         self._due = None if own_fit or is_one_step_off(trainer.config) else DueWork(trainer, recorder)
         """What is due after each rollout; None where the trainer's loop is another one."""
@@ -112,6 +112,9 @@ class RolloutHooks:
         self._row_order: RowOrder | None = None
         with self._settings_guard:
             self._row_order = RowOrder(trainer, recorder, known=known, own_fit=own_fit)
+        self._asked: dict[str, int] = {}
+        """Samples that the data ask for, by prompt; of prompts under way."""
+        self._labelled = not _lends_engines(trainer.config)
         """Whether the label of a sample's oldest weights is that of its oldest token."""
         self._ahead: list[tuple[Any, TurnsJoined | None]] = []
         """Rollouts that were generated and are not trained yet, each with what agent loops found of it."""
@@ -128,6 +131,14 @@ class RolloutHooks:
         if self._not_sampled:
             recorder.cannot("drawn", self._not_sampled)
 
+    def ended(self) -> None:
+        """Training is over, and was not ended early."""
+        # Both trainers count the step before they return (V1 trainer_base.py:519; V0 ray_trainer.py:1805).
+        with self._settings_guard:
+            self._asked_sampling.tell(self._recorder)
+            if self._due is not None:
+                self._due.step_is_over(int(self._trainer.global_steps) - 1)
+
     def place(self, hooks: Hooks) -> None:
         """Put the hooks on the trainer. Of several after one call the first stands innermost, and looks first.
 
@@ -138,6 +149,8 @@ class RolloutHooks:
         if not self._labelled:
             self._recorder.cannot("sampler_weights", _LENT)
         wrap(trainer, "_validate", around=self._validation, topics=_ORDER)
+        if self._due is not None:
+            self._due.place(hooks)
         if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
             wrap(trainer, "_balance_batch", after=self._taken_from_queue, topics=_QUEUE)
@@ -245,6 +258,8 @@ class RolloutHooks:
         fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
         loops = batch.non_tensor_batch.get("agent_name")
         self._see_loops(() if loops is None else [str(name) for name in loops])
+        per_pass = len(self._trainer.train_dataloader)
+        self._fetched_a_batch(later_pass=self._fetched > 1 and (self._begun_with + self._fetched - 1) % per_pass == 0)
         # A resumed run may begin within a pass.
         passes = -(-self._fetched // per_pass) + self._resumed
         self._rows_submitted(fields, passes)
@@ -268,8 +283,6 @@ class RolloutHooks:
                 self._row_order.fetched(later_pass=later_pass)
 
     def _fetching(self, call: Call) -> Iterator[None]:
-        per_pass = len(self._trainer.train_dataloader)
-        self._fetched_a_batch(later_pass=self._fetched > 1 and (self._begun_with + self._fetched - 1) % per_pass == 0)
         before = getattr(self._trainer, "train_dataloader_it", None)
         yield
         # The loader begins anew when it is exhausted (trainer_base.py:1466).
@@ -366,6 +379,10 @@ class RolloutHooks:
         due: int | None = None,
         parts: tuple[int, ...] = (),
     ) -> None:
+        with self._settings_guard:
+            self._asked_sampling.tell(self._recorder)
+            if self._due is not None:
+                self._due.step_is_over(int(self._trainer.global_steps) - 1)
         repeated, foreign = (None, None) if self._rows is None else self._rows.take()
         all_drawn = self._are_all_sampled(samples)
         self._recorder.emit(

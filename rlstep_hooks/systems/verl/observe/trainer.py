@@ -32,17 +32,18 @@ from rlstep_hooks.systems.verl.observe.layer_slopes import LayerSlopes
 from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
 from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.verl.observe.made_rows import MadeRows
+from rlstep_hooks.systems.verl.observe.minibatch_order import MiniBatchOrder
 from rlstep_hooks.systems.verl.observe.process import folder, versions
+from rlstep_hooks.systems.verl.observe.reference_forwards import ReferenceForwards, others
 from rlstep_hooks.systems.verl.observe.rows_alone import RowsAlone
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, keys_of, names_of, rows_of
 from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights
-from rlstep_hooks.systems.verl.observe.reference_forwards import ReferenceForwards, others
 from rlstep_hooks.systems.verl.observe.steps import EngineSteps
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.losses import LossNumbers
     from contextlib import AbstractContextManager
 
+    from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.record.values import Role
@@ -84,12 +85,12 @@ class VerlTrainer:
         """The critic's values as it computed them."""
         self._reference = Carried()
         """The reference's log-probs as it computed them."""
+        self._reference_forwards = ReferenceForwards()
         self._of_critic_intact: dict[int, tuple[bool | None, bool | None]] = {}
         """A micro-batch of the critic -> whether its returns, and its old values, were those that came."""
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
         self._loss_settings: SettingsWatch | None = None
-        self._reference_forwards = ReferenceForwards()
         self._formula = Guard(self._record.writer, ("formula",))
         self._sampled_guard = Guard(self._record.writer, ("drawn",))
         self._cap: float | None = None
@@ -101,10 +102,10 @@ class VerlTrainer:
         self._sent = SentWeights(Guard(self._record.writer, ("delivery",)))
         self.distances = DistanceWatch(Guard(self._record.writer, ("engine_distance",)))
         self._alone = RowsAlone(self._record.writer)
-        self._made = MadeRows()
         self._order = MiniBatchOrder()
         self._settings = Guard(self._record.writer, ("settings",))
         self._slopes = LayerSlopes(self._record.writer)
+        self._made = MadeRows()
         """What the forwards of the call of the controller that is running gave."""
         self._versions_of: dict[str, int] = {}
         """Versions of the weights that went to the engine, by their labels."""
@@ -181,6 +182,13 @@ class VerlTrainer:
                 )
             self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
 
+    def compares_mini_batches(self, worker: Any) -> None:
+        """The policy was trained on a rollout."""
+        with self._settings:
+            engine = worker.actor.engine
+            ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+            self._order.end(worker.config, ranks, rank, self._record.writer)
+
     def compares_loss_settings(self, worker: Any) -> None:
         """Compare what the loss computes with, before the first rollout and after each."""
         self._loss_settings = self._loss_settings or settings.of_loss(worker)
@@ -194,6 +202,16 @@ class VerlTrainer:
         with self._record.values:
             number = self._record.calls("refresh") - 1 if self._fresh else NO_REFRESH
             self._record.see_reference(number, local_shards(worker.ref.engine.module.parameters()))
+
+    def asks_reference(self, engine: Any) -> None:
+        """Log-probs are asked of the reference, which is the model of this engine."""
+        self._reference_forwards.begin(engine)
+
+    def reference_answers(self, result: Any) -> None:
+        """The call that asks the reference returns."""
+        with self._record.samples:
+            unscored = self._reference_forwards.end(result)
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_unscored=unscored)
 
     def begins_reference(self) -> None:
         """The reference is about to compute log-probs."""
@@ -210,16 +228,6 @@ class VerlTrainer:
         Args:
             engine: verl's.
             data: The micro-batch, on the CPU.
-    def asks_reference(self, engine: Any) -> None:
-        """Log-probs are asked of the reference, which is the model of this engine."""
-        self._reference_forwards.begin(engine)
-
-    def reference_answers(self, result: Any) -> None:
-        """The call that asks the reference returns."""
-        with self._record.samples:
-            unscored = self._reference_forwards.end(result)
-            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_unscored=unscored)
-
             result: What the forward returned, on the device.
         """
         if self._reference_forwards.counts(engine) and self._losses.looks:
@@ -340,6 +348,7 @@ class VerlTrainer:
                 largest = float(values.abs().max()) if values.numel() else 0.0
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
                 rows, keys = rows_of(data, "advantages"), keys_of(data)
+                self._order.begin(keys if self._losses.looks else None)
                 self._advantages.keep(keys, rows if self._losses.looks else None)
                 self._weights.keep(keys, rows_of(data, "rollout_is_weights") if self._losses.looks else None)
 
@@ -373,6 +382,7 @@ class VerlTrainer:
                     found = msgspec.structs.replace(found, old_version=self._oldest(data))
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
             if role == "policy" and self._losses.looks:
+                self._order.sees(keys)
                 self._compare_carried(data, keys)
             if role == "critic" and self._value_losses.looks:
                 self._compare_targets(data)
@@ -384,6 +394,12 @@ class VerlTrainer:
             if meter.reason:
                 self._record.writer.cannot(topic, meter.reason)
 
+    def beside(self, engine: Any, data: Any) -> AbstractContextManager[None]:
+        """The context of training's forward of a micro-batch, beside which a row of it may go."""
+        if role_of(engine) != "policy":
+            return nullcontext()
+        return self._slopes.beside(self._record.calls("policy_updates") - 1, engine, data)
+
     def _oldest(self, data: Any) -> int | None:
         """The oldest version among the weights that generated these samples; None where that is not known."""
         labels = names_of(data, "min_global_steps")
@@ -394,12 +410,6 @@ class VerlTrainer:
     def _meter(self, role: Role) -> tuple[LossMeter, Guard, str]:
         """What compares the losses of a role, where it is entered, and its topic."""
         if role == "critic":
-    def beside(self, engine: Any, data: Any) -> AbstractContextManager[None]:
-        """The context of training's forward of a micro-batch, beside which a row of it may go."""
-        if role_of(engine) != "policy":
-            return nullcontext()
-        return self._slopes.beside(self._record.calls("policy_updates") - 1, engine, data)
-
             return self._value_losses, self._of_critic, "critic_loss"
         return self._losses, self._formula, "formula"
 
@@ -468,12 +478,14 @@ class VerlTrainer:
         self._meter(role_of(engine))[0].next_update()
         if role_of(engine) == "policy":
             self._in_place = None
+            self._order.update_ends()
         self.steps.updated(engine, norm)
 
     # Numbers, and weight syncs
 
     def send_numbers(self) -> None:
         """Start fetching what the device has: verl synchronises with it during the sync that follows."""
+        self._rollout_values = msgspec.structs.replace(self._rollout_values, **self._slopes.take())
         with self._formula:
             self._losses.send()
         with self._of_critic:
@@ -485,7 +497,6 @@ class VerlTrainer:
         """The tensors of a sync, each seen before it goes on.
 
         Args:
-        self._rollout_values = msgspec.structs.replace(self._rollout_values, **self._slopes.take())
             tensors: Names and tensors, gathered one by one.
             engine: The engine whose weights are handed over.
         """

@@ -127,16 +127,17 @@ def _policy_updates(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     trainer.sends_with_updates = trainer.sends_with_updates or alone
     trainer.begin("policy_updates")
     yield
+    trainer.compares_mini_batches(call.owner)
     if alone:
         trainer.write_numbers()  # verl has synchronised with the device at the end of the call (engine_workers.py:723)
     trainer.end("policy_updates")
 
 
 def _reference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
-    yield from _within("reference", trainer)
     trainer.asks_reference(call.owner.ref.engine)
-    trainer.sees_reference(call.owner)
+    yield from _within("reference", trainer)
     trainer.reference_answers(call.result)
+    trainer.sees_reference(call.owner)
 
 
 def _checkpoint(see: Callable[[VerlTrainer, Any, str | None], None], trainer: VerlTrainer, call: Call) -> None:
@@ -206,12 +207,12 @@ def _inference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     elif not trainer.expects_log_probs:
         yield
     elif _is_reference(data):
-        trainer.begins_reference()
         trainer.asks_reference(engine)
+        trainer.begins_reference()
         yield from _within("reference", trainer)
         trainer.ends_reference()
-        trainer.sees_reference_log_probs(data, call.result, engine)
         trainer.reference_answers(call.result)
+        trainer.sees_reference_log_probs(data, call.result, engine)
     else:
         trainer.begin("refresh")
         version = trainer.version_in_place

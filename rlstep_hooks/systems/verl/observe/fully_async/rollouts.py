@@ -93,6 +93,9 @@ class StreamedRollouts:
         else:
             self._recorder.emit(event)
 
+    def ended(self) -> None:
+        """Training is over; when evaluations and checkpoints are due here is not followed."""
+
     def _is_fetched(self, call: Call) -> None:
         self.incomplete = True
 

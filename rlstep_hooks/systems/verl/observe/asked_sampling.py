@@ -1,0 +1,114 @@
+"""Whether agent loops ask the engines for the sampling that is configured, in training and in validation, where the loops run.
+
+verl asks with temperature, `top_p` and `top_k` of `actor_rollout_ref.rollout`, in a validation with those of its `val_kwargs`
+(experimental/agent_loop/agent_loop.py 0.9.1:590-607, trainer/ppo/v1/agent_loop_tq.py 0.9.1:63-76). What is asked for otherwise goes to
+a file that the controller reads.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlstep_hooks.observe.lines_beside import Files, NewLines
+from rlstep_hooks.observe.processes import run_of_ray
+from rlstep_hooks.record.events import ConfigChanged
+from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe.process import folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstep_hooks.observe.sync_watch import EventRecorder
+
+_FILES = Files("asked", "sampling")
+_NAMES = ("temperature", "top_p", "top_k")
+_IN_TRAINING = "actor_rollout_ref.rollout.*"
+_IN_EVALUATIONS = "actor_rollout_ref.rollout.val_kwargs.*, in evaluations"
+_GREEDY = {"temperature": 0, "top_p": 1.0, "top_k": -1}
+"""What is asked for where the data want the most probable tokens (`__do_sample__`, agent_loop.py 0.9.1:598)."""
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A setting that was asked for otherwise than it is configured."""
+
+    name: str
+    configured: float
+    asked: float
+
+
+class _Configured(msgspec.Struct, frozen=True):
+    """How a session should sample."""
+
+    label: str
+    """The full name of a setting, with a "*" for the name that a request has for it."""
+    values: dict[str, float]
+    """By the names that a request has for them."""
+
+
+_configured: ContextVar[_Configured | None] = ContextVar("rlstep_sampling", default=None)
+"""How the session of this task should sample; None where that is not known."""
+
+_told: set[str] = set()
+"""Settings of which this process has written."""
+
+
+def session_begins(worker: Any, loop: str, *, validates: bool) -> None:
+    """A session begins in this task.
+
+    Args:
+        worker: verl's, which runs it.
+        loop: Name of the agent loop.
+        validates: Whether it is one of a validation.
+    """
+    own = worker.config.actor_rollout_ref.rollout
+    label, values = (_IN_EVALUATIONS, own.val_kwargs) if validates else (_IN_TRAINING, own)
+    known = loop in SHIPPED_AGENT_LOOPS
+    _configured.set(_Configured(label, {name: float(values[name]) for name in _NAMES}) if known else None)
+
+
+def asks(sampling: dict[str, Any]) -> None:
+    """The session asks an engine for tokens.
+
+    Raises:
+        OSError: What was found cannot be written.
+    """
+    configured = _configured.get()
+    if configured is None or all(sampling.get(name) == value for name, value in _GREEDY.items()):
+        return
+    for of_request, value in configured.values.items():
+        asked, name = sampling.get(of_request), configured.label.replace("*", of_request)
+        if asked is not None and float(asked) != value and name not in _told:
+            _told.add(name)
+            _FILES.write(folder(), run_of_ray(), _Asked(name, value, float(asked)))
+
+
+class AskedSampling:
+    """Reads what the processes where agent loops run have written, in the controller.
+
+    Args:
+        of: The folder of the record.
+        run: The run.
+    """
+
+    def __init__(self, of: Path, run: str) -> None:
+        self._lines = NewLines(_FILES, of, run)
+        self._told: set[str] = set()
+
+    def tell(self, recorder: EventRecorder) -> None:
+        """Record each setting once."""
+        for line in self._lines:
+            found = msgspec.json.decode(line, type=_Asked)
+            if found.name not in self._told:
+                self._told.add(found.name)
+                recorder.emit(
+                    ConfigChanged(
+                        at=recorder.now(),
+                        name=found.name,
+                        before=found.configured,
+                        after=found.asked,
+                        since="configuration",
+                    )
+                )

@@ -1,0 +1,152 @@
+"""What is compared with the configuration of a verl run besides its numbers, without a launch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("verl")
+
+import torch
+from tensordict import TensorDict
+from verl.utils.tensordict_utils import make_iterator
+
+from rlstep_hooks.observe.hooks import Hooks
+from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS, ConfigChanged
+from rlstep_hooks.systems.verl.observe import asked_sampling
+from rlstep_hooks.systems.verl.observe.due_work import DueWork
+from rlstep_hooks.systems.verl.observe.minibatch_order import MiniBatchOrder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Kept:
+    """Keeps what an observer records."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def emit(self, *events: Any) -> None:
+        self.events.extend(events)
+
+    def cannot(self, what: str, why: str) -> None:
+        raise AssertionError(why)
+
+    @property
+    def changed(self) -> list[tuple[Any, Any]]:
+        assert all(isinstance(event, ConfigChanged) for event in self.events)
+        return [(event.before, event.after) for event in self.events]
+
+
+def trained(
+    configured: dict[str, Any], shuffle: bool, seed: int, *, epochs: int = 2, left_out: int | None = None
+) -> Kept:
+    """What is recorded where verl's own loader reads 16 samples in micro-batches of two."""
+    kept, order = Kept(), MiniBatchOrder()
+    keys = [(str(place // 2), str(place % 2), place) for place in range(16)]
+    actor = {"ppo_mini_batch_size": 4, "ppo_epochs": 2, "shuffle": False, "data_loader_seed": 42} | configured
+    config = SimpleNamespace(actor=SimpleNamespace(**actor), rollout=SimpleNamespace(n=2))
+    data = TensorDict({"place": torch.arange(16)}, batch_size=16)
+    order.begin(keys)
+    for number, batch in enumerate(make_iterator(data, 4, epochs, seed, {"shuffle": shuffle})):
+        for part in [] if number == left_out else batch["place"].split(2):
+            order.sees([keys[place] for place in part.tolist()])
+        order.update_ends()
+    order.end(config, 2, 1, kept)
+    return kept
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_mini_batches_of_verls_own_loader_are_right(seed: int) -> None:
+    assert trained({"shuffle": True, "data_loader_seed": seed}, shuffle=True, seed=seed + 1).changed == []
+    assert trained({"data_loader_seed": seed}, shuffle=False, seed=seed + 1).changed == []
+
+
+def test_mini_batches_in_another_order_are_found() -> None:
+    came = "the samples as they came"
+    assert trained({"shuffle": True}, shuffle=False, seed=43).changed == [("shuffled by seed 42", came)]
+    assert trained({"shuffle": True}, shuffle=True, seed=42).changed == [("shuffled by seed 42", "another one")]
+    assert trained({}, shuffle=True, seed=43).changed == [(came, "another one")]
+
+
+def test_passes_that_are_not_whole_are_the_business_of_other_rules() -> None:
+    assert trained({}, shuffle=True, seed=43, left_out=3).changed == []
+    assert trained({}, shuffle=True, seed=43, epochs=1).changed == []
+
+
+class Trainer:
+    """Validates and saves as verl's trainers do."""
+
+    def __init__(self, validates_every: int, saves_every: int, **trainer: Any) -> None:
+        self.config = SimpleNamespace(trainer={"test_freq": 3, "save_freq": 2} | trainer)
+        self.global_steps = 0
+        self._every = validates_every, saves_every
+
+    def _validate(self) -> None: ...
+
+    def _save_checkpoint(self) -> None: ...
+
+    def step(self) -> None:
+        self.global_steps += 1
+        for every, work in zip(self._every, (self._validate, self._save_checkpoint), strict=True):
+            if every and self.global_steps % every == 0:
+                work()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "found"),
+    [
+        (Trainer(3, 2), []),
+        (Trainer(1, 1), []),
+        (Trainer(0, 0, test_freq=-1, save_freq=-1), []),
+        (Trainer(0, 2), [(DUE_EVALUATIONS, "none after rollout 3")]),
+        (Trainer(3, 4), [(DUE_CHECKPOINTS, "none after rollout 2")]),
+    ],
+)
+def test_due_work(trainer: Trainer, found: list[tuple[str, str]]) -> None:
+    kept: Any = Kept()
+    due = DueWork(trainer, kept)
+    due.place(Hooks(kept))
+    for _ in range(7):
+        trainer.step()
+        due.step_is_over(trainer.global_steps)
+    assert [(event.name, event.after) for event in kept.events] == found
+
+
+def asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, validates: bool, **sampling: float
+) -> list[tuple[Any, ...]]:
+    """What the controller records of one request."""
+    monkeypatch.setattr(asked_sampling, "folder", lambda: folder)
+    monkeypatch.setattr(asked_sampling, "run_of_ray", lambda: "r")
+    monkeypatch.setattr(asked_sampling, "_told", set())
+    evaluated = {"temperature": 0.5, "top_p": 0.9, "top_k": -1}
+
+    class Section(dict[str, Any]):
+        val_kwargs = evaluated
+
+    rollout = Section(temperature=1.0, top_p=1.0, top_k=-1)
+    worker = SimpleNamespace(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout)))
+    asked_sampling.session_begins(worker, "single_turn_agent", validates=validates)
+    asked_sampling.asks(sampling)
+    kept = Kept()
+    asked_sampling.AskedSampling(folder, "r").tell(kept)
+    return [(event.name.removeprefix("actor_rollout_ref.rollout."), event.before, event.after) for event in kept.events]
+
+
+def test_sampling_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(tmp_path, monkeypatch, validates=False, temperature=1.0, top_p=1.0, top_k=-1) == []
+    assert asked(tmp_path, monkeypatch, validates=True, temperature=0.5, top_p=0.9, top_k=-1) == []
+    assert asked(tmp_path, monkeypatch, validates=False, temperature=0, top_p=1.0, top_k=-1) == [], "by the data's wish"
+    assert asked(tmp_path, monkeypatch, validates=False, temperature=1.0, top_p=0.9, top_k=-1) == [("top_p", 1.0, 0.9)]
+    assert asked(tmp_path, monkeypatch, validates=True, temperature=1.0, top_p=0.9, top_k=-1)[-1] == (
+        "val_kwargs.temperature, in evaluations",
+        0.5,
+        1.0,
+    )
