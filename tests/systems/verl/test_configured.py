@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("verl")
 
 import torch
+from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.utils.tensordict_utils import make_iterator
 
@@ -138,6 +139,23 @@ def asked(
     kept = Kept()
     asked_sampling.AskedSampling(folder, "r").tell(kept)
     return [(event.name.removeprefix("actor_rollout_ref.rollout."), event.before, event.after) for event in kept.events]
+
+
+def test_prompts_that_should_have_been_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(tokens: int, **data: Any) -> list[Any]:
+        monkeypatch.setattr(asked_sampling, "folder", lambda: tmp_path)
+        monkeypatch.setattr(asked_sampling, "run_of_ray", lambda: "r")
+        monkeypatch.setattr(asked_sampling, "_told", set())
+        configured = OmegaConf.create({"max_prompt_length": 8, "filter_overlong_prompts": True} | data)
+        asked_sampling.prompts_with(configured, tokens)
+        kept = Kept()
+        asked_sampling.AskedSampling(tmp_path, "r").tell(kept)
+        return kept.changed
+
+    assert told(8) == []
+    assert told(9, filter_overlong_prompts=False) == []
+    assert told(9, custom_cls={"path": "mine.py"}) == []
+    assert told(9) == [("True, with at most 8 tokens", "a prompt of 9 tokens was generated for")]
 
 
 def test_sampling_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

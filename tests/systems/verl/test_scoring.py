@@ -146,7 +146,7 @@ def test_some_prompts_of_each_step_are_encoded_again() -> None:
     chosen = [encoded.begin(of, "single_turn_agent", step, messages) for step in (1, 1, 1, 1, 1, 2)]
     assert [found is not None for found in chosen] == [True] * PROMPTS + [False, True]
     assert chosen[0] is not messages
-    assert encoded.tokens(of, messages) == [ord(one) for one in "bcd"], "of a long prompt the end is kept"
+    assert encoded.tokens(of, messages) == [ord(one) for one in "abcd"], "the whole prompt, however long"
     assert encoded.begin(of, "tool_agent", 3, messages) is None
 
 

@@ -313,7 +313,8 @@ class ConfigRewritten(Rule):
         configuration derived from other settings still agree with them. What the trainer and its optimizer compute with is what
         the configuration says: clip range, KL weight, type and level of the loss, temperature, scale and weights of the rewards,
         learning rate, weight decay, betas; another value when training begins is an error. In verl the temperature, `top_p` and
-        `top_k` that agent loops ask the engines for are those of training, or of `val_kwargs` in a validation. An error, too: the
+        `top_k` that agent loops ask the engines for are those of training, or of `val_kwargs` in a validation, and no prompt is longer
+        than `data.filter_overlong_prompts` lets it be (some of each step, in its single-turn agent loop). An error, too: the
         model evaluates in training mode, modules of the policy stop to drop what they dropped at the first update, the embeddings of a
         model that ties them are two tensors, the first rows of a pass come in another order than that of the seed or of the data set
         (TRL, verl), mini-batches have other samples than those that the seed, or the order of the rollout, gives them (verl), or what

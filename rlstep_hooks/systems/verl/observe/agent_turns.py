@@ -190,7 +190,9 @@ def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
     found = compare_rows(rows, turns, rule) if own else compare_row(rows[0], turns, rule)
     if own or session.prompt is None:
         return found
-    right = rows[0].prompt == _encoded.tokens(worker, session.prompt)
+    prompt = _encoded.tokens(worker, session.prompt)
+    asked_sampling.prompts_with(worker.config.data, len(prompt))
+    right = rows[0].prompt == prompt[-int(worker.rollout_config.prompt_length) :]
     return msgspec.structs.replace(found, prompts_encoded=1, prompts_wrong=int(not right))
 
 

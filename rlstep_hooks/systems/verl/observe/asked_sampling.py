@@ -1,8 +1,9 @@
-"""Whether agent loops ask the engines for the sampling that is configured, in training and in validation, where the loops run.
+"""Whether agent loops ask the engines for the sampling that is configured, and for prompts that are, where the loops run.
 
 verl asks with temperature, `top_p` and `top_k` of `actor_rollout_ref.rollout`, in a validation with those of its `val_kwargs`
-(experimental/agent_loop/agent_loop.py 0.9.1:590-607, trainer/ppo/v1/agent_loop_tq.py 0.9.1:63-76). What is asked for otherwise goes to
-a file that the controller reads.
+(experimental/agent_loop/agent_loop.py 0.9.1:590-607, trainer/ppo/v1/agent_loop_tq.py 0.9.1:63-76). With `data.filter_overlong_prompts`
+it leaves out rows whose prompt has more tokens than `data.max_prompt_length` (utils/dataset/rl_dataset.py 0.9.1:197). What is asked for
+otherwise goes to a file that the controller reads.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class _Asked(msgspec.Struct, frozen=True):
     """A setting that was asked for otherwise than it is configured."""
 
     name: str
-    configured: float
-    asked: float
+    configured: float | str
+    asked: float | str
 
 
 class _Configured(msgspec.Struct, frozen=True):
@@ -83,6 +84,25 @@ def asks(sampling: dict[str, Any]) -> None:
         if asked is not None and float(asked) != value and name not in _told:
             _told.add(name)
             _FILES.write(folder(), run_of_ray(), _Asked(name, value, float(asked)))
+
+
+def prompts_with(data: Any, tokens: int) -> None:
+    """A row of the training is asked about whose whole prompt has so many tokens.
+
+    Args:
+        data: The configuration of the data.
+        tokens: Of the prompt, before the engine's part of it is cut out.
+
+    Raises:
+        OSError: What was found cannot be written.
+    """
+    name, longest = "data.filter_overlong_prompts", int(data.max_prompt_length)
+    own = (data.get("custom_cls") or {}).get("path") is not None
+    if own or not data.get("filter_overlong_prompts", True) or tokens <= longest or name in _told:
+        return
+    _told.add(name)
+    longer = f"a prompt of {tokens} tokens was generated for"
+    _FILES.write(folder(), run_of_ray(), _Asked(name, f"True, with at most {longest} tokens", longer))
 
 
 class AskedSampling:

@@ -45,7 +45,7 @@ class EncodedPrompts:
         return copy.deepcopy(list(messages))
 
     def tokens(self, worker: Any, messages: list[Any]) -> list[int]:
-        """The tokens of a prompt."""
+        """The tokens of a whole prompt."""
         if self._tokenizer is None:
             # The tokenizer of the worker may be at work in other threads, and a fast one does not bear two at a time.
             self._tokenizer = copy.deepcopy(worker.tokenizer)
@@ -53,4 +53,4 @@ class EncodedPrompts:
         tokens = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False, **given
         )
-        return list(tokens)[-int(worker.rollout_config.prompt_length) :]
+        return list(tokens)
