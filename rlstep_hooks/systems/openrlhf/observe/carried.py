@@ -15,6 +15,7 @@ from torch import Tensor
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Carried, CarriedPart
+from rlstep_hooks.systems.openrlhf.observe.loss import kl_estimate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -183,7 +184,7 @@ class CarriedSamples:
         own, theirs = self._answers.get("actor_model_group"), self._answers.get("reference_model_group")
         if self._use_loss or own is None or theirs is None or len(own) != len(theirs):
             return None
-        return [_divergence(a, b, self._estimator) for a, b in zip(own, theirs, strict=True)]
+        return [kl_estimate(a.float() - b.float(), self._estimator) for a, b in zip(own, theirs, strict=True)]
 
     def reference_gap(self, experiences: list[Any]) -> float | None:
         """Mean |policy - reference| of the log-probs of all tokens that count, by the models' answers; None where these are unknown."""
@@ -238,13 +239,3 @@ def differing(now: Mapping[str, int], before: Iterable[Mapping[str, int]]) -> li
     """Names of what a sample holds otherwise than the most similar one of the same tokens; the tokens alone if there is none."""
     names = ([name for name, checksum in now.items() if known.get(name) != checksum] for known in before)
     return min(names, key=len, default=["tokens"])
-
-
-def _divergence(own: Tensor, theirs: Tensor, estimator: str) -> Tensor:
-    difference = own.float() - theirs.float()
-    if estimator == "k2":
-        difference = difference**2 / 2.0
-    elif estimator == "k3":
-        bounded = difference.clamp(min=-10)
-        difference = (-bounded).exp() - 1 + bounded
-    return difference.clamp(min=-10, max=10)

@@ -13,6 +13,7 @@ import torch
 
 from rlstep_hooks.observe.advantages import Estimate, Estimator, Rewards, normalised
 from rlstep_hooks.observe.alternative_advantages import first_fitting, fitting
+from rlstep_hooks.observe.losses import k3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,7 +133,7 @@ class Documented:
         """What the advantages are computed from."""
         of = self.sampled
         difference = torch.where(of.counted, of.old - of.references, 0.0)
-        kl = (-difference).exp() - 1 + difference if settings.k3 else difference
+        kl = k3(-difference) if settings.k3 else difference
         penalties, scores = -settings.kl_coef * kl, self.scores(settings.missing_end)
         given = Rewards(tokens=penalties, mask=self.valued, scores=scores, values=self.values)
         if not settings.whitens_rewards:
