@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rlstep_hooks.judge.effects import RATE, lasting
 from rlstep_hooks.judge.rules.base import Rule
 from rlstep_hooks.planning.finding import kind_of
 from rlstep_hooks.planning.words import number
 
 if TYPE_CHECKING:
+    from collections import Counter
+
+    from rlstep_hooks.judge.outcome import RuleOutcome
     from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.record.events import RunEnded, RunStarted, Update
 
@@ -35,7 +40,8 @@ class CheckpointNotRestored(Rule):
         against the rollouts that the plan has before this one; and the loader's position against the rows that these
         rollouts took. In TRL against the files of the checkpoint: the first rows of up to 16 tensors and of their moments,
         the optimizer's count of steps, the position of the learning rate, and the states of torch's and Python's random
-        generators once they are loaded; a reference model that has the weights of the checkpoint is a warning.
+        generators once they are loaded; a reference model that has the weights of the checkpoint is a warning. With FSDP and
+        DeepSpeed against what each process noted of its part when it saved, all of it.
         Elsewhere, without a note, weights that are still those from before the checkpoint was loaded, and an
         optimizer without a step, are errors all the same. Where the configuration loads the weights and leaves out the
         optimizer, an optimizer that begins without a step is a warning; what else it leaves out is not looked at.
@@ -61,7 +67,8 @@ class CheckpointNotRestored(Rule):
         - Outside TRL the state of random generators is not compared, and outside TRL, verl and OpenRLHF the optimizer's
           momentum. In TRL moments are those of torch's own optimizers, and the generators of devices are not read. Of weights
           OpenRLHF shows a probe.
-        - Checkpoints of FSDP and DeepSpeed in TRL are not read.
+        - Checkpoints of FSDP and DeepSpeed in TRL are not read: what each process holds is compared with what it noted beside its
+          records when it saved, so with the same folder of records, number of processes and way to share.
 
     Sources:
         - https://github.com/volcengine/verl/pull/5725: what a resumed run must restore
@@ -89,8 +96,14 @@ class CheckpointNotRestored(Rule):
         """Why nothing was compared."""
         return str(self.progress.started.facts.get("restored_unknown") or "") or super().reason()
 
+    def outcome(self, matched: Counter[type]) -> RuleOutcome:
+        """As of any rule; what is missed has the observer's own reason."""
+        found, unknown = super().outcome(matched), self.progress.started.facts.get("restored_unknown")
+        return msgspec.structs.replace(found, reason=str(unknown)) if found.missed and unknown else found
+
     def started(self, event: RunStarted) -> None:
         """Compare what was restored with what was saved, or with the plan."""
+        self.missed += bool(self.progress.resumed and event.facts.get("restored_unknown"))
         rollouts = event.facts.get("position", {}).get("rollouts", 0)
         if not rollouts:  # the framework counts updates
             self._role(event.facts.get("restored_policy"), "", event.start_updates)

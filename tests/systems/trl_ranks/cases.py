@@ -23,6 +23,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """For `tiny_trainer`."""
     draw: str = ""
     """A random configuration (`tests.systems.trl.random_runs`) as JSON, which is trained in the place of `settings`."""
+    resumes_after: int = 0
+    """The updates of a checkpoint that it goes on from: the same is trained before, without a fault; 0 where it begins anew."""
     sharding: dict[str, Any] = {}
     """More of FSDP's own settings; of DeepSpeed's `stage` for another one than that of the launch, `offload`, and `zero` with more of
     ZeRO's own."""

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import TrainerCallback
 
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.testing.trl_faults import alter_microbatches, replace_method
@@ -187,6 +188,36 @@ def step_left_out(trainer: Any, state: Any, **kwargs: Any) -> None:
     )
 
 
+def before_the_audit(trainer: Any, event: str, act: Callable[[], None]) -> None:
+    """Act at an event of transformers', before the audit is told of it."""
+
+    class Acts(TrainerCallback):  # type: ignore[misc]
+        pass
+
+    setattr(Acts, event, lambda *args, **kwargs: act())
+    trainer.callback_handler.callbacks.insert(0, Acts())
+
+
+def other_moments_restored(trainer: Any) -> None:
+    """The moments that a checkpoint brings back are a third of those that were saved."""
+
+    def act() -> None:
+        for state in inner_optimizer(trainer).state.values():
+            local(state["exp_avg"]).mul_(0.3)
+
+    before_the_audit(trainer, "on_train_begin", act)
+
+
+def other_seed_of_the_sampler(trainer: Any) -> None:
+    """The seed of the arguments is another one, as where a script adds the rank to it."""
+    trainer.args.seed += 1
+
+
+def other_rows(trainer: Any) -> None:
+    """The data set is shuffled, as where each process shuffles for itself."""
+    trainer.train_dataset = trainer.train_dataset.shuffle(seed=FAULTY)
+
+
 # fmt: off
 FAULTS: tuple[Fault, ...] = (
     Fault(way(on, "on_train_begin", by=gradients_kept_by_the_wrapped_model), code="RLS803", where=Where(update=1), report="trl#583"),
@@ -218,7 +249,12 @@ FAULTS: tuple[Fault, ...] = (
           report="a reference of one rank", settings=WITH_REFERENCE),
     Fault(of_one_rank(way(on, "on_train_begin", by=step_left_out)), code="RLS210", where=Where(update=4, rank=FAULTY),
           report="a rank that skips a step"),
+    Fault(of_one_rank(other_seed_of_the_sampler), code="RLS902", where=Where(rank=FAULTY), report="a seed with the rank added"),
 )
+RESUMED = Fault(of_one_rank(other_moments_restored), code="RLS702", where=Where(rank=FAULTY), report="verl PR#5725")
+"""Of a run that goes on from a checkpoint."""
+OTHER_ROWS = Fault(of_one_rank(other_rows), code="RLS902", where=Where(rank=FAULTY), report="a set that each process shuffles",
+                   doubtful=True)
 # fmt: on
 
-OF_RANKS = {fault.name: fault for fault in FAULTS}
+OF_RANKS = {fault.name: fault for fault in (*FAULTS, OTHER_ROWS)}

@@ -415,6 +415,16 @@ def entropies_of_the_other_end(trainer: Any) -> None:
     trainer.get_high_entropy_mask = lambda entropies, mask, threshold: mask_of(entropies, mask, 1 - threshold)
 
 
+def seed_with_the_rank(trainer: Any) -> None:
+    """Each rank adds its number to the seed of the arguments."""
+    trainer.args.seed += RANK
+
+
+def rows_of_each_rank(trainer: Any) -> None:
+    """Each rank shuffles the data set by a seed of its own."""
+    trainer.train_dataset = trainer.train_dataset.shuffle(seed=RANK)
+
+
 BEFORE_BUILT: dict[str, Callable[[Any], None]] = {"outside": outside_of_buckets}
 """By the word of a case: what is done to the model before the trainer gets it."""
 AFTER_BUILT: dict[str, Callable[[Any], None]] = {
@@ -443,6 +453,8 @@ AFTER_BUILT: dict[str, Callable[[Any], None]] = {
     "ownrewards": own_rewards_for_all,
     "ownentropies": own_entropies_alone,
     "otherend": entropies_of_the_other_end,
+    "rankseed": seed_with_the_rank,
+    "rankrows": rows_of_each_rank,
     "forgets": lambda trainer: trainer.add_callback(_LosesAMoment()),
 }
 """By the word of a case: what is done to the trainer before it trains."""

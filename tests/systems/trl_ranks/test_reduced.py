@@ -86,6 +86,7 @@ FOUND: dict[str, dict[str, Found]] = {
         "detached": ("RLS408", 1, 2, "none in 3 of them"),
         "quantile-ownentropies": ("RLS801", 0, None, "rank 0 leaves out a token of entropy "),
         "quantile-otherend": ("RLS801", None, None, ""),
+        "rankseed": ("RLS902", 1, None, "seed = 8, seed of the sampler = 8"),
         "notmean": ("RLS812", 1, 0, OWN + ", after the gradients had been reduced"),
         "shardclip": ("RLS812", None, 0, "a factor of "),
         "large-lateclip": ("RLS812", None, 2, "a factor of 1 for a norm of "),

@@ -23,13 +23,13 @@ from rlstep_hooks.session import session
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.faults.trl_faults import FAULTS
 from tests.systems.trl_ranks.cases import Case, Deployment, Found, Outcome
-from tests.systems.trl_ranks.rank_faults import OF_RANKS
+from tests.systems.trl_ranks.rank_faults import OF_RANKS, RESUMED
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, ZERO_FAULTS
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
 
-BY_NAME = {fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT)} | OF_RANKS
+BY_NAME = {fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT, RESUMED)} | OF_RANKS
 
 
 def allow_sharding_on_the_cpu() -> None:
@@ -166,19 +166,25 @@ def saved_model(folder: Path) -> str:
     return str(path)
 
 
-def train(folder: Path, deployment: Deployment, case: Case) -> Outcome:
+def train(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) -> Outcome:
     """Train a case of the corpus, or a healthy run, on this rank."""
     audit = StepAuditCallback(log_dir=folder / "log", listeners=())
     fault = BY_NAME[case.fault] if case.fault else None
     settings: dict[str, Any] = settings_of(deployment, case.sharding) | case.settings
     if settings.get("beta"):
         settings["model"] = saved_model(folder)
+    if case.resumes_after:
+        settings |= {"save_strategy": "steps", "save_steps": case.resumes_after}
+        before = StepAuditCallback(log_dir=folder / "log", listeners=())
+        tiny_trainer(folder / "out", callbacks=[before], **settings).train()
+        forget(engines)
     trainer = tiny_trainer(folder / "out", callbacks=[audit], **settings)
     if fault is not None:
         fault.prepare(trainer)
         if not case.healthy:
             fault.apply(trainer)
-    trainer.train()
+    at = str(folder / "out" / f"checkpoint-{case.resumes_after}")
+    trainer.train(resume_from_checkpoint=at if case.resumes_after else None)
     return outcome_of(audit.report, trainer)
 
 
@@ -228,7 +234,7 @@ def main(folder: Path, deployment: Deployment) -> None:
         started = time.monotonic()
         forget(engines)
         try:
-            outcome = (train_draw if case.draw else train)(place, deployment, case)
+            outcome = train_draw(place, deployment, case) if case.draw else train(place, deployment, case, engines)
         except Exception as error:  # noqa: BLE001 - whatever training raises is the outcome
             lines = traceback.format_exc()[-1500:]
             outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500] + "\n" + lines)

@@ -31,6 +31,7 @@ from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.restored import note_checkpoint
 from rlstep_hooks.systems.trl.observe.settings import of_construction
+from rlstep_hooks.systems.trl.observe.sharded_checkpoints import is_sharded, note_shards, restored_shards
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 
@@ -147,6 +148,16 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if self._observer is not None:
             self._observer.evaluated()
 
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A checkpoint was made."""
+        trainer, session = self._trainer() if self._trainer is not None else None, self._session
+        if trainer is None or self._observer is None or session.folder is None or not is_sharded(trainer):
+            return
+        try:
+            note_shards(trainer, session.folder, state.global_step)
+        except Exception as error:  # noqa: BLE001 - a resume is then not compared, which its own report says
+            logger.warning("what this checkpoint is made of could not be noted: %s", describe(error))
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A pass of the loader ended."""
         if self._observer is not None:
@@ -237,6 +248,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             | index.link_facts(adapter.system, deployment := deployment_of(trainer))
             | {"deployment": list(deployment), "trained_before": self._training_calls > 0}
             | {"release_faults": engine_faults(trainer, deployment)}
+            | restored_shards(trainer, session.options.log_dir)
         )
         self._training_calls += 1
         recorder = session.begin(

@@ -49,6 +49,11 @@ def note_checkpoint(trainer: Any, asked: str | bool | None) -> None:
         _RESUMES_FROM[trainer] = Path(path)
 
 
+def resumes_from(trainer: Any) -> Path | None:
+    """The checkpoint that the trainer's call of `train` resumes from; None where that is not known, or it begins anew."""
+    return _RESUMES_FROM.get(trainer)
+
+
 def restored_facts(trainer: Any) -> dict[str, Any]:
     """What rule RLS702 reads of a trainer that begins to train from a checkpoint."""
     folder = _RESUMES_FROM.get(trainer)
