@@ -27,7 +27,15 @@ def checksum_of_all(tensors: Iterable[Any]) -> int:
     return checksum
 
 
+def stepped_by(optimizer: Any) -> list[Tensor]:
+    """The tensors that a torch optimizer steps, in their order. Those of ZeRO-3 stand in its groups while they are stepped only, and
+    always in its state (deepspeed 0.19.8 runtime/zero/stage3.py `_optimizer_step`)."""
+    grouped = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    known = {id(tensor) for tensor in grouped}
+    return grouped + [tensor for tensor in optimizer.state if isinstance(tensor, Tensor) and id(tensor) not in known]
+
+
 def kept_of(optimizer: Any) -> list[Tensor]:
     """All tensors that a torch optimizer keeps of those that it steps, in their order."""
-    states = [optimizer.state.get(tensor, {}) for group in optimizer.param_groups for tensor in group["params"]]
+    states = [optimizer.state.get(tensor, {}) for tensor in stepped_by(optimizer)]
     return [state[name] for state in states for name in sorted(state) if isinstance(state[name], Tensor)]

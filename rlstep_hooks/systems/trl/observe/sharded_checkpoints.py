@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.checkpoints import State, note_saved, optimizer_step, restored, saved
-from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
+from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of, stepped_by
 from rlstep_hooks.observe.rates import tick_of
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.trl.observe.restored import resumes_from
@@ -78,8 +78,7 @@ def _held(trainer: Any) -> State:
     optimizer = trainer.optimizer
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
-    stepped = [of for group in optimizer.param_groups for of in group["params"]]
-    weights = checksum_of_all([*_parts(trainer.model), *stepped])
+    weights = checksum_of_all([*_parts(trainer.model), *stepped_by(optimizer)])
     if trainer.args.save_only_model:
         return State(weights)
     moments = checksum_of_all(of for of in kept_of(optimizer) if of.dim())
