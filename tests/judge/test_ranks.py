@@ -333,6 +333,22 @@ def test_a_rank_that_gathers_other_rewards_is_named_at_its_rollout(tmp_path: Pat
     assert outcome(merged, "RLS515").verdict == "FAIL"
 
 
+def no_signal(event: AnyEvent) -> AnyEvent | None:
+    if isinstance(event, Measured):
+        values = [msgspec.structs.replace(of, max_abs_advantage=0.0) for of in event.rollouts]
+        return msgspec.structs.replace(event, rollouts=tuple(values))
+    return event
+
+
+@pytest.mark.parametrize("faint", [(0,), (1,), (0, 1)])
+def test_a_run_has_no_signal_where_no_process_has_one(tmp_path: Path, faint: tuple[int, ...]) -> None:
+    report, first = write(tmp_path, 0, *[no_signal] * (0 in faint))
+    write(tmp_path, 1, *[no_signal] * (1 in faint))
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    found = [finding.where.rank for finding in merged.findings if finding.code == "RLS505"]
+    assert (found, outcome(merged, "RLS505").verdict) == (([None], "FAIL") if len(faint) == 2 else ([], "PASS"))
+
+
 def trains_by(**settings: object) -> Spoil:
     """The process says that it trains by these settings."""
 

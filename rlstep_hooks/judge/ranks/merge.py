@@ -16,7 +16,13 @@ from rlstep_hooks.judge.ranks.configurations import compare_configurations, read
 from rlstep_hooks.judge.ranks.disagreement import compare_steps, listed
 from rlstep_hooks.judge.ranks.entropy_edges import compare_entropy_edges, not_joined, read_entropy_edges
 from rlstep_hooks.judge.ranks.gathered_rewards import compare_gathered, read_gathered
-from rlstep_hooks.judge.ranks.outcomes import of_all_processes, only_of_others
+from rlstep_hooks.judge.ranks.outcomes import (
+    doubted_by_others,
+    of_all_processes,
+    only_of_others,
+    with_others,
+    without,
+)
 from rlstep_hooks.judge.ranks.random_states import compare_random_states, read_random_states
 from rlstep_hooks.judge.ranks.record_end import record_end
 from rlstep_hooks.judge.ranks.reduction.outcome import judge_reductions
@@ -79,7 +85,11 @@ def merge_ranks(
             break
         time.sleep(0.05)
     judged = {rank: tail.judged for rank, tail in tails.items() if tail.judged is not None and rank != started.rank}
-    of_others = only_of_others(report.findings, {rank: of.findings for rank, of in judged.items()})
+    said = {rank: of.findings for rank, of in judged.items()}
+    doubted = doubted_by_others({started.rank: report.findings, **said}, started.world_size)
+    own = without(report.findings, doubted)
+    report = msgspec.structs.replace(report, findings=own, rules=with_others(report.rules, own, doubted))
+    of_others = only_of_others(own, {rank: without(of, doubted) for rank, of in said.items()})
     findings = [_at_rank(finding, rank) for rank, finding in of_others]
     gathered = {record.rank: read_gathered(record.path) for record in found if record.rank is not None}
     # Where one of them has rewards that were not given for its own samples, the others need not have the same.

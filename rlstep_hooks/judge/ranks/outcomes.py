@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.judge.rules.data.advantages import NoSignal
 from rlstep_hooks.planning.finding import SEVERITIES
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.outcome import RuleOutcome
     from rlstep_hooks.planning.finding import Finding
+
+_OF_THE_RUN = frozenset({NoSignal.code})
+"""Codes of rules whose warnings say something of the run as a whole, by what one process saw."""
 
 NotCompared = dict[str, tuple[int | None, str]]
 """Comparisons that a process could not make, as `Judged.not_compared` has them."""
@@ -31,6 +35,40 @@ def only_of_others(own: Sequence[Finding], others: Mapping[int, Sequence[Finding
             if finding.code not in known or SEVERITIES.index(finding.severity) < known[finding.code]:
                 yield rank, finding
         known |= {code: min(worst, known.get(code, worst)) for code, worst in _severities(findings).items()}
+
+
+def doubted_by_others(findings: Mapping[int, Sequence[Finding]], world_size: int) -> set[str]:
+    """The codes of warnings that are about the run as a whole, and that some process does not make: a process without a signal of its
+    own trains by the gradients of the others.
+
+    Args:
+        findings: Those of each process that has judged, by rank.
+        world_size: Processes of the run.
+    """
+    if len(findings) < world_size:
+        return set()
+    made = [{finding.code for finding in of} for of in findings.values()]
+    return {
+        code
+        for code in _OF_THE_RUN
+        if any(code in codes for codes in made) and not all(code in codes for codes in made)
+    }
+
+
+def without(findings: Iterable[Finding], codes: set[str]) -> list[Finding]:
+    """The findings but for warnings with these codes."""
+    return [finding for finding in findings if finding.code not in codes or finding.severity == "error"]
+
+
+def with_others(rules: Iterable[RuleOutcome], findings: Iterable[Finding], codes: set[str]) -> list[RuleOutcome]:
+    """The outcomes, in which rules with these codes have passed where nothing is left that they found."""
+    left = {finding.code for finding in findings}
+    return [
+        msgspec.structs.replace(rule, verdict="PASS")
+        if rule.code in codes and rule.code not in left and rule.verdict == "FAIL"
+        else rule
+        for rule in rules
+    ]
 
 
 def _severities(findings: Iterable[Finding]) -> dict[str, int]:

@@ -107,9 +107,9 @@ class NoSignal(Rule):
 
     What it checks:
         The largest |advantage| of each rollout. It warns if a run ends with none above 0, or if the clip and the masks of the
-        loss left out every token that had one. It is an error if the advantages of a rollout are all 0 although its rewards
-        differ. Where the trainer has a loss of its own, which may learn from more than advantages, it is not evaluated if some
-        weight had a gradient.
+        loss left out every token that had one; of several processes all must say so, for one without a signal trains by the
+        gradients of the others. It is an error if the advantages of a rollout are all 0 although its rewards differ. Where the
+        trainer has a loss of its own, which may learn from more than advantages, it is not evaluated if some weight had a gradient.
 
     Why it matters:
         No policy gradient ever flowed: all completions of a prompt had the same reward, throughout (trl#3857). Some

@@ -52,10 +52,9 @@ def replicas_of(trainer: Any) -> list[Replicated]:
         model, left_out = wrapped.module, set(wrapped.parameters_to_ignore)
         named = [of for of in model.named_parameters() if of[0] not in left_out]
         buffers = [of for of in model.named_buffers() if of[0] not in left_out]
-        reference = getattr(trainer, "ref_model", None)
-        others = [] if reference is None or reference is model else list(reference.named_parameters())
+        others = _of_reference(trainer)
     elif (engine := engine_of(trainer)) is not None:
-        return zero_replicas(engine)
+        return [*zero_replicas(engine), Replicated("reference", _whole(_of_reference(trainer)), often=False)]
     elif getattr(trainer, "is_fsdp_enabled", False):
         state = trainer.accelerator.state
         second = getattr(state.fsdp_plugin, "fsdp_version", 1) == 2
@@ -71,6 +70,19 @@ def replicas_of(trainer: Any) -> list[Replicated]:
     ]
 
 
+def _of_reference(trainer: Any) -> list[tuple[str, Any]]:
+    """The parameters of a reference model of its own, in the wrapper that the trainer calls."""
+    reference = getattr(trainer, "ref_model", None)
+    inside = getattr(reference, "module", reference)
+    if inside is None or inside is getattr(trainer.model_wrapped, "module", trainer.model_wrapped):
+        return []
+    return list(inside.named_parameters())
+
+
 def _whole(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Tensors that this rank holds whole, with the names of the unwrapped model."""
-    return [(plain_name(name), of) for name, of in named if not (hasattr(of, "to_local") or of.is_meta)]
+    """Tensors that this rank holds whole, with the names of the unwrapped model: no DTensors, and none that ZeRO-3 has cut."""
+    return [
+        (plain_name(name), of)
+        for name, of in named
+        if not (hasattr(of, "to_local") or hasattr(of, "ds_id") or of.is_meta)
+    ]
