@@ -114,7 +114,7 @@ _TICKS = Cause("the scheduler ticks at other times than updates", ("RLS602", "RL
 _QUEUE = Cause("samples are lost in the queue, or taken from it twice", ("RLS520",))
 _NOT_WEIGHED = Cause("the importance weights do not correct for the age of the samples", ("RLS312",))
 _SERVED_AGAIN = Cause("rows are served again before their turn", ("RLS509",))
-_RESUME = Cause("the checkpoint was not restored", ("RLS701", "RLS702"))
+_RESUME = Cause("the checkpoint was not restored, or holds something else", ("RLS701", "RLS702", "RLS703"))
 
 SYMPTOMS = (
     Symptom(

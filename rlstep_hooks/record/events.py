@@ -93,6 +93,11 @@ ROWS_OF_DATA_SET = "rows of the data set"
 """The name in it of a checksum of the rows."""
 
 
+SAVED = "saved_checkpoints"
+"""Name of the fact that has how many parts of the run's checkpoints were compared with what it held when they had been made, and those
+that were others: the updates before it, and which part."""
+
+
 def never_seen(started: RunStarted) -> dict[str, str]:
     """The topics that nothing of a run shows -> the reason."""
     topics = started.facts.get(NEVER_SEEN)

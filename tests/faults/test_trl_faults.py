@@ -50,6 +50,7 @@ PROVOKED_ELSEWHERE = {
     "RLS508": "rewards beside advantages are looked at in verl's faults (tests/systems/verl)",
     "RLS513": "rows are looked at in verl's faults (tests/systems/verl)",
     "RLS702": "needs a checkpoint; in verl's faults (tests/systems/verl)",
+    "RLS703": "needs a checkpoint; in tests/systems/trl/test_resume.py",
     "RLS312": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS520": "of asynchronous training; in verl's faults (tests/systems/verl)",
     "RLS521": "of classic loops; in Stable-Baselines3's faults (tests/systems/classic)",

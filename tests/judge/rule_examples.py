@@ -521,6 +521,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
     "RLS702": lambda: judged(
         with_facts(run(), position={"rollouts": 2}, restored_policy=RESTORED),
     ),
+    "RLS703": lambda: judged(with_facts(run(), saved_checkpoints={"compared": 2, "wrong": [(2, "weights")]})),
     # Loss, gradient and optimizer
     "RLS801": lambda: judged(measured(run(), "microbatches", 4, 5, 6, 7, loss_ratio=0.25)),
     "RLS802": lambda: judged(

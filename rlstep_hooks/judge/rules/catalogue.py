@@ -135,6 +135,7 @@ RULES: tuple[type[Rule], ...] = (
     WarmupLength,
     resume.ResumeFailed,
     resume.CheckpointNotRestored,
+    resume.CheckpointHoldsOthers,
     formula.LossScale,
     formula.ConstantWithGradient,
     formula.GradientsNotCleared,

@@ -8,8 +8,9 @@ import msgspec
 
 from rlstep_hooks.judge.effects import RATE, lasting
 from rlstep_hooks.judge.rules.base import Rule
-from rlstep_hooks.planning.finding import kind_of
+from rlstep_hooks.planning.finding import Where, kind_of
 from rlstep_hooks.planning.words import number
+from rlstep_hooks.record.events import SAVED
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -179,6 +180,71 @@ class CheckpointNotRestored(Rule):
                 fix="look at the path that is loaded, at which parts of it are loaded, and at what changes model or optimizer "
                 "afterwards",
                 variant=kind_of(expected),
+            )
+
+
+class CheckpointHoldsOthers(Rule):
+    """A checkpoint does not hold what the run held when it was made.
+
+    What it checks:
+        In TRL, when a checkpoint has been made: the first rows of up to 16 of its tensors, and of their moments, against those of the
+        model and of the optimizer, bit for bit in the dtype of the model.
+
+    Why it matters:
+        What is evaluated, published and resumed from is the checkpoint. Training and its logs show nothing of weights that are
+        gathered before the last step, cast on the way, or those of another model.
+
+    Example:
+        ERROR RLS703 Checkpoint holds others than the run · update 2
+          expected  the weights of the run after 2 updates in its checkpoint
+          observed  others
+          why       what is evaluated and resumed from is not what was trained
+          fix       look at what gathers, casts or merges weights when a checkpoint
+                    is made, and at overrides of the trainer's saving
+
+    What to do:
+        Look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving.
+
+    Known limits:
+        - Checkpoints of FSDP and DeepSpeed are not read, nor files in other forms than transformers and PEFT write.
+        - The model that a script saves once training is over is not seen.
+
+    Sources:
+        - https://huggingface.co/docs/accelerate/usage_guides/deepspeed: a setting by which placeholders are saved for weights
+    """
+
+    code = "RLS703"
+    title = "Checkpoint holds others than the run"
+    topics = ("checkpoints",)
+    nothing_seen = "the run made no checkpoint, or none that can be read"
+    optional = True
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._told = 0
+
+    def update(self, event: Update) -> None:
+        """Look at the checkpoints that were made before it."""
+        self._look()
+
+    def ended(self, event: RunEnded) -> None:
+        """Look at the last one."""
+        self._look()
+
+    def _look(self) -> None:
+        found = self.progress.started.facts.get(SAVED)
+        if not isinstance(found, dict):
+            return
+        self.checks = int(found["compared"])
+        for updates, part in found["wrong"][self._told :]:
+            self._told += 1
+            self.fail(
+                expected=f"the {part} of the run after {number(updates, 'updates')} in its checkpoint",
+                observed="others",
+                why="what is evaluated and resumed from is not what was trained",
+                fix="look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving",
+                where=Where(update=updates),
+                variant=part,
             )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.tiny_trl import tiny_trainer
@@ -128,3 +128,30 @@ def test_a_part_that_is_not_brought_back_is_found(fault: Any, found: tuple[str, 
 def test_a_checkpoint_without_its_optimizer_is_a_warning(tmp_path: Path) -> None:
     report = resumed(tmp_path, saved={"save_only_model": True})
     assert ("warning", "an optimizer after 1 step or more") in of_rule(report)
+
+
+def saves_what_was_before(trainer: Any) -> None:
+    """The weights that are saved are those before the latest update."""
+    save, held = trainer._save, {}
+
+    class Keeps(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, *args: Any, model: Any = None, **kwargs: Any) -> None:
+            held.update({name: of.detach().clone() for name, of in model.state_dict().items()})
+
+    trainer.add_callback(Keeps())
+    trainer._save = lambda output_dir=None, state_dict=None: save(output_dir, state_dict=dict(held))
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_checkpoint_holds_what_the_run_held(tmp_path: Path, *, stale: bool) -> None:
+    audit = StepAuditCallback(log_dir=None, listeners=())
+    trainer = tiny_trainer(tmp_path, callbacks=[audit], **SETTINGS | {"save_steps": 2, "max_steps": 4})
+    if stale:
+        saves_what_was_before(trainer)
+    trainer.train()
+    rule = next(rule for rule in audit.report.rules if rule.code == "RLS703")
+    assert (rule.verdict, rule.checks) == ("FAIL" if stale else "PASS", 4)
+    found = [finding for finding in audit.report.findings if finding.code == "RLS703"]
+    assert [(of.where.update, of.expected) for of in found] == (
+        [(2, "the weights of the run after 2 updates in its checkpoint")] if stale else []
+    )

@@ -30,6 +30,7 @@ from rlstep_hooks.systems.trl.observe.documented_optimizer import note_training_
 from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.restored import note_checkpoint
+from rlstep_hooks.systems.trl.observe.saved import SavedWatch
 from rlstep_hooks.systems.trl.observe.settings import of_construction
 from rlstep_hooks.systems.trl.observe.sharded_checkpoints import is_sharded, note_shards, restored_shards
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
@@ -78,6 +79,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._session = Session(Options(self.on_fail, None, listeners), index.deviations_of)
         """The audit of the latest training call."""
         self._observer: Observer | None = None
+        self._saved: SavedWatch | None = None
         self._stop: StopAgreement | None = None
         self._training_calls = 0
         self._saw_begin = False
@@ -151,12 +153,14 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was made."""
         trainer, session = self._trainer() if self._trainer is not None else None, self._session
-        if trainer is None or self._observer is None or session.folder is None or not is_sharded(trainer):
+        if trainer is None or self._saved is None:
             return
         try:
-            note_shards(trainer, session.folder, state.global_step)
+            self._saved.look(state.global_step)
+            if session.folder is not None and is_sharded(trainer):
+                note_shards(trainer, session.folder, state.global_step)
         except Exception as error:  # noqa: BLE001 - a resume is then not compared, which its own report says
-            logger.warning("what this checkpoint is made of could not be noted: %s", describe(error))
+            logger.warning("what this checkpoint is made of could not be read or noted: %s", describe(error))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A pass of the loader ended."""
@@ -231,7 +235,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def _begin(self, trainer: Any, optimizer: Any) -> None:
         if self._session.running:  # transformers begins again within one call (auto_find_batch_size)
             self._end(RuntimeError("training broke off and began again"))
-        self._asked_to_stop, self._observer, self._stop = False, None, None
+        self._asked_to_stop, self._observer, self._stop, self._saved = False, None, None, None
         self._session = Session(
             Options(self.on_fail, self._wanted_folder(trainer), self._listeners), index.deviations_of
         )
@@ -275,6 +279,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 "%s does not stop when a callback asks it to; findings are only reported.", type(trainer).__name__
             )
         observer = self._observer = adapter.observer(trainer, start, release, recorder, interval=session.interval)
+        self._saved = SavedWatch(trainer, recorder)
         session.follow(observer)
         observer.attach(optimizer)
         if scalars.asked():

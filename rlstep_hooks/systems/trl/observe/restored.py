@@ -73,17 +73,17 @@ def _facts(trainer: Any, folder: Path) -> dict[str, Any]:
         optimizer = optimizer.optimizer
     # Both files or none are loaded (5.23.0 trainer.py:3924).
     loads = (folder / "optimizer.pt").is_file() and (folder / "scheduler.pt").is_file()
-    of_optimizer = _read(folder / "optimizer.pt") if loads else None
-    of_scheduler = _read(folder / "scheduler.pt") if loads else None
+    of_optimizer = read_file(folder / "optimizer.pt") if loads else None
+    of_scheduler = read_file(folder / "scheduler.pt") if loads else None
     step = optimizer_step(optimizer)
     facts = {
-        "weights": _weights(trainer.model, folder),
+        "weights": weights_in(folder, trainer.model),
         "optimizer_step": step if of_optimizer is not None else None,
         "saved_optimizer_step": None if of_optimizer is None else _saved_step(of_optimizer),
         "lr_tick": None if of_scheduler is None else tick_of(trainer.lr_scheduler),
         "saved_lr_tick": None if of_scheduler is None else of_scheduler.get("last_epoch"),
         "optimizer_left_out": None if loads else step,
-        "moments": "unknown" if of_optimizer is None else _moments(optimizer, of_optimizer),
+        "moments": "unknown" if of_optimizer is None else moments_in(of_optimizer, optimizer),
         "reference": _reference(trainer, folder),
     }
     return {"restored_policy": facts}
@@ -95,7 +95,7 @@ def random_states(trainer: Any) -> dict[str, bool]:
     folder, world = _RESUMES_FROM.get(trainer), trainer.args.world_size
     if folder is None:
         return {}
-    saved = _read(folder / (f"rng_state_{trainer.args.process_index}.pth" if world > 1 else "rng_state.pth"))
+    saved = read_file(folder / (f"rng_state_{trainer.args.process_index}.pth" if world > 1 else "rng_state.pth"))
     if saved is None:
         return {}
     return {
@@ -104,7 +104,7 @@ def random_states(trainer: Any) -> dict[str, bool]:
     }
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_file(path: Path) -> dict[str, Any] | None:
     """A file of torch's; None where it is not there, or holds what only its writer can read. Its tensors stay on the disk."""
     safe = _safe_globals()
     try:
@@ -122,8 +122,9 @@ def _safe_globals() -> Any:
     return (getattr(trainer_pt_utils, "safe_globals", None) or trainer.safe_globals)()
 
 
-def _weights(model: Any, folder: Path) -> str:
-    """ "as saved" or "others"; "unknown" where no compared tensor is in the files under its name."""
+def weights_in(folder: Path, model: Any) -> str:
+    """Whether the files of a checkpoint have the weights of the model: "as saved" or "others"; "unknown" where no compared tensor is in
+    them under its name."""
     named = [(plain_name(name), of) for name, of in model.named_parameters() if of.requires_grad]
     alike = [torch.equal(_head(of), saved.to(of.dtype)) for of, saved in _saved_heads(named, folder)]
     return "unknown" if not alike else "as saved" if all(alike) else "others"
@@ -159,8 +160,9 @@ def _name_in_file(name: str) -> str:
     return name.replace(".modules_to_save.default.", ".").replace(".default.", ".")
 
 
-def _moments(optimizer: Any, saved: Mapping[str, Any]) -> str:
-    """ "as saved" or "others"; "unknown" for an optimizer that is not torch's own, which may keep them in another form."""
+def moments_in(saved: Mapping[str, Any], optimizer: Any) -> str:
+    """Whether the file of a checkpoint has the moments of the optimizer: "as saved" or "others"; "unknown" for an optimizer that is not
+    torch's own, which may keep them in another form."""
     if not type(optimizer).__module__.startswith("torch.optim"):
         return "unknown"
     held = [of for group in optimizer.param_groups for of in group["params"]]

@@ -1,0 +1,51 @@
+"""Whether a checkpoint that was just made holds what the run holds: the first rows of some tensors, and of their moments.
+
+The process that writes the files reads them once more. They are those of a model that each process holds whole (`restored`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.record.events import SAVED, FactsRead
+from rlstep_hooks.systems.trl.observe.restored import moments_in, read_file, weights_in
+from rlstep_hooks.systems.trl.observe.sharded_checkpoints import is_sharded
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.sync_watch import EventRecorder
+
+
+class SavedWatch:
+    """Compares the checkpoints of one trainer with what it holds when they have been made.
+
+    Args:
+        trainer: A trainer of transformers.
+        recorder: Takes what was found.
+    """
+
+    def __init__(self, trainer: Any, recorder: EventRecorder) -> None:
+        self._trainer = trainer
+        self._recorder = recorder
+        self._compared = 0
+        self._wrong: list[tuple[int, str]] = []
+
+    def look(self, updates: int) -> None:
+        """A checkpoint was made, after so many updates."""
+        trainer = self._trainer
+        if is_sharded(trainer) or not trainer.args.should_save:
+            return
+        folder = Path(os.path.join(trainer.args.output_dir, f"checkpoint-{updates}"))
+        optimizer = trainer.optimizer
+        while hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        of_optimizer = read_file(folder / "optimizer.pt")
+        found = {
+            "weights": weights_in(folder, trainer.model),
+            "moments": "unknown" if of_optimizer is None else moments_in(of_optimizer, optimizer),
+        }
+        self._compared += sum(of != "unknown" for of in found.values())
+        self._wrong += [(updates, name) for name, of in found.items() if of == "others"]
+        facts = {SAVED: {"compared": self._compared, "wrong": self._wrong[:8]}}
+        self._recorder.emit(FactsRead(at=self._recorder.now(), facts=facts))
