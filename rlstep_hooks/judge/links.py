@@ -53,6 +53,7 @@ LINKS = (
     Link("rows of the data set", ("RLS506",), matters=False),
     Link("evaluation", ("RLS504",), matters=False),
     Link("resume", ("RLS7",), matters=False),
+    Link("checkpoints", ("RLS703",), matters=False),
     Link("agreement of the processes", ("RLS9", "RLS419"), matters=False),
     Link("configuration", ("RLS1",), matters=False),
 )
