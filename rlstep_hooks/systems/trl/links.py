@@ -259,13 +259,15 @@ RULES: dict[str, Link] = {
         "the first rows of up to 16 tensors and of their moments against the files; of FSDP and DeepSpeed all that a process holds "
         "against what it noted when it saved",
         "not where nothing was noted, as without an audit, in another folder of records or with other processes",
+        proved=("ZeRO-2", "ZeRO-3"),
     ),
     "RLS703": yes(
         "the first rows of up to 16 tensors and of their moments, when a checkpoint has been made",
         "not checkpoints of FSDP and DeepSpeed",
     ),
     "RLS902": yes(
-        "what each process does, and the settings, the sampler's seed and the rows that it trains by when training begins"
+        "what each process does, and the settings, the sampler's seed and the rows that it trains by when training begins",
+        proved=("DDP", "FSDP2"),
     ),
     "RLS401": _PROBED,
     "RLS406": yes("all updates, by the advantages of the rollouts", often="probed"),

@@ -67,12 +67,15 @@ _BETWEEN_STEPS: dict[str, Found] = {
     "forgets": ("RLS807", None, 2, "others in 1 tensor"),
 }
 """What FSDP1's flat parameters do not show."""
-_OWN_REWARDS: dict[str, Found] = {"ownrewards": ("RLS515", 1, None, "rank 1 has others than rank 0")}
+_OWN_ROWS: dict[str, Found] = {
+    "ownrewards": ("RLS515", 1, None, "rank 1 has others than rank 0"),
+    "rankseed": ("RLS902", 1, None, "seed = 8, seed of the sampler = 8"),
+}
 _OWN_NORMS: Found = ("RLS812", None, 0, "the factor ")
 FOUND: dict[str, dict[str, Found]] = {
     "ddp": _ALIKE
     | _BETWEEN_STEPS
-    | _OWN_REWARDS
+    | _OWN_ROWS
     | {
         "nosync": ("RLS811", None, 0, OWN + EVERYWHERE),
         "gas3-lastunsynced": ("RLS811", None, 0, "the gradient of micro-batch 2 of 3 is each rank's own"),
@@ -86,7 +89,6 @@ FOUND: dict[str, dict[str, Found]] = {
         "detached": ("RLS408", 1, 2, "none in 3 of them"),
         "quantile-ownentropies": ("RLS801", 0, None, "rank 0 leaves out a token of entropy "),
         "quantile-otherend": ("RLS801", None, None, ""),
-        "rankseed": ("RLS902", 1, None, "seed = 8, seed of the sampler = 8"),
         "notmean": ("RLS812", 1, 0, OWN + ", after the gradients had been reduced"),
         "shardclip": ("RLS812", None, 0, "a factor of "),
         "large-lateclip": ("RLS812", None, 2, "a factor of 1 for a norm of "),
@@ -100,7 +102,7 @@ FOUND: dict[str, dict[str, Found]] = {
     },
     "fsdp2": _ALIKE
     | _BETWEEN_STEPS
-    | _OWN_REWARDS
+    | _OWN_ROWS
     | {
         "nosync": ("RLS811", None, 0, "the ranks that hold it have no gradient after the reduction" + EVERYWHERE),
         "gas3-lastunsynced": ("RLS811", None, 0, "the gradients of micro-batch 2 of 3 are missing, of all ranks"),
