@@ -172,6 +172,8 @@ class Beside(msgspec.Struct, frozen=True):
     """The settings of the launch that this source refuses, each with the words in which it does."""
     fields: frozenset[str] = frozenset()
     """The fields of this source's own configuration class: a launch may give them, whether or not a release has them."""
+    of_trainer: bool = False
+    """Whether the very trainer that the launch makes was read, and samples as the system's does."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.abbreviations import spelled_out
 from rlstep_hooks.systems.engine.absent import flags_of_its_own, is_absent, sizes_of_its_own
 from rlstep_hooks.systems.engine.configurations import with_configurations
+from rlstep_hooks.systems.engine.declaration import System
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.launch_settings import (
     CONFIGS,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rlstep_hooks.planning.launched import Options
-    from rlstep_hooks.systems.engine.declaration import System
 
 _NAME_IT = (
     "name it with --framework NAME (trl, verl, openrlhf, ...; a name that is not known is answered with all of them)"
@@ -88,6 +88,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Keywords ("Callee.keyword") that a Python file gives the framework's own classes in any run."""
     rounds: tuple[Launch, ...] = ()
     """The further runs of the same command with other settings: the further rounds of a loop, or further calls of a function."""
+
+
+class _Relative(msgspec.Struct, frozen=True):
+    """A relative of a system that is known from the source beside a launch."""
+
+    system: System
+    trainer_read: bool
+    """Whether the very trainer that the launch makes was read, and samples as the relative's does."""
+
+    @property
+    def remedy(self) -> str:
+        """What plans the launch so."""
+        return f"--framework {self.system.name} plans it as {self.system.title}, whose trainer samples as this one does"
 
 
 class Declined(msgspec.Struct, frozen=True):
@@ -368,8 +381,17 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
             about_trainer = whose(system, used)
         why = why_not(command, system, folder) or about_trainer.why_not
         if why:
-            known = about_trainer.why_not and _relative(framework, command, folder)
-            return Declined(framework, why, command.place, known or f"--framework {framework} plans it all the same")
+            known = _relative(framework, command, folder) if about_trainer.why_not else None
+            if known is not None and known.trainer_read and not why_not(command, known.system, folder):
+                return _launch_of(
+                    command, source, folder, msgspec.structs.replace(options, framework=known.system.name)
+                )
+            return Declined(
+                framework,
+                why,
+                command.place,
+                known.remedy if known is not None else f"--framework {framework} plans it all the same",
+            )
         if about_trainer.several:
             names = ", ".join(str(each) for each in about_trainer.several)
             why = f"there are {len(about_trainer.several)} trainers: {names}"
@@ -469,16 +491,17 @@ def _launch_elsewhere(
     return msgspec.structs.replace(found, notes=(note, *found.notes))
 
 
-def _relative(framework: str, command: Command, folder: Path) -> str:
-    """The remedy where the trainer beside a launch is known as that of a relative of the system; empty where it is not."""
+def _relative(framework: str, command: Command, folder: Path) -> _Relative | None:
+    """The relative of a system whose trainer the one beside a launch is known as; None where it is known as that of none."""
     for name in index.relatives(framework):
         system = index.system_of(name)
         if not system.checkout:
             continue
         with suppress(LaunchError):
-            if named(system.checkout)(system, command, folder, {}) is not None:
-                return f"--framework {name} plans it as {system.title}, whose trainer samples as this one does"
-    return ""
+            found = named(system.checkout)(system, command, folder, {})
+            if found is not None:
+                return _Relative(system, found.of_trainer)
+    return None
 
 
 def _as_the_settings_say(

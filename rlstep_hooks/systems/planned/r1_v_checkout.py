@@ -36,6 +36,13 @@ _REPEATED = re.compile(r"\[prompt for prompt in prompts for _ in range\(self\.nu
 """R1-V repeats each row of a batch once its completions are there (grpo_trainer.py:424, vllm_grpo_trainer_modified.py:592)."""
 
 
+_AGAIN = re.compile(r"\b(?:num_iterations|_buffered_inputs|steps_per_generation)\b")
+"""What later trainers train a batch more than once by."""
+_SAMPLER = "_get_train_sampler"
+_SAMPLERS = frozenset(("RandomSampler", "SequentialSampler"))
+"""Samplers of torch that give each row once an epoch."""
+
+
 def beside(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
     """What the trainers of the launch's program say; where the program is not here, that it is taken for R1-V's.
 
@@ -62,9 +69,8 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
             place = Place(trainer.path, trainer.line, 1) if trainer.is_here else Place(str(file))
             raise LaunchError(f"{trainer.name} is not the trainer of R1-V: {differs}", place, remedy=remedy)
     names = " and ".join(trainer.name for trainer in used)
-    return Beside(
-        system, notes=(Note("assumes", f"{names} beside the launch, which was read, samples as R1-V's does"),)
-    )
+    note = Note("assumes", f"{names} beside the launch, which was read, samples as R1-V's does")
+    return Beside(system, notes=(note,), of_trainer=True)
 
 
 def _difference(trainer: Class) -> str:
@@ -73,16 +79,41 @@ def _difference(trainer: Class) -> str:
         return "its code is not here"
     if not any(name.startswith("transformers.") for name in trainer.outside):
         return f"it derives from {', '.join(sorted(trainer.outside)) or 'nothing that is known'}"
-    if methods := sorted(trainer.methods & _SAMPLING):
+    code = _code_of(trainer)
+    own = trainer.methods & _SAMPLING
+    if methods := sorted(own - ({_SAMPLER} if code is not None and _gives_each_row_once(code) else set())):
         return f"it has {', '.join(methods)}, which decides the schedule"
     if written := sorted(trainer.assigned & _SIZES):
         return f"it assigns {', '.join(written)}"
-    if not _REPEATED.search(_text_of(trainer)):
+    text = ast.unparse(code) if code is not None else ""
+    if not _REPEATED.search(text):
         return "it does not repeat each row of a batch num_generations times"
+    if again := _AGAIN.search(text):
+        return f"it has {again[0]}, and may train a batch more than once"
     return ""
 
 
-def _text_of(trainer: Class) -> str:
-    """The code of a trainer's class, without its comments."""
-    tree = parse(Path(trainer.path))
-    return next((ast.unparse(node) for node in tree.body if getattr(node, "lineno", 0) == trainer.line), "")
+def _code_of(trainer: Class) -> ast.ClassDef | None:
+    """The class of a trainer, without what it derives from; None where it is not found."""
+    classes = (node for node in parse(Path(trainer.path)).body if isinstance(node, ast.ClassDef))
+    return next((node for node in classes if node.lineno == trainer.line), None)
+
+
+def _gives_each_row_once(trainer: ast.ClassDef) -> bool:
+    """Whether the sampler of a trainer is one of torch that goes over the rows of the data set once an epoch, in whatever order."""
+    own = [node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == _SAMPLER]
+    given = [node.value for each in own for node in ast.walk(each) if isinstance(node, ast.Return)]
+    return any(map(_is_plain_sampler, given)) and all(_is_nothing(each) or _is_plain_sampler(each) for each in given)
+
+
+def _is_nothing(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+
+
+def _is_plain_sampler(node: ast.expr | None) -> bool:
+    match node:
+        case ast.Call(args=[rows], keywords=words):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            given = {word.arg for word in words}
+            return name in _SAMPLERS and ast.unparse(rows) == "self.train_dataset" and given <= {"generator"}
+    return False

@@ -447,18 +447,49 @@ def test_a_trainer_under_r1_vs_names_that_samples_otherwise_is_asked_about(
         in_r1_v(tmp_path, **changed)
 
 
+SAMPLER = """
+    def _get_train_sampler(self):
+        if self.train_dataset is None:
+            return None
+        return {sampler}
+"""
+
+
 @pytest.mark.parametrize(
-    ("repeated", "framework"),
+    "methods",
     [
-        ("prompt", r"--framework r1_v plans it as R1-V \(TRL 0.14\), whose trainer samples as this one does"),
-        ("half(prompt)", "--framework trl plans it all the same"),
+        "",
+        SAMPLER.format(sampler="SequentialSampler(self.train_dataset)"),
+        SAMPLER.format(sampler="torch.utils.data.RandomSampler(self.train_dataset, generator=seeded())"),
     ],
 )
-def test_the_remedy_names_r1_v_where_the_trainer_of_another_program_samples_as_its_own(
-    tmp_path: Path, repeated: str, framework: str
+def test_the_trainer_of_another_program_that_samples_as_r1_vs_is_planned_by_its_formulas(
+    tmp_path: Path, methods: str
 ) -> None:
-    with pytest.raises(LaunchError, match=f"is not a trainer of TRL: .*; {framework}"):
-        in_r1_v(tmp_path, program="grpo_math.py", repeated=repeated)
+    plan = in_r1_v(tmp_path, program="grpo_math.py", name="ChronusGRPOTrainer", methods=methods)
+    assert plan.title == "R1-V (TRL 0.14)"
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_rollout == 2 * 8 * 4
+    assert any("ChronusGRPOTrainer beside the launch, which was read" in note.text for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"repeated": "half(prompt)"},
+        {"more": "self.num_iterations = args.num_iterations"},
+        {"methods": SAMPLER.format(sampler="RandomSampler(self.train_dataset, replacement=True, num_samples=8)")},
+        {"methods": SAMPLER.format(sampler="RepeatRandomSampler(self.train_dataset)")},
+        {"methods": SAMPLER.format(sampler="RandomSampler(self.hard_rows)")},
+        {"methods": SAMPLER.format(sampler="None")},
+    ],
+)
+def test_the_trainer_of_another_program_that_samples_otherwise_is_asked_about(
+    tmp_path: Path, changed: dict[str, str]
+) -> None:
+    remedy = "--framework trl plans it all the same"
+    with pytest.raises(LaunchError, match=f"is not a trainer of TRL: .*; {remedy}"):
+        in_r1_v(tmp_path, program="grpo_math.py", **changed)
 
 
 def test_the_user_may_say_that_it_is_r1_v(tmp_path: Path) -> None:
