@@ -68,6 +68,7 @@ class Changes:
     ) -> None:
         self._above = above
         self._elsewhere = elsewhere
+        self._found: dict[str, list[Change]] = {}
         self._loads: dict[str, list[ast.Name]] = {}
         self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         for node in ast.walk(tree):
@@ -78,7 +79,9 @@ class Changes:
 
     def of(self, name: str) -> list[Change]:
         """The changes of what a name contains, in the order of their lines."""
-        return sorted(self._of(name, None, 0), key=lambda change: change.line)
+        if name not in self._found:
+            self._found[name] = sorted(self._of(name, None, 0), key=lambda change: change.line)
+        return self._found[name]
 
     def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
         for node in self._loads.get(name, ()):

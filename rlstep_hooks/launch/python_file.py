@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -361,11 +361,7 @@ class _File:
     def _given_back(self, call: ast.Call) -> ast.expr | None:
         """What the only `return` of a function of the file gives back; None for a call of anything else."""
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        functions = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
-        ]
+        functions = self._definitions.get(name, [])
         if len(functions) != 1 or not isinstance(functions[0], ast.FunctionDef) or functions[0].decorator_list:
             return None
         results = [inner.value for inner in ast.walk(functions[0]) if isinstance(inner, ast.Return)]
@@ -551,16 +547,21 @@ class _File:
         changed = {change.key for change in self._changes.of(name)}
         return bool(self._stored() & members) or not changed.isdisjoint((None, "__dict__", *members))
 
+    @cached_property
+    def _definitions(self) -> dict[str, list[ast.FunctionDef | ast.ClassDef]]:
+        """The functions and classes that the file defines under each name, wherever they stand in it."""
+        found: dict[str, list[ast.FunctionDef | ast.ClassDef]] = {}
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+        return found
+
     def _function_of(self, name: str) -> tuple[_File | None, ast.FunctionDef | None]:
         """The one function of a name, of this file or of the one that it is imported from, with its file."""
         origin = self._imports.origin(name)
         owner = self._other(origin.file) if origin is not None else self
         name = origin.name if origin is not None else name
-        found = [
-            node
-            for node in ast.walk(owner._tree if owner is not None else ast.Module([], []))
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
-        ]
+        found = owner._definitions.get(name, []) if owner is not None else []
         return owner, found[0] if len(found) == 1 and isinstance(found[0], ast.FunctionDef) else None
 
     def _other(self, path: Path) -> _File | None:
