@@ -17,6 +17,18 @@ def _is_of_a_layer(name: str, dimensions: int) -> bool:
     return dimensions > 1 and "expert" not in name and _IN_A_LAYER.search(name) is not None
 
 
+def frozen_matrices(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fact `frozen_matrices`, which rule RLS408 reads where no setting freezes any: how many matrices of a model's numbered layers
+    there are, how many of them are frozen, and the first of these.
+
+    Args:
+        named: All parameters of the model with their names.
+    """
+    matrices = {name: tensor for name, tensor in named if tensor.dim() > 1 and _IN_A_LAYER.search(name)}
+    frozen = sorted(name for name, tensor in matrices.items() if not tensor.requires_grad)
+    return {"frozen": len(frozen), "all": len(matrices), "first": frozen[0] if frozen else ""}
+
+
 class GradedByHooks:
     """Looks which matrices of a model's layers get a gradient from the backward passes of some updates, where the tensors do not show
     it when the optimizer steps: DeepSpeed takes gradients out of them, and DDP gives each rank those of the others.

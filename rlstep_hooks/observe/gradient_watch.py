@@ -48,6 +48,8 @@ class GradientWatch:
         used: Callable[[Any], Tensor | None] | None = None,
     ) -> None:
         self._used_of = used
+        self.counts_passes = True
+        """Whether what the record calls a micro-batch is one backward pass."""
         self._tensors = [(name, p) for name, p in parameters if p.requires_grad and p.numel() and p.is_leaf]
         self._guard = guard
         self._next = 0
@@ -92,7 +94,10 @@ class GradientWatch:
     def work_up(self) -> list[tuple[GradientSource, Tensor]]:
         """The numbers of all windows since the last call."""
         held, self._held = self._held, []
-        return [(GradientSource(of.update, of.names, min(map(len, of.arrived))), of.compare()) for of in held]
+        return [(GradientSource(of.update, of.names, self._passes(of)), of.compare()) for of in held]
+
+    def _passes(self, window: Window) -> int | None:
+        return min(map(len, window.arrived)) if self.counts_passes else None
 
 
 class FollowedTensor(Protocol):

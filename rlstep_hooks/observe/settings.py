@@ -158,6 +158,24 @@ def optimizer_settings(
                 yield named(name, place), group[name]
 
 
+def as_configured(optimizer: Any, built: Any, section: str, names: Mapping[str, str] | None = None) -> SettingsWatch:
+    """What a torch optimizer is and steps with, beside one of torch's that was built here from the configuration.
+
+    Args:
+        optimizer: The one that trains.
+        built: The one that the configuration means, of any tensor.
+        section: Where the optimizer's settings stand in the configuration.
+        names: What the configuration calls a setting of the optimizer, where it calls it otherwise.
+    """
+    called = names or {}
+
+    def of(one: Any) -> Iterator[Setting]:
+        yield f"{section}.type", type(one).__name__
+        yield from optimizer_settings(one, lambda name, place: f"{section}.{called.get(name, name)}")
+
+    return SettingsWatch(lambda: of(optimizer), lambda: dict(of(built)), since="configuration")
+
+
 def _comparable(value: Any) -> Any:
     """A setting as it is compared: one list is the same as another, and a later write to it shows."""
     return tuple(value) if isinstance(value, list) else value

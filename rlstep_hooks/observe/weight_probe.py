@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import on_device
+from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.record.cadence import PROBED_PER_TENSOR, PROBED_TENSORS
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ _NOT_SEEN = -1
 
 COLUMNS = ("changed", "with_gradient", "visible", "moved_before", "max_change", "left_over")
 """What `WeightProbe.work_up` gives of updates, as fields of `UpdateValues`."""
+
+
+def probed_bits(parameters: Iterable[Any]) -> Tensor:
+    """The bits of some weights of a model that is not trained, or of its local shards: equal as long as nobody writes to them."""
+    return bits(WeightProbe(local_shards(parameters), frozen=True).weights())
 
 
 class WeightProbe:

@@ -22,6 +22,6 @@ def test_a_script_is_short_and_without_this_package(report: DraftReport) -> None
 
 def test_each_report_is_run_by_a_session() -> None:
     """The `test_reports.py` of these folders."""
-    folders = {"trl": "trl", "openrlhf": "openrlhf", "verl": "verl", "ranks-quick": "trl_ranks"}
+    folders = {"trl": "trl", "openrlhf": "openrlhf", "verl": "verl", "ranks-quick": "trl_ranks", "skyrl": "skyrl"}
     assert {report.environment for report in reports()} == set(folders)
     assert all((SYSTEMS / folder / "test_reports.py").exists() for folder in folders.values())

@@ -245,26 +245,28 @@ SYSTEM = System(
         "weights that are sent otherwise than by files",
     ),
     links={
-        "settings in force": no("every number is compared with what the configuration gives"),
+        "settings in force": yes(
+            "of the policy's optimizer: its type, betas, epsilon, decay and what else it steps with, at each step",
+            "not others: each number is compared with what the configuration gives; not adam_bf16",
+        ),
         "completions": no("tokens are not tested against the distributions of the engine that draws them"),
         "completions on the way": yes(
             "tokens of prompts and completions, from what the rollout engine hands over to the loss", often="compared"
         ),
         "rewards on the way": yes(
             "from what the rollout engine hands over to the advantages",
-            "not where advantages are not compared",
             often="compared",
         ),
         "advantages": yes(
-            "from the rewards, with reward_norm, gae_lambda and adv_norm, in float64",
-            "not with kl_ctl, overlong_reward_penalty, mask_no_eos_with_zero, nor where mean and deviation are of other levels, or "
-            "prompts have other numbers of samples than their groups",
+            "from the rewards, with reward_norm, the KL penalty of a reference, gae_lambda and adv_norm, in float64",
+            "not with kl_ctl and no reference, overlong_reward_penalty, mask_no_eos_with_zero, nor where mean and deviation are of "
+            "other levels, or prompts have other numbers of samples than their groups",
             often="compared",
         ),
         "advantages on the way": yes("from compute_advantages to the loss", often="compared"),
         "mask": yes(
             "that it counts the tokens that the engine drew",
-            "in RLVRWorkflow alone, and not where advantages are not compared",
+            "in RLVRWorkflow alone",
             often="compared",
         ),
         "mask on the way": yes("to the loss", often="compared"),
@@ -275,20 +277,27 @@ SYSTEM = System(
         ),
         "backward": yes("by the gradients at the loss, and, where the loss is compared, at the log-probs of tokens"),
         "gradients cleared": yes("a probe after zero_grad"),
-        "gradients on the way": no("FSDP2 brings them from its own copies of the weights to those of the optimizer"),
+        "gradients on the way": yes(
+            "eight tensors an update, from each backward pass to the step, as FSDP2 brings them to the optimizer",
+            often="whole",
+        ),
         "reduction": no("one process trains"),
         "gradient norm": yes("against gradient_clipping", often="whole"),
         "optimizer step": yes("AdamW and SGD of torch, replayed in float64", "not adam_bf16", often="compared"),
         "optimizer moments": yes("between a replayed step and the next", often="compared"),
         "learning rate": yes("that of the configured schedule, which ticks once a rollout"),
-        "reference": no("its log-probs are not recomputed"),
-        "reference on the way": no("with it there is a KL penalty in the rewards, and advantages are not compared"),
+        "reference": yes(
+            "a probe of its weights, and before the first update its log-probs beside the policy's, where both are of one path",
+            "later its log-probs are not recomputed",
+            often="compared",
+        ),
+        "reference on the way": no("they go into the advantages, which are compared"),
         "sampler": yes(
             "AReaL's number of the weights that drew each token, and, where log-probs are recomputed, the engine's beside those of "
             "the same weights",
             "not the engine's weights",
         ),
-        "weights between updates": yes("a probe between updates"),
+        "weights between updates": yes("a probe between updates, and all weights in some cycles"),
         "replicas": none("one process"),
     },
     rules={
@@ -298,10 +307,14 @@ SYSTEM = System(
         "RLS402": yes("by AReaL's number of the weights that drew each token"),
         "RLS403": yes(
             "the engine's log-probs beside those that the same weights recompute",
-            "not without recomputed log-probs, nor where advantages are not compared",
+            "not without recomputed log-probs",
             often="compared",
         ),
         "RLS404": yes("the policy's weights"),
+        "RLS411": yes("a probe of its weights", often="compared"),
+        "RLS414": yes(
+            "the first rollout of a run, where policy and reference are of one path, with recomputed log-probs"
+        ),
         "RLS801": yes(
             "its value over the mini-batch",
             "not with rejection_sampling, m2_threshold, use_sapo_loss, ratios of sequences, or prox_logp_method=loglinear",

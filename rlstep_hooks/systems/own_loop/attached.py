@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
+    from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Listener
     from rlstep_hooks.systems.own_loop.recorder import LoopObserver
@@ -94,6 +95,8 @@ class AttachedAudit(ABC):
         *,
         apart: tuple[str, ...] = (),
         max_grad_norm: float | None = None,
+        settings: SettingsWatch | None = None,
+        more: dict[str, Any] | None = None,
     ) -> LoopObserver:
         """Write the plan, and follow the steps of the policy's optimizer.
 
@@ -104,9 +107,12 @@ class AttachedAudit(ABC):
             optimizer: The optimizer of the policy.
             apart: Beginnings of the names of tensors on which the policy's log-probs do not depend.
             max_grad_norm: The configured limit of the gradient norm.
+            settings: Compares what the optimizer steps with; None where that is not compared.
+            more: Further facts of the run.
         """
         system = index.system_of(name)
         facts = facts_of(name) | {"optimizer_tensors": optimizer_tensors(module.parameters(), optimizer)}
+        facts |= ({} if settings is None else {"compares_settings": True}) | (more or {})
         self._audit = audit = LoopAudit(
             schedule,
             optimizer=optimizer,
@@ -119,6 +125,8 @@ class AttachedAudit(ABC):
         audit.begin()
         if audit.observer is None:
             raise RuntimeError("the audit has not begun")
+        if settings is not None:
+            audit.observer.compare_settings(settings)
         audit.observer.set_apart(of for own, of in module.named_parameters() if own.startswith(apart))
         self._hooks = Hooks(audit)
         self._session.take_off(self._hooks.take_off)

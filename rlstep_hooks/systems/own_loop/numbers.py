@@ -53,6 +53,11 @@ class LoopNumbers(Numbers):
         meaning = Columns(RolloutValues, (rollout,), ("advantages_off",), (moved | {"advantages_fit": fit},))
         self.add(meaning, off.detach().float().reshape(1))
 
+    def add_moved(self, rollout: int) -> None:
+        """What a rollout has otherwise than it was given, where its advantages are compared with nothing."""
+        if self.moved[0] == rollout:
+            self.add(Columns(RolloutValues, (rollout,), (), (self.moved[1],)), torch.zeros(0))
+
     def add_microbatch(
         self, index: int, *, new: Tensor | None, old: Tensor, mask: Tensor | None, refreshed: Tensor | None
     ) -> None:

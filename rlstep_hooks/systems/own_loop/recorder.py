@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
+from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.rates import RatesOfStep, rates_of
-from rlstep_hooks.observe.shards import local_shards
+from rlstep_hooks.observe.sharding.dtensors import of_dtensors
+from rlstep_hooks.observe.shards import local_shard, local_shards
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update, WeightSync
 from rlstep_hooks.systems.own_loop.forward_dtype import ForwardDtype
 from rlstep_hooks.systems.own_loop.handed_over import ON_A_DEVICE, HandedOver
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rlstep_hooks.observe.hidden_loss import HiddenLoss
+    from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.record.values import Role
@@ -89,6 +92,8 @@ class LoopObserver:
         self._numbers = LoopNumbers(recorder)
         self._follows = False
         """Whether gradients are followed: a loop of one's own may do with them what it likes."""
+        self._settings: SettingsWatch | None = None
+        """Compares the settings of the policy's optimizer; None where they are the loop's own."""
         self._reduction: ReductionHooks | None = None
         """Follows the gradients of a model that several processes train; None where nobody named one."""
         self._apart: set[int] = set()
@@ -136,6 +141,30 @@ class LoopObserver:
         watch = GradientWatch(parameters, Guard(self._recorder, ("gradient",)))
         self._numbers.steps["policy"].watch_gradients(watch)
 
+    def follow_sharded(self, model: Any, *, counts_passes: bool = True) -> None:
+        """Compare gradients from the backward passes to the step, look which tensors get any, and compare all tensors between updates.
+
+        For a policy that FSDP2 gathers for its forwards, and that no other process trains.
+
+        Args:
+            model: The policy, whose tensors are DTensors.
+            counts_passes: Whether each micro-batch that is told is one backward pass.
+        """
+        guard = Guard(self._recorder, ("gradient",))
+        with guard:
+            parameters = list(model.named_parameters())
+            steps = self._numbers.steps["policy"]
+            watch = GatheredGradientWatch(parameters, of_dtensors(model).places, guard)
+            watch.counts_passes = counts_passes
+            steps.watch_gradients(watch)
+            steps.watch_model(local_shard(parameter) for _, parameter in parameters)
+            steps.watch_graded(of for of in parameters if of[1].requires_grad)
+            self._follows = True
+
+    def compare_settings(self, watch: SettingsWatch) -> None:
+        """Compare what the policy's optimizer steps with before each of its steps."""
+        self._settings = watch
+
     def follow_reduction(self, model: Any, optimizer: Any) -> None:
         """Follow the policy's gradients over the processes that train it together.
 
@@ -169,7 +198,13 @@ class LoopObserver:
         self._in_rollout = False
 
     def rollout_ended(
-        self, samples: int | None, sampler_version: int | None, due: int | None = None, *, reference: bool = False
+        self,
+        samples: int | None,
+        sampler_version: int | None,
+        due: int | None = None,
+        *,
+        reference: bool = False,
+        repeated: int | None = None,
     ) -> None:
         """Sampling is over.
 
@@ -178,6 +213,7 @@ class LoopObserver:
             sampler_version: Policy version that sampled it; None if it is not known.
             due: The samples that it should have, where the data decide it; None where the plan does.
             reference: Whether it came with log-probs of a reference.
+            repeated: Rows of it that came more often than the passes of the loader allow; None where rows are not known.
         """
         self._in_rollout = False
         with self._rollout_guard:
@@ -196,6 +232,7 @@ class LoopObserver:
                     sampler_version=sampler_version,
                     due=due,
                     reference=reference,
+                    repeated=repeated,
                 )
             ]
             within, self._refreshed_in_rollout = self._refreshed_in_rollout, None
@@ -236,6 +273,11 @@ class LoopObserver:
     # Rewards and advantages
 
     @property
+    def latest(self) -> int:
+        """The number of the latest rollout; -1 before the first."""
+        return self._rollouts - 1
+
+    @property
     def compares(self) -> bool:
         """Whether the numbers of the latest rollout are recomputed."""
         return is_compared(max(self._rollouts - 1, 0))
@@ -272,7 +314,9 @@ class LoopObserver:
             advantages: One a sample; None where a loss gets others on purpose.
         """
         self._latest.advantages = advantages
-        if off is not None:
+        if off is None:
+            self._numbers.add_moved(self._rollouts - 1)
+        else:
             self._numbers.add_advantages(self._rollouts - 1, off, fit)
 
     # Micro-batches
@@ -401,6 +445,8 @@ class LoopObserver:
                 self._probed.add(role)
                 self._first_step(role, optimizer)
             self._rates[role] = rates_of(optimizer)
+        if role == "policy" and self._settings is not None:
+            self._settings.tell(self._recorder)
         if role == "policy" and self._learning_rate is not None:
             with self._rate_guard:
                 due = self._learning_rate

@@ -36,9 +36,12 @@ class RowWatch:
         self._loss_guard = Guard(recorder, ("loss",))
         self._columns = columns
         self._kept: dict[str, Tensor] = {}
+        self._kept_of = -1
+        """The rollout whose rows are kept."""
 
     def keep(self, rows: Any) -> None:
-        """A train batch is complete. In cycles that are not compared nothing is kept."""
+        """The train batch of the latest rollout is complete. In cycles that are not compared nothing is kept."""
+        self._kept_of = self._observer.latest
         names = {name for columns in self._columns.values() for name in columns} if self._observer.compares else ()
         self._kept = {name: rows[name].clone() for name in names if isinstance(rows[name], Tensor)}
 
@@ -61,8 +64,8 @@ class RowWatch:
             advantages=tensors["advantages"],
             targets=tensors["targets"],
         )
-        if places is None:
-            return
+        if places is None or self._kept_of != self._observer.latest:
+            return  # what is kept of an earlier rollout says nothing of this one
         with torch.no_grad():
             for number, columns in self._columns.items():
                 counts = [(self._kept[of][places] != rows[of]).sum() for of in columns if of in self._kept]

@@ -374,6 +374,7 @@ SYSTEM = System(
     },
     writes=_write,
     package="skyrl",
+    deviations="rlstep_hooks.systems.skyrl.deviations:DEVIATIONS",
     attaches_by="`with StepAuditSkyRL(trainer) as audit:` around `asyncio.run(trainer.train())`.",
     observed_releases=("0.3.0", "0.3.1"),
     trained_releases=("0.3.0",),
@@ -392,7 +393,10 @@ SYSTEM = System(
         "the engine and its environments: what the generator hands over is taken as it is",
     ),
     links={
-        "settings in force": no("every number is compared with what the configuration gives"),
+        "settings in force": yes(
+            "of the policy's optimizer: its type, betas, decay and what else it steps with, at each step",
+            "not others: each number is compared with what the configuration gives",
+        ),
         "completions": no("tokens are not tested against the distributions of the engine that draws them"),
         "completions on the way": yes(
             "tokens of prompts and completions, from what the generator hands over to the loss", often="compared"
@@ -424,19 +428,26 @@ SYSTEM = System(
         ),
         "backward": yes("by the gradients at the loss, and, where the loss is compared, at the log-probs of tokens"),
         "gradients cleared": yes("a probe before the first backward of an update"),
-        "gradients on the way": no("FSDP2 brings them from its own copies of the weights to those of the optimizer"),
+        "gradients on the way": yes(
+            "eight tensors an update, from each backward pass to the step, as FSDP2 brings them to the optimizer",
+            often="whole",
+        ),
         "reduction": no("one process trains"),
         "gradient norm": yes("against max_grad_norm", often="whole"),
         "optimizer step": yes("AdamW of torch, replayed in float64", often="compared"),
         "optimizer moments": yes("between a replayed step and the next", often="compared"),
         "learning rate": yes("that of the configured schedule, which ticks once an update"),
-        "reference": no("its log-probs are not recomputed"),
+        "reference": yes(
+            "a probe of its weights, and before the first update its log-probs beside the policy's, where both are of one path",
+            "later its log-probs are not recomputed",
+            often="compared",
+        ),
         "reference on the way": yes("log-probs of the reference, to the loss with use_kl_loss", often="compared"),
         "sampler": yes(
             "SkyRL's number of the engine's weights, and the engine's log-probs beside the recomputed ones of the same weights",
             "not the engine's weights",
         ),
-        "weights between updates": yes("a probe between updates"),
+        "weights between updates": yes("a probe between updates, and all weights in some cycles"),
         "replicas": none("one process"),
     },
     rules={
@@ -450,6 +461,9 @@ SYSTEM = System(
             often="compared",
         ),
         "RLS404": yes("the policy's weights"),
+        "RLS411": yes("a probe of its weights", often="compared"),
+        "RLS414": yes("the first rollout of a run, where policy and reference are of one path"),
+        "RLS509": yes("rows by the names that PromptDataset gives them", "not data sets of one's own"),
         "RLS801": yes(
             "its value over each micro-batch, with the KL term and each loss_reduction",
             "not with off_policy_correction, use_entropy_loss or advantage_batch_normalize",

@@ -173,7 +173,137 @@ def _not_sent(trainer: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FSDPEngine, "update_weights", lambda self, meta: None)
 
 
+def _step_with(**changed: Any) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    """The optimizer steps with other settings than configured."""
+
+    def breaks(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+        for group in trainer.actor.optimizer.param_groups:
+            group.update(changed)
+
+    return breaks
+
+
+def _other_optimizer(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    engine = trainer.actor
+    engine.optimizer = torch.optim.SGD(engine.model.parameters(), lr=3e-3)
+    engine.lr_scheduler.optimizer = engine.optimizer
+
+
+def _actor_with(name: str, value: float) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    """The actor computes advantages with another setting than configured."""
+
+    def breaks(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+        setattr(trainer.actor.actor, name, value)
+
+    return breaks
+
+
+def _ticks_each_update(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    engine, right = trainer.actor, FSDPEngine.optimizer_step
+
+    def wrong() -> Any:
+        made = right(engine)
+        engine.lr_scheduler.step()
+        return made
+
+    engine.optimizer_step = wrong
+
+
+def _last_microbatch_alone(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """Gradients are cleared before each micro-batch, so that an update is made of its last."""
+    engine, right = trainer.actor, trainer.actor._compute_logprobs_and_loss
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        engine.optimizer.zero_grad()
+        return right(*given, **named)
+
+    engine._compute_logprobs_and_loss = wrong
+
+
+def _microbatches_weighted_alike(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """Each micro-batch has the same share of the loss, however many tokens it has."""
+    right = FSDPEngine._compute_logprobs_and_loss
+
+    def wrong(self: Any, logits: Any, ctx: Any, loss_fn: Any, weight: Any, *given: Any, **named: Any) -> Any:
+        return right(self, logits, ctx, loss_fn, lambda data: torch.tensor(10.0), *given, **named)
+
+    patch.setattr(FSDPPPOActor, "_compute_logprobs_and_loss", wrong)
+
+
+def _gradient_halved(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """That of one tensor, between the backward passes and the step."""
+    right = fsdp_engine.fsdp2_clip_grad_norm
+
+    def wrong(parameters: Any, *given: Any, **named: Any) -> Any:
+        parameters[0].grad.mul_(0.5)
+        return right(parameters, *given, **named)
+
+    patch.setattr(fsdp_engine, "fsdp2_clip_grad_norm", wrong)
+
+
+def _scale(model: Any, factor: float) -> None:
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(factor)
+
+
+def _weights_shrink(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """After each step, by somebody else than the optimizer."""
+    engine, right = trainer.actor, FSDPEngine.optimizer_step
+
+    def wrong() -> Any:
+        made = right(engine)
+        _scale(engine.model, 0.999)
+        return made
+
+    engine.optimizer_step = wrong
+
+
+def _dropout(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """Dropout in the loss, and none where log-probs are recomputed."""
+    for module in trainer.actor.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+
+
+def _layer_frozen(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    for name, weights in trainer.actor.model.named_parameters():
+        if "layers.0" in name:
+            weights.requires_grad_(False)
+
+
+def _other_reference(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    _scale(trainer.ref.model, 1.3)
+
+
+def _reference_moves(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    right = trainer.actor.ppo_update
+
+    def wrong(batch: Any) -> Any:
+        made = right(batch)
+        _scale(trainer.ref.model, 1.001)
+        return made
+
+    trainer.actor.ppo_update = wrong
+
+
+def _ends_early(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """The loop ends after two rollouts, by a limit that is set once it runs."""
+    right = trainer.actor.set_version
+
+    def wrong(version: int) -> Any:
+        trainer.config.total_train_steps = 2
+        return right(version)
+
+    trainer.actor.set_version = wrong
+
+
+def _proximal_of_engine(data: dict[str, Any]) -> None:
+    data["prox_logp"] = data["logprobs"].clone()
+
+
 SMALL_CLIP = {"actor.eps_clip": 0.002}
+REFERENCE = {"reference": True, "actor.kl_ctl": 0.3}
 FAULTS = (
     # Whether the clip ever acts in a mini-batch depends on its samples.
     Fault("the clip is ignored", _loss_with(eps_clip=1e9), "RLS801", "without a clip", SMALL_CLIP, first=None),
@@ -202,6 +332,38 @@ FAULTS = (
     Fault("a mini-batch is left out", _minibatches(lambda of: of[:-1]), "RLS204"),
     Fault("a mini-batch is trained twice", _minibatches(lambda of: [*of, of[0]]), "RLS202"),
     Fault("every third step is skipped", _every_third_step_skipped, "RLS204"),
+    Fault("other moments of Adam", _step_with(betas=(0.5, 0.9)), "RLS101", "beta1 and beta2"),
+    Fault("another epsilon", _step_with(eps=1e-3), "RLS101", "eps"),
+    Fault("another optimizer", _other_optimizer, "RLS101", "SGD"),
+    Fault(
+        "the schedule ticks with each update",
+        _ticks_each_update,
+        "RLS605",
+        "",
+        {"actor.optimizer.lr_scheduler_type": "linear"},
+    ),
+    Fault("lambda is left out", _actor_with("gae_lambda", 1.0), "RLS516", "lambda = 1", {"actor.gae_lambda": 0.8}),
+    Fault(
+        "rewards are not clipped", _actor_with("reward_clip", 1e9), "RLS516", "the clip of", {"actor.reward_clip": 0.5}
+    ),
+    Fault("an update is made of its last micro-batch", _last_microbatch_alone, "RLS810"),
+    Fault("micro-batches are weighted alike", _microbatches_weighted_alike, "RLS801"),
+    Fault("the gradient of a tensor is halved", _gradient_halved, "RLS810"),
+    Fault("weights shrink between updates", _weights_shrink, "RLS404"),
+    Fault("dropout in the loss", _dropout, "RLS301"),
+    Fault("a layer is frozen", _layer_frozen, "RLS408", "first weights", first=None),
+    Fault("a penalty of the opposite sign", _actor_with("kl_ctl", -0.3), "RLS516", "opposite sign", REFERENCE, first=1),
+    Fault("another reference", _other_reference, "RLS414", "", REFERENCE),
+    Fault("the reference moves", _reference_moves, "RLS411", "", REFERENCE, first=1),
+    Fault("training ends early", _ends_early, "RLS206", first=None),
+    Fault(
+        "the engine's log-probs are the proximal ones",
+        _batch_with(_proximal_of_engine, "_ppo_update"),
+        "RLS305",
+        "",
+        {"actor.use_decoupled_loss": True, "rollout.max_head_offpolicyness": 1},
+        first=None,
+    ),
     Fault("weights are not sent", _not_sent, "RLS405", first=1),
     Fault("the server keeps its weights", nothing, "RLS403", first=1, keeps=True),
     Fault(

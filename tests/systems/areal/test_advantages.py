@@ -9,7 +9,7 @@ import torch
 from areal.api.cli_args import NormConfig, PPOActorConfig
 from areal.trainer.ppo.actor import PPOActor
 
-from rlstep_hooks.systems.areal.observe.advantages import Documented, documented
+from rlstep_hooks.systems.areal.observe.advantages import Apart, Documented, documented
 from rlstep_hooks.systems.areal.observe.rows import before
 
 SAMPLES, TOKENS, GROUP = 12, 9, 4
@@ -61,6 +61,27 @@ def test_documented_advantages_are_those_of_the_actor(name: str) -> None:
     assert float(expected.of(rewards, GROUPS, mask).off(made, mask)) <= 1
     assert float(expected.of(rewards.roll(1), GROUPS, mask).off(made, mask)) > 1
     assert expected.fit(rewards, GROUPS, mask, -made) == "of the opposite sign"
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_a_documented_penalty_is_that_of_the_actor(estimator: str, recomputed: bool) -> None:
+    config = PPOActorConfig(
+        experiment_name="a", trial_name="b", backend="fsdp:d1", kl_ctl=0.3, kl_estimator=estimator, gae_lambda=0.8,
+        reward_norm=OF_GROUPS, recompute_logprob=recomputed,
+    )  # fmt: skip
+    expected, batch = documented(config, GROUP, reference=True), _batch()
+    assert isinstance(expected, Documented)
+    batch |= {name: -torch.rand(SAMPLES, TOKENS) * 3 for name in ("prox_logp", "ref_logp")}
+    rewards, mask = batch["rewards"].clone(), before(batch["loss_mask"].double())
+    old = batch["prox_logp"].clone() if recomputed else before(batch["logprobs"])
+    apart = Apart(old.clone(), batch["ref_logp"].clone())
+    made = PPOActor(config, engine=None)._compute_advantages(batch)["advantages"]
+    given = rewards, GROUPS, mask
+    assert float(expected.of(*given, apart).off(made, mask)) <= 1
+    assert float(expected.of(*given, apart._replace(reference=apart.old)).off(made, mask)) > 1
+    without = expected.of(*given).values
+    assert expected.fit(*given, without, apart) == "those without the KL penalty"
 
 
 @pytest.mark.parametrize(

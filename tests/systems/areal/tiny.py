@@ -53,12 +53,13 @@ class OneOrTwo(RLVRWorkflow):
         return concat_padded_tensors(made)
 
 
-def config(home: Path, place: Path, **changes: Any) -> Any:
+def config(home: Path, place: Path, *, reference: bool = False, **changes: Any) -> Any:
     """Rollouts of 4 prompts with 4 samples each, in 4 mini-batches; other settings of `changes`, by their dotted names, replace these.
 
     Args:
         home: Has the model.
         place: A new folder for what AReaL writes.
+        reference: Whether there is a reference, the model itself.
         changes: Settings.
     """
     names = {"experiment_name": "tests", "trial_name": place.name.replace("-", "x")}
@@ -91,6 +92,15 @@ def config(home: Path, place: Path, **changes: Any) -> Any:
         recover=cli_args.RecoverConfig(**files),
         stats_logger=cli_args.StatsLoggerConfig(**files),
     )
+    if reference:
+        made.ref = cli_args.PPOActorConfig(
+            **names,
+            backend="fsdp:d1",
+            path=model,
+            attn_impl="sdpa",
+            dtype="float32",
+            mb_spec=cli_args.MicroBatchSpec(max_tokens_per_mb=40),
+        )
     for name, value in changes.items():
         *sections, last = name.split(".")
         owner = made

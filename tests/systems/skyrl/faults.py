@@ -112,7 +112,161 @@ def _temperature(worker: Any) -> None:
     worker.cfg.algorithm.temperature = 0.7
 
 
+def _step_with(worker: Any, changed: dict[str, Any]) -> None:
+    """The optimizer steps with other settings than configured."""
+    for group in worker.optimizer.param_groups:
+        group.update(changed)
+
+
+def _last_microbatch_alone(worker: Any) -> None:
+    """Gradients are cleared before each micro-batch, so that an update is made of its last."""
+    right = worker._forward_backward_micro
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        worker.optimizer.zero_grad()
+        return right(*given, **named)
+
+    worker._forward_backward_micro = wrong
+
+
+def _kl_of_whole_update(worker: Any) -> None:
+    """The KL term of a micro-batch counts as that of the whole update."""
+    right = worker._forward_backward_micro
+    worker._forward_backward_micro = lambda experience, weight, **named: right(experience, 1.0, **named)
+
+
+def _gradient_halved(worker: Any) -> None:
+    """That of one tensor, between the backward passes and the step."""
+    right = worker.strategy.optimizer_step
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        next(iter(worker.model.model.parameters())).grad.mul_(0.5)
+        return right(*given, **named)
+
+    worker.strategy.optimizer_step = wrong
+
+
+def _weights_shrink(worker: Any) -> None:
+    """After each step, by somebody else than the optimizer."""
+    right = worker.strategy.optimizer_step
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        made = right(*given, **named)
+        _scale_weights(worker, 0.999)
+        return made
+
+    worker.strategy.optimizer_step = wrong
+
+
+def _scale_weights(worker: Any, factor: float) -> None:
+    with torch.no_grad():
+        for weights in worker.model.model.parameters():
+            weights.mul_(factor)
+
+
+def _dropout(worker: Any) -> None:
+    """Dropout in the loss, and none where old log-probs are computed."""
+    for module in worker.model.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+
+
+def _ticks_twice(worker: Any) -> None:
+    right = worker.scheduler.step
+
+    def wrong(*given: Any) -> None:
+        right()
+        right()
+
+    worker.scheduler.step = wrong
+
+
+def _layer_frozen(worker: Any) -> None:
+    for name, weights in worker.model.model.named_parameters():
+        if "layers.0" in name:
+            weights.requires_grad_(False)
+
+
 # In the trainer's process
+
+
+def _reference_scaled(trainer: Any, factor: float) -> None:
+    (actor,) = trainer.ref_model._actor_handlers
+    ray.get(actor.__ray_call__.remote(_scale_weights, factor))
+
+
+def _other_reference(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """The reference has other weights than the policy begins with."""
+    _reference_scaled(trainer, 1.3)
+
+
+def _reference_moves(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """The weights of the reference are others after each rollout."""
+    right = trainer.train_critic_and_policy
+
+    def wrong(data: Any) -> Any:
+        made = right(data)
+        _reference_scaled(trainer, 1.001)
+        return made
+
+    trainer.train_critic_and_policy = wrong
+
+
+def _penalty_turned(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """Rewards rise with the divergence from the reference."""
+    from skyrl.train import trainer as module
+
+    right = module.compute_approx_kl
+    patch.setattr(module, "compute_approx_kl", lambda *given, **named: -right(*given, **named))
+
+
+def _groups_mixed(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """Each group has a sample of the group after it."""
+    from skyrl.backends.skyrl_train.utils import ppo_utils
+
+    right = ppo_utils.compute_advantages_and_returns
+
+    def wrong(**given: Any) -> Any:
+        first, *others = given["index"]
+        return right(**(given | {"index": [*others, first]}))
+
+    patch.setattr(ppo_utils, "compute_advantages_and_returns", wrong)
+
+
+def _drawn_at_another_temperature(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    from skyrl.train import trainer as module
+
+    right = module.get_sampling_params_for_backend
+    patch.setattr(module, "get_sampling_params_for_backend", lambda *given: right(*given) | {"temperature": 0.5})
+
+
+class _SameBatch:
+    """A loader that gives its first batch again and again."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Any:
+        return iter([next(iter(self._loader))] * len(self._loader))
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+def _same_rows(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    trainer.train_dataloader = _SameBatch(trainer.train_dataloader)
+
+
+def _ends_early(trainer: Any, patch: pytest.MonkeyPatch) -> None:
+    """The loop ends after two rollouts, by a limit that is set once it runs."""
+    right = trainer._fire
+
+    def wrong(event: str, **named: Any) -> Any:
+        if event == "on_epoch_start":
+            trainer.cfg.trainer.max_training_steps = 2
+        return right(event, **named)
+
+    trainer._fire = wrong
 
 
 def _sent_once(trainer: Any, patch: pytest.MonkeyPatch) -> None:
@@ -208,9 +362,20 @@ def _noise(of: torch.Tensor) -> torch.Tensor:
     return of + 0.1 * torch.sin(torch.arange(of.numel())).reshape(of.shape)
 
 
+def _first_for_second(batch: Any) -> None:
+    """The second sample is the first once more, in every column."""
+    for name, of in batch.items():
+        if isinstance(of, torch.Tensor):
+            batch[name] = torch.cat([of[:1], of[:1], of[2:]])
+
+
 SMALL_CLIP = {"trainer.algorithm.eps_clip_low": 0.002, "trainer.algorithm.eps_clip_high": 0.002}
 KL = {"trainer.algorithm.use_kl_loss": True, "trainer.algorithm.kl_loss_coef": 0.5}
-LONGER = {"trainer.update_epochs_per_batch": 2}
+PENALTY = {
+    "trainer.algorithm.use_kl_in_reward": True,
+    "trainer.algorithm.kl_loss_coef": 0.5,
+    "trainer.algorithm.kl_estimator_type": "k1",
+}
 FAULTS = (
     Fault(
         "the clip is ignored",
@@ -278,5 +443,54 @@ FAULTS = (
     Fault("a mini-batch is trained twice", _minibatches(lambda of: [*of, of[0]]), "RLS202"),
     Fault("every third step is skipped", _in_worker(_every_third_step_skipped), "RLS204", first=None),
     Fault("weights are not sent", _sent_once, "RLS405", first=1),
+    Fault("other moments of Adam", _in_worker(_step_with, {"betas": (0.5, 0.9)}), "RLS101", "adam_betas"),
+    Fault(
+        "the decay goes into the gradient",
+        _in_worker(_step_with, {"decoupled_weight_decay": False}),
+        "RLS101",
+        "decoupled_weight_decay",
+        {"trainer.policy.optimizer_config.weight_decay": 0.5},
+    ),
+    Fault("an update is made of its last micro-batch", _in_worker(_last_microbatch_alone), "RLS810"),
+    Fault("the gradient of a tensor is halved", _in_worker(_gradient_halved), "RLS810", "0.5 times"),
+    Fault("weights shrink between updates", _in_worker(_weights_shrink), "RLS404"),
+    Fault("dropout in the loss", _in_worker(_dropout), "RLS301"),
+    Fault(
+        "the schedule ticks twice",
+        _in_worker(_ticks_twice),
+        "RLS605",
+        "",
+        {"trainer.policy.optimizer_config.scheduler": "linear"},
+    ),
+    Fault("a layer is frozen", _in_worker(_layer_frozen), "RLS408", "first weights", first=None),
+    Fault(
+        "the KL term is not the micro-batch's share",
+        _in_worker(_kl_of_whole_update),
+        "RLS801",
+        "not a share of the update",
+        KL,
+        first=None,
+    ),
+    # Before the first update policy and reference are the same, and there is no divergence.
+    Fault("a penalty of the opposite sign", _penalty_turned, "RLS516", "", PENALTY, first=1),
+    Fault(
+        "log-probs of the reference are those of other rows",
+        _normalised(_column("base_action_log_probs", lambda of: of.roll(1, 0))),
+        "RLS311",
+        "",
+        KL,
+    ),
+    Fault("another reference", _other_reference, "RLS414", "", KL),
+    Fault("the reference moves", _reference_moves, "RLS411", "", KL, first=1),
+    Fault(
+        "padding is attended to",
+        _changed("convert_to_training_input", _column("attention_mask", torch.ones_like)),
+        "RLS306",
+    ),
+    Fault("groups are mixed", _groups_mixed, "RLS516"),
+    Fault("another temperature draws", _drawn_at_another_temperature, "RLS403"),
+    Fault("the same rows again and again", _same_rows, "RLS509", first=1),
+    Fault("training ends early", _ends_early, "RLS206", first=None),
+    Fault("a sample in the place of another", _normalised(_first_for_second), "RLS502"),
     Fault("the engine keeps its weights", nothing, "RLS403", first=1, keeps=True),
 )

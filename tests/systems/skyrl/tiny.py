@@ -81,7 +81,7 @@ def config(home: Path, place: Path, **changes: Any) -> SkyRLTrainConfig:
     in_float32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     named = {
         "data.train_data": [str(rows)],
-        "data.val_data": [],
+        "data.val_data": [str(rows)],
         "data.dataloader.num_workers": 0,
         "trainer.policy.model.path": model,
         "trainer.ref.model.path": model,

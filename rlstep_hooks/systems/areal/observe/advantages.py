@@ -1,23 +1,28 @@
 """AReaL's documented advantages, evaluated in float64 from the rewards. S samples of a rollout, T tokens of each.
 
 Source: areal 1.0.4, areal/api/cli_args.py (`PPOActorConfig`, `NormConfig`), docs on advantage estimation. Without a critic, GAE is the
-reward of the sample at its last counted token, discounted by gamma * lambda for each counted token before it.
+reward of the sample at its last counted token, discounted by gamma * lambda for each counted token before it. With a reference, a KL
+penalty is the reward of each token besides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.advantages import Estimate
 from rlstep_hooks.observe.alternative_advantages import first_fitting
+from rlstep_hooks.observe.divergence import divergence
 from rlstep_hooks.observe.roundings import FLOAT32_EPSILON, ROUNDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+CLAMP = 10.0
+"""The largest estimate of the divergence of a token (areal/utils/data.py `KLEstimator`)."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,31 @@ def _summed(values: Tensor, groups: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Penalty:
+    """The KL penalty that is part of the rewards of tokens."""
+
+    coefficient: float
+    estimator: str
+
+    def of(self, apart: Apart, mask: Tensor) -> Estimate:
+        """What is added to the reward of each token, (S, T)."""
+        difference = (apart.old.double() - apart.reference.double()) * mask
+        size = apart.old.double().abs() + apart.reference.double().abs()
+        slope = torch.stack([torch.ones_like(difference), difference.abs(), (difference.abs().exp() - 1)]).amax(0)
+        values = divergence(self.estimator, difference).clamp(-CLAMP, CLAMP)
+        error = ROUNDINGS * FLOAT32_EPSILON * abs(self.coefficient) * (size * slope + values.abs()) * mask
+        return Estimate(-self.coefficient * values * mask, error)
+
+
+class Apart(NamedTuple):
+    """What the penalty is computed from, (S, T)."""
+
+    old: Tensor
+    """Log-probs of the policy."""
+    reference: Tensor
+
+
+@dataclass(frozen=True)
 class Documented:
     """What is configured of a run's advantages."""
 
@@ -66,19 +96,21 @@ class Documented:
     """gamma * lambda."""
     rewards: Norm | None
     tokens: Norm | None
+    penalty: Penalty | None = None
 
     @property
     def groups(self) -> bool:
         """Whether the samples of a prompt are normalised together, which AReaL finds by their number."""
         return any(norm is not None and norm.level == "group" for norm in (self.rewards, self.tokens))
 
-    def of(self, rewards: Tensor, groups: Tensor, mask: Tensor) -> Estimate:
+    def of(self, rewards: Tensor, groups: Tensor, mask: Tensor, apart: Apart | None = None) -> Estimate:
         """The advantages, (S, T).
 
         Args:
             rewards: (S,), of the samples.
             groups: (S,), the number of each sample's prompt.
             mask: (S, T), 1 on tokens that count.
+            apart: What a KL penalty is computed from; None where there is none.
         """
         scores = ((rewards.double() + self.bias) * self.scaling).clamp(-self.clip, self.clip)[:, None]
         found = Estimate(scores, ROUNDINGS * FLOAT32_EPSILON * scores.abs().amax().expand_as(scores))
@@ -89,16 +121,24 @@ class Documented:
         found = Estimate(
             found.values * weights, found.error * weights + FLOAT32_EPSILON * (after + 1) * found.values.abs()
         )
+        if self.penalty is not None and apart is not None:
+            added = self.penalty.of(apart, mask)
+            sums, errors = (_from_there_on(of, mask, self.decay) for of in (added.values, added.error))
+            found = Estimate(found.values + sums, found.error + errors + FLOAT32_EPSILON * (after + 1) * sums.abs())
         return found if self.tokens is None else self.tokens.of(found, mask, groups)
 
-    def fit(self, rewards: Tensor, groups: Tensor, mask: Tensor, observed: Tensor) -> str:
+    def fit(self, rewards: Tensor, groups: Tensor, mask: Tensor, observed: Tensor, apart: Apart | None = None) -> str:
         """Which other calculation gives the observed advantages; empty where none of the known ones does."""
-        right = self.of(rewards, groups, mask)
-        others = ((words, other.of(rewards, groups, mask)) for words, other in self._others())
+        right = self.of(rewards, groups, mask, apart)
+        others = ((words, other.of(rewards, groups, mask, apart)) for words, other in self._others())
         flipped = ("of the opposite sign", replace(right, values=-right.values))
         return first_fitting([flipped, *others], right, observed, mask)
 
     def _others(self) -> Iterator[tuple[str, Documented]]:
+        if self.penalty is not None:
+            turned = replace(self.penalty, coefficient=-self.penalty.coefficient)
+            yield "those without the KL penalty", replace(self, penalty=None)
+            yield "those with a KL penalty of the opposite sign", replace(self, penalty=turned)
         yield "those with gamma = lambda = 1", replace(self, decay=1.0)
         yield "those without the scaling of rewards", replace(self, scaling=1.0)
         yield "those without the bias of rewards", replace(self, bias=0.0)
@@ -125,15 +165,26 @@ class Documented:
             )
 
 
-def documented(actor: Any, group: int) -> Documented | str:
+def _from_there_on(of: Tensor, mask: Tensor, decay: float) -> Tensor:
+    """(S, T), at each counted token the sum over it and those after it, discounted by the counted tokens between."""
+    total, sums = torch.zeros_like(of[:, 0]), torch.zeros_like(of)
+    for place in reversed(range(of.shape[1])):
+        counts = mask[:, place]
+        total = torch.where(counts > 0, of[:, place] + decay * total, total)
+        sums[:, place] = total * counts
+    return sums
+
+
+def documented(actor: Any, group: int, *, reference: bool = False) -> Documented | str:
     """What a configuration documents, or why that is not compared.
 
     Args:
         actor: A `PPOActorConfig`.
         group: Samples of a prompt.
+        reference: Whether there is a reference.
     """
     beside = {
-        "kl_ctl puts a KL penalty into the rewards": actor.kl_ctl != 0,
+        "kl_ctl without a reference penalises the policy's own log-probs": actor.kl_ctl != 0 and not reference,
         "overlong_reward_penalty changes rewards by lengths": actor.overlong_reward_penalty,
         "mask_no_eos_with_zero changes the rewards of samples that were cut off": actor.mask_no_eos_with_zero,
     }
@@ -147,6 +198,7 @@ def documented(actor: Any, group: int) -> Documented | str:
         decay=actor.discount * actor.gae_lambda,
         rewards=_norm(actor.reward_norm),
         tokens=_norm(actor.adv_norm),
+        penalty=Penalty(actor.kl_ctl, actor.kl_estimator) if actor.kl_ctl else None,
     )
 
 

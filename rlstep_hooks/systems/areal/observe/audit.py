@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.graded import frozen_matrices
 from rlstep_hooks.observe.token_distances import gap_fields
+from rlstep_hooks.observe.weight_probe import probed_bits
 from rlstep_hooks.record.events import UNSENT, FactsRead
 from rlstep_hooks.systems.areal.observe import advantages, loss
 from rlstep_hooks.systems.areal.observe.followed import is_single_turn, plan_trainer, refusal
+from rlstep_hooks.systems.areal.observe.optimizer import settings_of
 from rlstep_hooks.systems.areal.observe.rate import rate_of
 from rlstep_hooks.systems.areal.observe.rows import PLACE, Sampled, Trained, before, joined, unpacked
 from rlstep_hooks.systems.own_loop.attached import AttachedAudit
@@ -67,13 +70,25 @@ class StepAuditAReaL(AttachedAudit):
         """Whether the latest rollout is of episodes of one turn, whose samples and masks are known."""
         self._old: Tensor | None = None
         """(S, T), the log-probs that were recomputed for the latest rollout."""
+        self._reference: Tensor | None = None
+        """(S, T), the log-probs of the reference of the latest rollout."""
+        self._probed = None if trainer.ref is None else probed_bits(trainer.ref.model.parameters())
+        """Some weights of the reference as they were at first."""
         self._rollouts = 0
         self._trained: Trained | None = None
         self._log_probs: Tensor | None = None
         limit = settings.optimizer.gradient_clipping
         self._observer = observer = self._begin_run(
-            "areal", planned, self._engine.model, self._engine.optimizer, max_grad_norm=limit
+            "areal",
+            planned,
+            self._engine.model,
+            self._engine.optimizer,
+            max_grad_norm=limit,
+            settings=settings_of(self._engine.optimizer, settings.optimizer),
+            # No setting freezes any without LoRA (engine/fsdp_engine.py `initialize`).
+            more={"frozen_matrices": frozen_matrices(self._engine.model.named_parameters())},
         )
+        observer.follow_sharded(self._engine.model, counts_passes=False)  # a mini-batch is several
         hooks, engine, recorder = self._hooks, self._engine, self._session.recorder
         if recorder is not None:  # how far its log-probs may be from those that are recomputed
             served = getattr(trainer.config, trainer.rollout_alloc.backend).dtype
@@ -81,7 +96,7 @@ class StepAuditAReaL(AttachedAudit):
         followed = _INPUTS if self._of_engine else {name: of for name, of in _INPUTS.items() if of != ("sampling",)}
         self._rows = RowWatch(observer, hooks.recorder, followed)
         self._documented, self._loss = (
-            advantages.documented(settings, trainer.config.gconfig.n_samples),
+            advantages.documented(settings, trainer.config.gconfig.n_samples, reference=trainer.ref is not None),
             loss.settings_of(settings),
         )
         for topic, what in (("advantages", self._documented), ("formula", self._loss)):
@@ -118,6 +133,8 @@ class StepAuditAReaL(AttachedAudit):
         sampled, data = self._sampled, call.argument("data", 0)
         if sampled is None:
             raise ValueError("advantages of no rollout")
+        reference = data.get("ref_logp")
+        self._reference = None if reference is None else reference.clone()  # `_compute_advantages` writes to it
         if is_compared(self._rollouts):
             self._observer.moved(self._moved(sampled, data))
         self._begin_updates(sampled)
@@ -131,7 +148,8 @@ class StepAuditAReaL(AttachedAudit):
     def _begin_updates(self, sampled: Sampled) -> None:
         observer, oldest = self._observer, sampled.oldest
         version = UNSENT if oldest is None else self._versions.get(oldest, UNSENT)
-        observer.rollout_ended(len(sampled), version, due=None if self._single_turn else len(sampled))
+        due = None if self._single_turn else len(sampled)
+        observer.rollout_ended(len(sampled), version, due=due, reference=self._reference is not None)
         if self._recomputes and self._old is not None:
             observer.refreshed(self._old * before(sampled.counts.float()))
         if self._horizon is not None:
@@ -147,6 +165,12 @@ class StepAuditAReaL(AttachedAudit):
         }
         if self._single_turn:
             found["masks_wrong"] = int(((data["loss_mask"] != 0) != sampled.drawn).any(1).sum())
+        counted = before(sampled.counts)
+        if self._probed is not None:
+            now = probed_bits(self._trainer.ref.model.parameters())
+            found["reference_changed"] = int((now != self._probed).sum())
+        if self._reference is not None and self._old is not None and self._begins_as_reference and counted.any():
+            found["reference_gap"] = float((self._old - self._reference)[counted].abs().mean())
         fresh = sampled.oldest is not None and self._versions.get(sampled.oldest) == self._observer.version
         if self._old is not None and fresh:
             apart = (self._old - before(sampled.log_probs))[before(sampled.drawn)].float()
@@ -154,16 +178,30 @@ class StepAuditAReaL(AttachedAudit):
             found["sampler_gap_fresh"] = found.get("sampler_gap_mean")
         return found
 
+    @property
+    def _begins_as_reference(self) -> bool:
+        """Whether nothing was trained yet, and policy and reference are of one path."""
+        config = self._trainer.config
+        return not self._rollouts and bool(config.ref.path == config.actor.path)
+
+    def _apart(self, sampled: Sampled) -> advantages.Apart | None:
+        """What a KL penalty is computed from."""
+        recomputed = self._recomputes and not self._config.use_decoupled_loss
+        old = self._old if recomputed else before(sampled.log_probs)
+        return None if old is None or self._reference is None else advantages.Apart(old, self._reference)
+
     def _compare(self, sampled: Sampled, made: dict[str, Tensor]) -> None:
         mask, of_groups = (
             before(sampled.counts.double()),
             set(sampled.sizes) == {self._trainer.config.gconfig.n_samples},
         )
         if not isinstance(self._documented, str) and (of_groups or not self._documented.groups):
-            given = sampled.rewards, sampled.groups, mask
-            off = self._documented.of(*given).off(made["advantages"], mask)
-            fit = partial(self._documented.fit, *given, made["advantages"].clone())
+            given, apart = (sampled.rewards, sampled.groups, mask), self._apart(sampled)
+            off = self._documented.of(*given, apart).off(made["advantages"], mask)
+            fit = partial(self._documented.fit, *given, made["advantages"].clone(), apart)
             self._observer.compare_advantages(off, fit, made["advantages"].clone())
+        else:
+            self._observer.compare_advantages(None, str, None)
         of_engine = before(sampled.log_probs) if self._of_engine else None
         self._rows.keep(_columns(sampled.tokens, mask, made["advantages"], of_engine))
 

@@ -14,6 +14,7 @@ import torch
 from rlstep_hooks.observe.advantages import Rewards
 from rlstep_hooks.observe.alternative_advantages import Documented
 from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.divergence import divergence
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.spending import SPENDING
 from rlstep_hooks.observe.token_distances import gap_fields
@@ -25,10 +26,11 @@ from rlstep_hooks.systems.own_loop.attached import AttachedAudit, facts_of
 from rlstep_hooks.systems.skyrl.observe import worker
 from rlstep_hooks.systems.skyrl.observe.advantages import documented
 from rlstep_hooks.systems.skyrl.observe.followed import is_single_turn, plan_trainer, refusal
-from rlstep_hooks.systems.skyrl.observe.loss import divergence, settings_of
+from rlstep_hooks.systems.skyrl.observe.loss import settings_of
 from rlstep_hooks.systems.skyrl.observe.rate import Rates
 from rlstep_hooks.systems.skyrl.observe.reduction import Reduction
 from rlstep_hooks.systems.skyrl.observe.rows import PLACE, Sampled, columns
+from rlstep_hooks.systems.skyrl.observe.served import ServedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,9 +94,11 @@ class StepAuditSkyRL(AttachedAudit):
         self._algorithm = algorithm = settings.algorithm
         planned, horizon = plan_trainer(trainer)
         actor = trainer.policy_model._actor_handlers[0]
-        facts = facts_of("skyrl") | {
-            "optimizer_tensors": ray.get(actor.__ray_call__.remote(worker.tensors_of)),
+        facts = facts_of("skyrl") | ray.get(actor.__ray_call__.remote(worker.facts_of))
+        facts |= {
             "engine_dtype": trainer.cfg.generator.inference_engine.model_dtype,
+            "compares_settings": True,
+            "temperature": algorithm.temperature,
         }
         versions = versions_of("skyrl", "ray", "torch", "transformers")
         name, _ = agree_on_run(0, 1)
@@ -111,6 +115,7 @@ class StepAuditSkyRL(AttachedAudit):
         per_update, micro = settings.policy_mini_batch_size * group, settings.micro_train_batch_size_per_gpu
         self._reduction = Reduction(algorithm.loss_reduction, per_update, group, micro, algorithm.max_seq_len)
         self._single_turn = is_single_turn(trainer)
+        self._served = ServedRows(trainer.train_dataset)
         self._rollouts = 0
         self._versions: dict[int, int] = {}
         """SkyRL's number of the engine's weights -> policy version."""
@@ -121,6 +126,8 @@ class StepAuditSkyRL(AttachedAudit):
         self._old: Tensor | None = None
         self._reference = False
         """Whether the rollout came with log-probs of a reference."""
+        self._probed = None if trainer.ref_model is None else self._probe_reference()
+        """Some weights of the reference as they were at first; None where there is no reference."""
         self._passes = 0
         """Passes over the rows that have begun."""
         self._recorder = recorder
@@ -138,6 +145,7 @@ class StepAuditSkyRL(AttachedAudit):
             reduction=algorithm.loss_reduction,
             per_update=per_update,
             reference=algorithm.use_kl_loss,
+            optimizer=optimizer,
         )
         remote.call(worker.begin, told)
         self._hooks = hooks = Hooks(recorder)
@@ -179,10 +187,13 @@ class StepAuditSkyRL(AttachedAudit):
 
     def _advantages(self, call: Call) -> Iterator[None]:
         data = call.argument("data", 0)
-        rewards, groups = data["rewards"].clone(), _numbers(data.metadata["uids"])
+        rewards, names = data["rewards"].clone(), list(data.metadata["uids"])
+        groups = _numbers(names)
         yield
         made, compared = call.result, is_compared(self._rollouts)
-        self._seen = {"samples": len(made), "old": self._old, "reference": self._reference, "moved": {}, "off": None}
+        again = self._served.again(names, self._passes)
+        self._seen = {"samples": len(made), "old": self._old, "reference": self._reference, "repeated": again}
+        self._seen |= {"moved": {}, "off": None}
         if not compared:
             return
         advantages, mask = made["advantages"].clone(), made["loss_mask"]
@@ -214,12 +225,27 @@ class StepAuditSkyRL(AttachedAudit):
         mask, width = made["loss_mask"] != 0, rewards.shape[1]
         if self._single_turn:
             found["masks_wrong"] = int((mask != (sampled.drawn(width) != 0)).any(1).sum())
+        if self._probed is not None:
+            found["reference_changed"] = int((self._probe_reference() != self._probed).sum())
+        reference = made.get("base_action_log_probs")
+        if reference is not None and self._old is not None and self._begins_as_reference:
+            found["reference_gap"] = float((self._old - reference)[mask].abs().mean()) if mask.any() else None
         of_engine = sampled.engine_log_probs(width)
         if self._old is not None and of_engine is not None and self._sampled_by == self._version:
             apart = (self._old - of_engine)[mask & (sampled.drawn(width) != 0)].float()
             found |= gap_fields(apart) if len(apart) else {}
             found["sampler_gap_fresh"] = found.get("sampler_gap_mean")
         return found
+
+    def _probe_reference(self) -> Tensor:
+        (actor,) = self._trainer.ref_model._actor_handlers[:1]
+        return torch.as_tensor(ray.get(actor.__ray_call__.remote(worker.probe_of)))
+
+    @property
+    def _begins_as_reference(self) -> bool:
+        """Whether nothing was trained yet, and policy and reference are of one path."""
+        settings = self._trainer.cfg.trainer
+        return not self._rollouts and bool(settings.policy.model.path == settings.ref.model.path)
 
     # Its updates, and what follows them
 

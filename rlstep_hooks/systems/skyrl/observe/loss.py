@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.losses import FITS, Formula, LossBatch, Term, k3
+from rlstep_hooks.observe.divergence import divergence
+from rlstep_hooks.observe.losses import FITS, Formula, LossBatch, Term
 from rlstep_hooks.observe.token_surrogate import Clip, sizes
 from rlstep_hooks.systems.skyrl.observe.reduction import REDUCTIONS
 
@@ -59,27 +60,6 @@ def settings_of(algorithm: Any) -> LossSettings | str:
     clip = Clip(algorithm.eps_clip_low, algorithm.eps_clip_high, dual)
     kl = algorithm.kl_loss_coef if algorithm.use_kl_loss else 0.0
     return reason or LossSettings(clip, kl, algorithm.kl_estimator_type, 1.0)
-
-
-def divergence(estimator: str, difference: Tensor) -> Tensor:
-    """The documented estimate of the KL divergence of each token (joschu.net/blog/kl-approx.html).
-
-    Args:
-        estimator: Its name.
-        difference: Log-prob of the policy less that of the reference.
-
-    Raises:
-        ValueError: There is no such estimate.
-    """
-    if estimator == "k1":
-        return difference
-    if estimator == "abs":
-        return difference.abs()
-    if estimator == "k2":
-        return difference.square() / 2
-    if estimator == "k3":
-        return k3(-difference)
-    raise ValueError(f"no estimate {estimator!r}")
 
 
 def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:

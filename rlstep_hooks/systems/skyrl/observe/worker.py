@@ -13,9 +13,12 @@ import torch
 from skyrl.backends.skyrl_train.weight_sync import BroadcastWeightTransferSender
 from skyrl.backends.skyrl_train.workers.worker_utils import BaseBatchIterator
 
+from rlstep_hooks.observe.graded import frozen_matrices
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
+from rlstep_hooks.observe.settings import as_configured
 from rlstep_hooks.observe.spending import SPENDING
+from rlstep_hooks.observe.weight_probe import probed_bits
 from rlstep_hooks.record.events import NOT_FINITE
 from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 from rlstep_hooks.systems.own_loop.rows import RowWatch, token_batch
@@ -26,6 +29,7 @@ from rlstep_hooks.systems.skyrl.observe.rows import PLACE, columns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from skyrl.train.config import OptimizerConfig
     from torch import Tensor
 
     from rlstep_hooks.observe.hooks import Call
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.skyrl.observe.loss import LossSettings
     from rlstep_hooks.systems.skyrl.observe.rate import Rates
 
+_SECTION = "trainer.policy.optimizer_config"
+_CALLED = {"betas": "adam_betas"}
+"""What SkyRL calls a setting of the optimizer otherwise than torch."""
 _NAME = "_rlstep_watch"
 """Attribute of the worker that has its watch while there is one."""
 _INPUTS = {
@@ -65,6 +72,8 @@ class Told:
     """Samples of an update."""
     reference: bool
     """Whether the loss has log-probs of a reference."""
+    optimizer: OptimizerConfig
+    """What is configured of the optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +85,8 @@ class RolloutSeen:
     """The policy version that sampled it."""
     reference: bool
     """Whether it came with log-probs of a reference."""
+    repeated: int | None
+    """Rows of it that its pass had served before; None where rows are not counted."""
     moved: dict[str, Any]
     """Fields of RolloutValues."""
     old: Tensor | None
@@ -138,6 +149,8 @@ class PolicyWatch:
         if isinstance(told.loss, str):
             relay.cannot("formula", told.loss)
         self._hooks = hooks = Hooks(relay)
+        observer.follow_sharded(worker.model.model)
+        observer.compare_settings(as_configured(worker.optimizer, built_as(told.optimizer), _SECTION, _CALLED))
         observer.attach()
         # workers/worker_utils.py:149: the micro-batch, with the column that the worker's next method does not get any more.
         hooks.wrap(BaseBatchIterator, "batch_to_experience", after=self._taken, topics=("samples",))
@@ -171,7 +184,7 @@ class PolicyWatch:
         observer.rollout_begins()
         if seen.moved:
             observer.moved(seen.moved)
-        observer.rollout_ended(seen.samples, seen.sampled, reference=seen.reference)
+        observer.rollout_ended(seen.samples, seen.sampled, reference=seen.reference, repeated=seen.repeated)
         if seen.old is not None:
             observer.refreshed(seen.old)
         self._due = seen.due if observer.compares else {}
@@ -268,12 +281,27 @@ class PolicyWatch:
         self.observer.synced()
 
 
+def built_as(given: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer that a configuration means (train/config/config.py `OptimizerConfig`; SkyRL trains with torch's AdamW)."""
+    tensor = torch.zeros(1, requires_grad=True)
+    first, second = given.adam_betas
+    return torch.optim.AdamW([tensor], lr=given.lr, betas=(first, second), weight_decay=given.weight_decay)
+
+
 # What Ray runs in the worker's process
 
 
-def tensors_of(worker: Any) -> Any:
-    """The fact `optimizer_tensors`."""
-    return optimizer_tensors(worker.model.model.parameters(), worker.optimizer)
+def facts_of(worker: Any) -> dict[str, Any]:
+    """What the judge needs to know of the model: which of its tensors the optimizer has, and which are frozen, as no setting of SkyRL's
+    does without LoRA (workers/fsdp/fsdp_worker.py `init_model`)."""
+    model = worker.model.model
+    tensors = optimizer_tensors(model.parameters(), worker.optimizer)
+    return {"optimizer_tensors": tensors, "frozen_matrices": frozen_matrices(model.named_parameters())}
+
+
+def probe_of(worker: Any) -> Tensor:
+    """The bits of some weights of a worker's model."""
+    return probed_bits(worker.model.model.parameters())
 
 
 def begin(worker: Any, told: Told) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from rlstep_hooks.observe.graded import frozen_matrices
 
 if TYPE_CHECKING:
     from rlstep_hooks.record.values import Role
@@ -23,9 +24,7 @@ def facts_of(engine: Any) -> dict[str, Any]:
     facts = {"compute_dtype": compute, "dropout_modules": active} | rate_facts(engine, "lr_schedule")
     # Nothing but LoRA freezes weights in this engine (workers/engine/fsdp 0.9.1; freeze_vision_tower is read elsewhere).
     if not engine.model_config.lora_rank and not hasattr(engine.module, "peft_config"):
-        matrices = {name: p for name, p in engine.module.named_parameters() if p.dim() > 1 and _IN_A_LAYER.search(name)}
-        frozen = sorted(name for name, p in matrices.items() if not p.requires_grad)
-        facts["frozen_matrices"] = {"frozen": len(frozen), "all": len(matrices), "first": frozen[0] if frozen else ""}
+        facts["frozen_matrices"] = frozen_matrices(engine.module.named_parameters())
     return facts
 
 
@@ -53,7 +52,3 @@ def rate_facts(engine: Any, fact: str) -> dict[str, Any]:
             "least": float(getattr(own, "min_lr_ratio", None) or 0.0),
         }
     }
-
-
-_IN_A_LAYER = re.compile(r"\.\d+\.")
-"""Parts of the name of a weight in one of a model's numbered layers; a fixed embedding of positions is in none."""
