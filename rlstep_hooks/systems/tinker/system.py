@@ -138,7 +138,9 @@ SYSTEM = System(
         "completions": no("the service draws them, and returns no distribution"),
         "completions on the way": yes("tokens of prompt and completion, from the sampler's answer to forward_backward"),
         "rewards on the way": yes("from the end of an episode to the advantages"),
-        "advantages": yes("rewards minus the mean of their group, in float64", "not with kl_penalty_coef"),
+        "advantages": yes(
+            "rewards minus the mean of their group, and the KL penalty of kl_penalty_coef from what its reference says, in float64"
+        ),
         "advantages on the way": yes("from the prepared data to forward_backward"),
         "mask": yes("tokens that were not drawn have no advantage"),
         "mask on the way": no("the service gets no mask: advantages of 0 stand for it"),
@@ -155,7 +157,7 @@ SYSTEM = System(
         "optimizer moments": no("the service keeps the optimizer to itself"),
         "learning rate": yes("that of each optim_step against the configuration"),
         "reference": no("its log-probs come from a sampler whose weights are not seen"),
-        "reference on the way": no("the penalty is not recomputed"),
+        "reference on the way": no("its log-probs go into the advantages, which are compared"),
         "sampler": yes(
             "the weights that each sample's sampler was made from, its settings, and its log-probs beside those of "
             "forward_backward at the same weights",

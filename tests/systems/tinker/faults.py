@@ -121,6 +121,39 @@ def _assembled(change: Callable[[list[Any]], list[Any]]) -> Breaks:
     return _around(train, "assemble_training_data", changed)
 
 
+def _twice(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    original(self, *args, **kwargs)
+    return original(self, *args, **kwargs)
+
+
+def _first_flipped(original: Any, groups: Any) -> Any:
+    made = original(groups)
+    made[0] = -made[0]
+    return made
+
+
+def _of_neighbours(original: Any, groups: Any) -> Any:
+    return [each.roll(1) for each in original(groups)]
+
+
+def _half_of_distribution(original: Any, *args: Any, sampling_params: Any, **kwargs: Any) -> Any:
+    return original(*args, sampling_params=sampling_params.model_copy(update={"top_p": 0.5}), **kwargs)
+
+
+def _penalty_times(factor: float) -> Breaks:
+    """The KL penalty has another coefficient than configured."""
+
+    def breaks(patch: pytest.MonkeyPatch) -> None:
+        original = train.incorporate_kl_penalty
+
+        async def changed(data: Any, client: Any, coefficient: float, *args: Any) -> Any:
+            return await original(data, client, factor * coefficient, *args)
+
+        patch.setattr(train, "incorporate_kl_penalty", changed)
+
+    return breaks
+
+
 def _keeps_sampler(patch: pytest.MonkeyPatch) -> None:
     original, kept = train.save_checkpoint_and_get_sampling_client, []
 
@@ -201,6 +234,7 @@ def _advantages_of_prompt(original: Any, *args: Any, **kwargs: Any) -> Any:
     return [_with(datum, "advantages", lambda of: np.full_like(of, of[-1])) for datum in data], metadata
 
 
+PENALTY = {"kl_penalty_coef": 0.5, "kl_reference_config": train.KLReferenceConfig(base_model="tiny/model")}
 PROGRAM: dict[str, tuple[Breaks, dict[str, Any], str]] = {
     # What is broken, settings of the run, and the rule that finds it.
     "rate halved": (_stepped(learning_rate=5e-3), {}, "RLS605"),
@@ -250,6 +284,14 @@ PROGRAM: dict[str, tuple[Breaks, dict[str, Any], str]] = {
         {"loss_fn": "ppo", "loss_fn_config": {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}},
         "RLS101",
     ),
+    "first beta": (_stepped(beta1=0.5), {}, "RLS101"),
+    "epsilon": (_stepped(eps=1e-3), {}, "RLS101"),
+    "each forward_backward twice": (_around(tinker.TrainingClient, "forward_backward", _twice), {}, "RLS502"),
+    "a group of the wrong sign": (_around(train, "compute_advantages", _first_flipped), {}, "RLS516"),
+    "advantages of the episode before": (_around(train, "compute_advantages", _of_neighbours), {}, "RLS516"),
+    "a KL penalty of the wrong sign": (_penalty_times(-1.0), PENALTY, "RLS516"),
+    "no KL penalty": (_penalty_times(0.0), PENALTY, "RLS516"),
+    "half of the distribution": (_around(tinker.SamplingClient, "sample", _half_of_distribution), {}, "RLS410"),
     "the first sampler is kept": (_keeps_sampler, {}, "RLS405"),
     "the sampler before": (_sampler_before_updates, {}, "RLS402"),
     "the base model samples": (_samples_base_model, {}, "RLS402"),
@@ -267,3 +309,16 @@ SERVER: dict[str, tuple[dict[str, Any], str]] = {
     "loss_halved": ({}, "RLS801"),
     "loss_sign": ({}, "RLS801"),
 }
+
+
+LATER = {
+    "rate falls": 1,
+    "the first sampler is kept": 1,
+    "the sampler before": 1,
+    "a KL penalty of the wrong sign": 1,
+    "no KL penalty": 1,
+    "sampler_keeps_first_weights": 1,
+    "sampler_one_behind": 1,
+}
+"""The first rollout that can show a fault, where that is not the first of the run: before the first update the weights are those of the
+base model."""

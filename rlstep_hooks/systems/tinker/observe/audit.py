@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.tinker.observe.penalty import Penalty
 
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 """What the loop gives optim_step beside the rate: rl/train.py 0.6.1 `train_step`; what it leaves out is the client's default."""
+_METRICS = "tinker_cookbook.rl.metrics"
 REMEMBERED = 8
 """Rollouts whose samples are kept for data that are trained late."""
 
@@ -44,8 +47,8 @@ class Asked:
     loss_settings: dict[str, Any]
     rate: float
     temperature: float
-    penalty: bool
-    """Whether a KL penalty is added to the advantages."""
+    penalty: Penalty | None
+    """The KL penalty that is added to the advantages; None where none is."""
     without_equal: bool
     """Whether groups whose episodes all have the same reward are left out."""
     begins: int
@@ -86,6 +89,8 @@ class TinkerAudit:
         self._samplers = Samplers()
         self._arrived = Arrived()
         self._step: Step | None = None
+        self._base: Any = None
+        """What the reference said last of the tokens of each datum."""
         self._counts = _Counts(version=asked.updates_before, rollouts=asked.begins)
         self._digests: dict[bytes, int] = {}
         self._hooks = Hooks(recorder)
@@ -109,6 +114,10 @@ class TinkerAudit:
         wrap(module, "do_group_rollout_and_filter_constant_reward", after=self._group, topics=("rewards",))
         # rl/train.py 0.6.1:2163: groups become data. Gives Rollout, its rewards and advantages.
         wrap(module, "prepare_minibatch", around=self._prepare, topics=("samples", "advantages", "mask", "rewards"))
+        # rl/train.py 0.6.1:1845: advantages get a KL penalty. rl/metrics.py 0.6.1:202: the reference's log-probs that it is made of.
+        if self._asked.penalty is not None:
+            wrap(module, "incorporate_kl_penalty", around=self._penalise, topics=("advantages",))
+            wrap(import_module(_METRICS), "score_sequences", after=self._scored, topics=("advantages",))
         # rl/train.py 0.6.1:2355: one step: groups become data, are trained, and the sampler gets new weights. Gives the step's bounds.
         wrap(module, "do_train_step_and_get_sampling_client", around=self._whole_step, topics=("order", "samples"))
 
@@ -145,6 +154,16 @@ class TinkerAudit:
             step.groups.intact[-len(groups) :] = [self._arrived.intact(group) for group in groups]
             step.prepared(call.result[0])
 
+    def _penalise(self, call: Call) -> Iterator[None]:
+        data, self._base = list(call.argument("data_D", 0) or ()), None
+        rows = [Sent(datum) for datum in data]
+        yield
+        if self._step is not None and self._base is not None:
+            self._step.penalised(rows, [Sent(datum).advantages for datum in data], self._base)
+
+    def _scored(self, call: Call) -> None:
+        self._base = call.result[0]
+
     def _end_step(self) -> None:
         step, self._step = self._step, None
         if step is None or not (step.rows or step.events):
@@ -164,7 +183,7 @@ class TinkerAudit:
         if not is_compared(step.index):
             return
         plain = self._asked.temperature == 1
-        rollout = step.rollout_values(documented=not self._asked.penalty, comparable=plain)
+        rollout = step.rollout_values(self._asked.penalty, comparable=plain)
         done = [each for each in step.passes if each.future.done() and each.future.exception() is None]
         microbatches = tuple(step.microbatch_values(each) for each in done)
         self._recorder.emit(Measured(at=self._recorder.now(), rollouts=(rollout,), microbatches=microbatches))

@@ -140,6 +140,7 @@ def _refusal(loop: str, given: dict[str, Any]) -> str:
 
 def _asked(given: dict[str, Any]) -> Asked:
     from rlstep_hooks.systems.tinker.observe.audit import Asked
+    from rlstep_hooks.systems.tinker.observe.penalty import Penalty
     from rlstep_hooks.systems.tinker.plan import plan_run
 
     config = given["config"]
@@ -149,7 +150,9 @@ def _asked(given: dict[str, Any]) -> Asked:
         loss_settings=dict(config.loss_fn_config or {}),
         rate=float(config.learning_rate),
         temperature=float(config.temperature),
-        penalty=config.kl_penalty_coef > 0,
+        penalty=Penalty(float(config.kl_penalty_coef), float(config.kl_discount_factor))
+        if config.kl_penalty_coef > 0
+        else None,
         without_equal=bool(config.remove_constant_reward_groups),
         begins=given["start_batch"],
     )
@@ -182,8 +185,6 @@ def _facts(asked: Asked) -> dict[str, Any]:
 
     facts = dict[str, Any](index.link_facts(SYSTEM.name))
     not_compared = dict(facts.get("not_compared", {}))
-    if asked.penalty:
-        not_compared["RLS516"] = "a KL penalty is added to the advantages (kl_penalty_coef), which is not recomputed"
     if asked.temperature != 1:
         not_compared["RLS403"] = (
             "at a temperature other than 1 nobody says of which distribution the sampler's log-probs are"

@@ -13,14 +13,16 @@ from rlstep_hooks.record.events import MicroBatch, MicroBatchValues, Rollout, Ro
 from rlstep_hooks.systems.tinker.observe import losses
 from rlstep_hooks.systems.tinker.observe.data import Sent
 from rlstep_hooks.systems.tinker.observe.groups import Groups
+from rlstep_hooks.systems.tinker.observe.penalty import Scored, scored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.record.values import Learns
     from rlstep_hooks.systems.tinker.observe.drawn import Drawn
+    from rlstep_hooks.systems.tinker.observe.penalty import Penalty
 
 UNLIKELY = 48.0
 """-log-prob in nats, 1e-21, of samples that no sampling gives twice."""
@@ -84,6 +86,9 @@ class Step:
         self.events: list[AnyEvent] = []
         """What happened in the step, but for the rollout itself."""
         self._names: dict[tuple[str, int], int] = {}
+        self._plain: dict[tuple[str, int], np.ndarray] = {}
+        """Advantages of data before a KL penalty was added to them, by the name of the datum."""
+        self._penalised: list[Scored] = []
         self.whole = True
         """Whether each datum says of which sequences it is."""
 
@@ -96,6 +101,22 @@ class Step:
             else:
                 self._names.setdefault(row.name, len(self.rows))
             self.rows.append(row)
+
+    def penalised(
+        self, rows: list[Sent], after: list[np.ndarray | None], base: Sequence[Sequence[float | None]]
+    ) -> None:
+        """A KL penalty was added to advantages.
+
+        Args:
+            rows: The data before.
+            after: The advantages of each with the penalty.
+            base: What the reference says of the tokens of each.
+        """
+        for row, now, of in zip(rows, after, base, strict=True):
+            one = None if now is None else scored(row, now, of)
+            if one is not None and row.name is not None and row.advantages is not None:
+                self._penalised.append(one)
+                self._plain[row.name] = row.advantages
 
     def row_of(self, sent: Sent) -> int | None:
         """The row of a datum; None if the loop has not prepared it."""
@@ -152,20 +173,16 @@ class Step:
         earlier = digests.setdefault(own, self.index)
         return None if earlier == self.index else earlier
 
-    def rollout_values(self, *, documented: bool, comparable: bool) -> RolloutValues:
+    def rollout_values(self, penalty: Penalty | None, *, comparable: bool) -> RolloutValues:
         """Numbers of the rollout.
 
         Args:
-            documented: Whether the documented advantages are those of the rewards alone.
+            penalty: The KL penalty that is configured; None where there is none.
             comparable: Whether the log-probs of samplers and of forward_backward are of the same distribution.
         """
         groups = self.groups
-        off, fit = None, ""
-        if documented and groups.count:
-            compared = groups.compare(self._advantages())
-            if compared is not None:
-                off, fit = min(compared[0], 1e9), compared[1]
-        wrong, like = self._masks(spreads=not documented)
+        off, fit = self._compare_advantages(penalty)
+        wrong, like = self._masks(spreads=penalty is not None)
         gap = self._gap() if comparable else None
         apart = np.concatenate(gap.own) if gap is not None and gap.own else None
         mean = None if apart is None else float(apart.mean())
@@ -187,15 +204,33 @@ class Step:
             equal_groups=groups.equal if groups.count else None,
         )
 
-    def _advantages(self) -> dict[int, float]:
-        """Episode -> the advantage of its tokens. Where its tokens have several, the one that is farthest from the first."""
+    def _compare_advantages(self, penalty: Penalty | None) -> tuple[float | None, str]:
+        """How far advantages are from the documented ones, and which other calculation gives them; None where nobody knows."""
+        compared = self.groups.compare(self._advantages(penalised=penalty is not None)) if self.groups.count else None
+        found = [] if compared is None else [compared]
+        if penalty is not None:
+            if len(self._penalised) < len(self.rows):
+                return None, ""  # a penalty that was not seen may have been left out
+            found.append(penalty.compare(self._penalised))
+        off, fit = max(found, key=lambda of: of[0], default=(None, ""))
+        return (None if off is None else min(off, 1e9)), fit
+
+    def _advantages(self, *, penalised: bool) -> dict[int, float]:
+        """Episode -> the advantage of its tokens. Where its tokens have several, the one that is farthest from the first.
+
+        Args:
+            penalised: Whether a KL penalty was added to advantages: then those before it are meant.
+        """
         found: dict[int, float] = {}
         for row in self.rows:
+            advantages = row.advantages
+            if penalised:
+                advantages = None if row.name is None else self._plain.get(row.name)
             for piece in row.drawn:
                 episode = self.groups.episodes.get(piece.sequence)
-                if episode is None or row.advantages is None or piece.sequence in self.groups.masked:
+                if episode is None or advantages is None or piece.sequence in self.groups.masked:
                     continue
-                own = row.advantages[piece.begin : piece.end]
+                own = advantages[piece.begin : piece.end]
                 first = found.setdefault(episode, float(own[0])) if len(own) else found.get(episode)
                 if first is not None and len(own):
                     farthest = float(own[np.argmax(np.abs(own - first))])
