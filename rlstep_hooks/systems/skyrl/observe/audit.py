@@ -145,6 +145,7 @@ class StepAuditSkyRL(AttachedAudit):
             reduction=algorithm.loss_reduction,
             per_update=per_update,
             reference=algorithm.use_kl_loss,
+            normalised=algorithm.advantage_batch_normalize,
             optimizer=optimizer,
         )
         remote.call(worker.begin, told)

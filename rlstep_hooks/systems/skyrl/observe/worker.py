@@ -72,6 +72,8 @@ class Told:
     """Samples of an update."""
     reference: bool
     """Whether the loss has log-probs of a reference."""
+    normalised: bool
+    """Whether advantages are normalised once more on their way to the loss (`advantage_batch_normalize`)."""
     optimizer: OptimizerConfig
     """What is configured of the optimizer."""
 
@@ -144,7 +146,9 @@ class PolicyWatch:
         self._micro: _Micro | None = None
         self._begins = True
         """Whether the next micro-batch is the first of an update."""
-        followed = {name: of for name, of in _INPUTS.items() if told.reference or name != "reference_intact"}
+        left_out = {"reference_intact"} if not told.reference else set()
+        left_out |= {"advantages_intact"} if told.normalised else set()
+        followed = {name: of for name, of in _INPUTS.items() if name not in left_out}
         self._rows = RowWatch(observer, relay, followed)
         if isinstance(told.loss, str):
             relay.cannot("formula", told.loss)
