@@ -54,7 +54,7 @@ def test_rollouts_ahead_of_training_in_parts(assets: Assets, tmp_path: Path) -> 
     assert called == ["refresh", "policy_updates", "refresh", "policy_updates", "sync"]
     outcomes = {rule.code: rule for rule in run.report.rules}
     assert (outcomes["RLS520"].verdict, outcomes["RLS402"].verdict, outcomes["RLS602"].verdict) == ("PASS",) * 3
-    assert (outcomes["RLS312"].verdict, outcomes["RLS312"].checks) == ("PASS", 4)
+    assert (outcomes["RLS312"].verdict, outcomes["RLS312"].checks) == ("PASS", 4 + 16), "rollouts and micro-batches"
     assert "of the tokens" in outcomes["RLS312"].note
 
 
