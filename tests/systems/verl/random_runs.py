@@ -132,8 +132,11 @@ TURNS: dict[str, list[Any]] = {
     f"{ROLLOUT}.agent.num_workers": [1, 2],
 }
 """Settings of a run whose sessions call a tool behind each turn."""
-TRUE = {"RLS506": ("data.shuffle", False)}
-"""A finding that is right where a setting has a value: rows in the order of the file."""
+TRUE = {
+    "RLS506": ("data.shuffle", False),
+    "RLS312": ("actor_rollout_ref.rollout.calculate_log_probs", False),
+}
+"""A finding that is right where a setting has a value: rows in the order of the file, a correction without the engine's log-probs."""
 
 
 def draw(seed: int, number: int, assets: Assets) -> tuple[dict[str, Any], dict[str, Any]]:
