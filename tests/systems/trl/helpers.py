@@ -21,8 +21,9 @@ def events_of(audit: StepAuditCallback) -> list[AnyEvent]:
 
 
 def problems(report: Report) -> list[str]:
-    """Errors and warnings as text, for a readable assertion."""
-    return [str(finding) for finding in report.findings if finding.severity != "info"]
+    """Errors and warnings as text, and hooks that failed, for a readable assertion."""
+    failed = [f"{what}: {why}" for what, why in report.not_evaluated.items() if "a hook failed" in why]
+    return [*(str(finding) for finding in report.findings if finding.severity != "info"), *failed]
 
 
 def codes(report: Report) -> set[str]:

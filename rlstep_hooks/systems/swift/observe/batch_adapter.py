@@ -32,6 +32,9 @@ class SwiftBatchAdapter(BatchAdapter):
 
     read = (*READ, "swift")
     covered = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo")
+    rows_hidden = (
+        "ms-swift's batches hold a prompt and its completion as one row, which is not taken apart to be scored again"
+    )
 
     def _settings_of_loss(self, release: TrlRelease) -> LossSettings:
         """sapo's temperatures have names of their own."""

@@ -32,6 +32,8 @@ class BatchAdapter:
     """Packages whose overrides of methods are known."""
     covered: ClassVar[tuple[str, ...]] = COVERED
     """Loss types whose formula is known."""
+    rows_hidden: ClassVar[str] = ""
+    """Why no row can be taken out of a batch, to be scored again or followed by itself; empty where each can."""
 
     def __init__(self, trainer: Any, schedule: Schedule, release: TrlRelease, recorder: Recorder) -> None:
         self.trainer = trainer

@@ -37,9 +37,10 @@ class LayerSlopes:
     Args:
         trainer: A GRPOTrainer or RLOOTrainer whose training begins.
         recorder: Is told what cannot be measured.
+        rows_hidden: Why no row can be taken out of a batch; empty where each can.
     """
 
-    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+    def __init__(self, trainer: Any, recorder: Recorder, rows_hidden: str = "") -> None:
         self._trainer = trainer
         self._recorder = recorder
         self._unwrapped = Unwrapped(trainer.accelerator)
@@ -53,7 +54,7 @@ class LayerSlopes:
         with self._guard:
             model = self._unwrapped.of(trainer.model)
             self._beside = bool(shared_out(trainer))
-            why = _why_not_beside(trainer, model) if self._beside else _why_not(trainer, model)
+            why = rows_hidden or (_why_not_beside(trainer, model) if self._beside else _why_not(trainer, model))
             self._looks = not why
             if why:
                 recorder.cannot(TOPIC, why)

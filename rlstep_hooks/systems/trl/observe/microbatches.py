@@ -48,6 +48,8 @@ class MicroBatchHooks:
         # (grpo_trainer.py 1.16.0:848, 3189).
         self._bonus = bool(getattr(observation.trainer, "_entropy_bonus_enabled", False))
         self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)), entropies=self._bonus)
+        if observation.adapter.rows_hidden:
+            self._recorder.cannot("gradient", observation.adapter.rows_hidden)
         self._modes: SettingsWatch | None = None
         """Follows the modes of modules that drop something, from the first update on that is compared."""
         self._replaced: list[tuple[str, Tensor]] = []
@@ -106,7 +108,7 @@ class MicroBatchHooks:
             # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
             if place == cycle % seen.schedule.microbatches_per_cycle and seen.activity is not None:
                 seen.activity.sloped_in = cycle
-                if compared:
+                if compared and not seen.adapter.rows_hidden:
                     seen.activity.head = self._head
                     seen.activity.scored_in = cycle
             yield

@@ -23,6 +23,11 @@ SAMPLED = "rlstep_sampled"
 shuffles and splits it with all others."""
 
 
+def _writes(logits: Tensor) -> int:
+    """How often a tensor was written to; 0 where that is not counted."""
+    return 0 if logits.is_inference() else logits._version
+
+
 class _Draws:
     """A processor of logits that changes nothing: it computes the log-prob of each token that is drawn from them."""
 
@@ -43,7 +48,9 @@ class _Draws:
                 self._whole = False
                 return scores
             self._see_sampled(input_ids)
-            self._logits, self._writes, self._length = scores, scores._version, input_ids.shape[1]
+            # A tensor of inference mode counts no writes, so a copy of it is kept, which nobody writes to.
+            self._logits = scores.clone() if scores.is_inference() else scores
+            self._writes, self._length = _writes(self._logits), input_ids.shape[1]
         return scores
 
     def _see_sampled(self, input_ids: Tensor) -> None:
@@ -55,7 +62,7 @@ class _Draws:
         if (
             input_ids.shape[1] != self._length + 1
             or logits.shape[0] != input_ids.shape[0]
-            or logits._version != self._writes
+            or _writes(logits) != self._writes
         ):
             self._whole = False
             return

@@ -81,9 +81,10 @@ class ScoredAlone:
     Args:
         trainer: A GRPOTrainer or RLOOTrainer whose training begins.
         recorder: Is told what cannot be scored.
+        rows_hidden: Why no row can be taken out of a batch; empty where each can.
     """
 
-    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+    def __init__(self, trainer: Any, recorder: Recorder, rows_hidden: str = "") -> None:
         self._trainer = trainer
         self._recorder = recorder
         self.guard = Guard(recorder, TOPICS)
@@ -99,6 +100,9 @@ class ScoredAlone:
         self.reference_beside: ReferenceBeside | None = None
         """The same for the reference."""
         with self.guard:
+            if rows_hidden:
+                self._cannot(rows_hidden)
+                return
             if shared_out(trainer):
                 self._begin_beside()
                 return

@@ -68,8 +68,8 @@ class TrlObserver(Observer):
             reference=reference,
             identities=SampleIdentities(int(schedule.microbatches_per_cycle)),
             drawing=drawing,
-            alone=ScoredAlone(trainer, recorder),
-            slopes=LayerSlopes(trainer, recorder),
+            alone=ScoredAlone(trainer, recorder, adapter.rows_hidden),
+            slopes=LayerSlopes(trainer, recorder, adapter.rows_hidden),
             meter=meter,
             numbers=NumberCollector(recorder, meter, self.updates, reference, interval=interval),
         )
