@@ -118,9 +118,9 @@ def none(reason: str) -> Link:
 AS_SAID = "as the page of the rule says"
 
 
-def limited(limit: str, often: Cadence = "") -> Link:
+def limited(limit: str, often: Cadence = "", proved: tuple[Deployment, ...] = ()) -> Link:
     """A rule that looks at these runs as at any other, but for a limit of its own."""
-    return Link(AS_SAID, limit, often=often)
+    return Link(AS_SAID, limit, often=often, proved=proved)
 
 
 def facts_of(links: Mapping[LinkName, Link], deployment: Iterable[Deployment] = ()) -> dict[str, dict[str, str]]:

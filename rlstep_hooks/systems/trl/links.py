@@ -265,10 +265,7 @@ RULES: dict[str, Link] = {
         "the first rows of up to 16 tensors and of their moments, when a checkpoint has been made",
         "not checkpoints of FSDP and DeepSpeed",
     ),
-    "RLS902": yes(
-        "what each process does, and the settings, the sampler's seed and the rows that it trains by when training begins",
-        proved=("DDP", "FSDP2"),
-    ),
+    "RLS902": limited("settings, seed and rows are those of when training begins", proved=("DDP", "FSDP2")),
     "RLS401": _PROBED,
     "RLS406": yes("all updates, by the advantages of the rollouts", often="probed"),
     "RLS407": yes("once, when training begins"),
