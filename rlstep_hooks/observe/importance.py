@@ -1,9 +1,10 @@
 """Importance weights between the policy that trains and the one that sampled, by their documented formulas. B samples, T tokens.
 
-A weight is exp(old log-prob - the engine's log-prob) of a token, or of the sum over a sequence; beyond its bounds it is cut off, or
-made 0.
+A weight is exp(old log-prob - the engine's log-prob) of a token, or of the sum or the mean over a sequence; beyond its bounds it is
+cut off, or made 0.
 Sources: verl 0.9.1 docs/algo/rollout_corr_math.md; TRL 1.16 docs/source/paper_index.md "Truncated Importance Sampling" and
-trainer/grpo_config.py `vllm_importance_sampling_mode`; fengyao.notion.site/off-policy-rl.
+trainer/grpo_config.py `vllm_importance_sampling_mode`; ms-swift docs/source_en/Instruction/GRPO/AdvancedResearch/
+training_inference_mismatch.md; fengyao.notion.site/off-policy-rl.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import torch
 
+from rlstep_hooks.observe.losses import mean_over_sequence
+from rlstep_hooks.planning.words import WEIGHTS_OF_TOKENS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 ROUNDINGS = 16
 """How many roundings a log ratio, its sum over T tokens, and the exponential take together, for each unit of their size."""
+NOT_WEIGHED = 1e30
+"""How far weights are off that are missing."""
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -37,6 +43,8 @@ class Correction(msgspec.Struct, frozen=True):
     """Whether the weights are divided by their mean over the samples."""
     largest_log: float = math.inf
     """Logarithms of weights are cut off here, on both sides."""
+    geometric: bool = False
+    """Whether the weight of a sequence is the geometric mean of those of its tokens, and not their product."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,21 @@ class Comparison:
     off: Tensor
     """The largest distance in units of what rounding explains, (); NaN where nothing could be compared."""
     cut: Tensor
-    """Fraction of the tokens whose documented weight is outside of its bounds, ()."""
+    """Fraction of the tokens whose documented weight is outside of its bounds, (); NaN where that is not known."""
     like: Callable[[], str]
     """Names the calculation that gives these weights, where they are not the documented ones and one was found; the call waits
     for the device."""
+
+
+def no_weights(why: str, device: torch.device) -> Comparison:
+    """The comparison of weights that are configured and were not computed.
+
+    Args:
+        why: Why there are none, in words that follow "no weights at all: ".
+        device: Where numbers of the comparison stand.
+    """
+    off, cut = (torch.tensor(value, device=device) for value in (NOT_WEIGHED, math.nan))
+    return Comparison(off, cut, lambda: f"no weights at all: {why}")
 
 
 def compare(correction: Correction, weights: Tensor, own: Tensor, engine: Tensor, mask: Tensor) -> Comparison:
@@ -73,7 +92,7 @@ def compare(correction: Correction, weights: Tensor, own: Tensor, engine: Tensor
     raw = importance_weights(_unbounded(correction), ratio, mask)
     size = own.abs() + engine.abs() + 1
     if correction.level == "sequence":
-        size = size.sum(-1, keepdim=True)
+        size = mean_over_sequence(size, mask) if correction.geometric else size.sum(-1, keepdim=True)
     rounding = ROUNDINGS * epsilon * size * documented.clamp(min=1.0)
     if correction.beyond == "0":
         # Rounding decides on which side of a bound a weight is that lies on it.
@@ -96,7 +115,7 @@ def importance_weights(correction: Correction, log_ratio: Tensor, mask: Tensor) 
         mask: 1 on the tokens that count, (B, T).
     """
     if correction.level == "sequence":
-        log_ratio = (log_ratio * mask).sum(-1, keepdim=True).expand_as(mask)
+        log_ratio = _of_sequences(correction, log_ratio, mask)
     weights = log_ratio.clamp(-correction.largest_log, correction.largest_log).exp()
     if correction.beyond == "cut off":
         weights = weights.clamp(correction.lower, correction.upper)
@@ -113,6 +132,15 @@ def importance_weights(correction: Correction, log_ratio: Tensor, mask: Tensor) 
     return torch.where(mean > 1e-8, weights / mean, weights)
 
 
+def _of_sequences(correction: Correction, log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """The log ratio of each sequence at each of its tokens, (B, T)."""
+    if correction.geometric:
+        return mean_over_sequence(log_ratio.clamp(-correction.largest_log, correction.largest_log), mask).expand_as(
+            mask
+        )
+    return (log_ratio * mask).sum(-1, keepdim=True).expand_as(mask)
+
+
 def _unbounded(correction: Correction) -> Correction:
     return msgspec.structs.replace(correction, upper=math.inf, lower=-math.inf)
 
@@ -124,7 +152,16 @@ def _others(correction: Correction, ratio: Tensor, mask: Tensor) -> Iterator[tup
     yield "all of them 1", mask
     yield "the inverse of each", importance_weights(correction, -ratio, mask)
     yield "without their bounds", importance_weights(_unbounded(correction), ratio, mask)
+    if correction.level == "sequence" and correction.beyond == "0":
+        kept = importance_weights(correction, ratio, mask) > 0
+        yield WEIGHTS_OF_TOKENS, importance_weights(_unbounded(change(level="token")), ratio, mask) * kept
     yield f"those of a {level}", importance_weights(change(level=level), ratio, mask)
+    if correction.level == "sequence":
+        of = "products" if correction.geometric else "geometric means"
+        yield (
+            f"{of} over the tokens of a sequence",
+            importance_weights(change(geometric=not correction.geometric), ratio, mask),
+        )
     yield "with the other kind of mean", importance_weights(change(normalized=not correction.normalized), ratio, mask)
     if correction.beyond == "0":
         yield "cut off at their bounds, and not made 0", importance_weights(change(beyond="cut off"), ratio, mask)

@@ -85,6 +85,8 @@ def _compare(found: Joined, of: Comparison) -> None:
     if rule.masks_truncated and not any(row.trained):
         _compare_left_out(found, of)
         return
+    if rule.hands_over and row.log_probs is not None and row.handed is None:
+        of = _with_told(of)
     problem, sampled = walk(of)
     found.sampled += sum(sampled)
     found.written += len(sampled) - sum(sampled)
@@ -96,6 +98,14 @@ def _compare(found: Joined, of: Comparison) -> None:
     difference = mask_difference(of, expected) or sampled_prompt(of)
     if difference is not None:
         _note_mask(found, difference, of)
+
+
+def _with_told(of: Comparison) -> Comparison:
+    """Give the row the log-probs that the engine told with the tokens that are trained, as those that the loss should get."""
+    row, told = of.row, drawn_of(of)
+    own = row.log_probs or []
+    handed = [told.get(place, one) if row.trained[place] else one for place, one in enumerate(own)]
+    return msgspec.structs.replace(of, row=msgspec.structs.replace(row, handed=handed))
 
 
 def _note_length(found: Joined, like: str, of: Comparison) -> None:

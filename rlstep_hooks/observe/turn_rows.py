@@ -65,6 +65,8 @@ class RowRule(msgspec.Struct, frozen=True):
     turns, and leave some of them untrained."""
     goes_on: bool = False
     """Whether a row may end with what an environment said behind the last turn."""
+    hands_over: bool = False
+    """Whether the loss gets, on the tokens that it trains, the log-probs that the engine told with them, bit for bit."""
 
 
 class Joined(msgspec.Struct):

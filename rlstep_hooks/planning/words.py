@@ -1,8 +1,11 @@
-"""Numbers written for people."""
+"""Numbers, and words that several rooms share, written for people."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+
+WEIGHTS_OF_TOKENS = "those of each token, 0 where that of the sequence is beyond its bounds"
+"""What weights of sequences are mistaken for, in words: the bound looks at the sequence, and the tokens keep weights of their own."""
 
 _SINGULAR = {"micro-batches": "micro-batch", "passes": "pass", "processes": "process"}
 

@@ -200,6 +200,13 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Whether the reference's log-probs equal those that the rollout came with bit for bit, row by row."""
     weights_intact: bool | None = None
     """Whether the importance weights between engine and trainer equal those that the rollout came with bit for bit, row by row."""
+    weights_off: float | None = None
+    """Where the loss computes the importance weights between trainer and engine itself: the largest distance of one from the documented
+    one, in units of what rounding explains; None if that was not compared."""
+    weights_like: str = ""
+    """What the weights are instead, if something known gives them."""
+    weights_cut: float | None = None
+    """Fraction of tokens whose documented weight is outside of its bounds."""
     copied: int | None = None
     """Samples whose completion, token by token, another sample of their rollout has; None where that was not looked at."""
     copied_nats: float | None = None

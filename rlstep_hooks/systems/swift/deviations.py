@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlstep_hooks.judge.deviations import Deviation, Evidence
+from rlstep_hooks.planning.words import WEIGHTS_OF_TOKENS
 
 _DEFAULT = "top_k 50"
 """The top_k of transformers if nothing sets it."""
@@ -37,8 +38,29 @@ _OF_THE_MODEL = Deviation(
     applies=_by_the_model,
 )
 
+_WEIGHTS_OF_TOKENS = Deviation(
+    name="swift-weights-of-tokens",
+    title="rollout_importance_sampling_mode sequence_mask leaves each token a weight of its own",
+    since="4.4",
+    document=(
+        "with a mode of sequences the weight is that of the sequence, the geometric mean over its tokens, for each of its tokens, "
+        "and 0 where it is above the threshold"
+    ),
+    code=(
+        "sequence_mask leaves out the sequences whose geometric mean is above the threshold, and multiplies each token of the others "
+        "by the token's own ratio, which no threshold bounds"
+    ),
+    evidence="swift/rlhf_trainers/grpo_trainer.py 4.6.0 _apply_rollout_importance_sampling, against the formulas of "
+    "docs/source_en/Instruction/GRPO/AdvancedResearch/training_inference_mismatch.md; measured",
+    workaround="--rollout_importance_sampling_mode sequence_truncate, or token_mask",
+    severity="warning",
+    codes=frozenset({"RLS312"}),
+    applies=lambda evidence: evidence.finding.observed == WEIGHTS_OF_TOKENS,
+)
+
 DEVIATIONS: tuple[Deviation, ...] = (
     _OF_THE_MODEL,
+    _WEIGHTS_OF_TOKENS,
     # Every run without vLLM does so, and the 50 likeliest tokens of a trained model hold nearly all of the probability.
     msgspec.structs.replace(_OF_THE_MODEL, name="swift-top-k-of-transformers", severity="info", applies=_by_default),
 )

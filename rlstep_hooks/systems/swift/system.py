@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.record.cadence import WORDS
 from rlstep_hooks.systems.engine.declaration import (
     Check,
     Depends,
@@ -62,7 +63,6 @@ def _has_teacher(launch: Request) -> bool:
 _AS_TRL = (
     "RLS301",
     "RLS302",
-    "RLS305",
     "RLS310",
     "RLS401",
     "RLS404",
@@ -287,18 +287,27 @@ SYSTEM = System(
             often="compared",
         ),
         "completions on the way": yes("bit for bit, from the rollout to the loss", "not prompts", often="carried"),
-        "rewards on the way": no("ms-swift calls reward functions with samples of a kind of its own"),
+        "rewards on the way": yes(
+            "what each function gave; the text of each completion against the engine's tokens, prompt and columns against the row",
+            "not reward models, nor with dynamic_sample; with a multi-turn scheduler not the texts",
+            often="compared",
+        ),
         "advantages": yes(
             "from the rewards, in float64: grpo, rloo and reinforce_plus_plus, each scale_rewards, the KL term of one process",
             "not with dynamic_sample or a teacher, nor where turns make more or fewer samples",
             often="compared",
         ),
         "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried"),
-        "mask": no("ms-swift makes masks of its templates"),
+        "mask": yes(
+            "the trained tokens are those that the engine gave",
+            "not with padding_free, dynamic_sample or a multi-turn scheduler",
+            often="compared",
+        ),
         "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried"),
         "loss": yes(
-            "grpo, bnpo, dr_grpo, dapo, cispo and sapo, on the same log-probs",
-            "not other types, nor inside a liger loss",
+            "grpo, bnpo, dr_grpo, dapo, cispo and sapo, on the same log-probs, with masks of entropy and "
+            "with the weights between engine and trainer",
+            "not other types, overlong_filter or an off-policy mask, nor inside a liger loss",
             often="compared",
         ),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
@@ -316,15 +325,39 @@ SYSTEM = System(
     },
     rules={
         **{code: TRL_RULES[code] for code in _AS_TRL},
-        "RLS306": yes("the tokens of each sample, bit for bit", "not prompts", "carried"),
+        "RLS305": yes(
+            f"from the rollout to the loss; those of the engine from its answer to the loss: {WORDS['compared']}",
+            often="carried",
+        ),
+        "RLS306": yes(
+            f"the tokens of each sample, bit for bit; those that the engine was asked for and gave: {WORDS['compared']}",
+            "the engine's not with padding_free, dynamic_sample or a multi-turn scheduler",
+            "carried",
+        ),
+        "RLS312": yes(
+            "the four modes of rollout_importance_sampling_mode, in each loss; and that there are weights where they are configured",
+            "not inside a liger loss, nor in releases that compute them in another method than 4.6",
+            "compared",
+        ),
+        "RLS515": yes(
+            "what each function gave and what the advantages are computed from; the texts, prompts and columns that it was asked about",
+            "not reward models, nor with dynamic_sample; with a multi-turn scheduler not the texts",
+            "compared",
+        ),
+        "RLS518": yes(
+            "the trained tokens against those that the engine gave",
+            "not with padding_free, dynamic_sample or a multi-turn scheduler",
+            "compared",
+        ),
         "RLS403": yes("vLLM's log-probs where the trainer corrects for them"),
         "RLS410": yes("the settings of transformers' generate", "not the settings of vLLM's requests"),
         "RLS411": yes("a probe of its weights", "not shards", "compared"),
         "RLS413": yes("by the entropies that the loss computes", often="compared"),
         "RLS519": yes("completions, at the first update on a rollout", often="compared"),
         "RLS801": yes(
-            "grpo, bnpo, dr_grpo, dapo, cispo and sapo, on the same log-probs",
-            "not other types, nor inside a liger loss",
+            "grpo, bnpo, dr_grpo, dapo, cispo and sapo, on the same log-probs, with masks of entropy and "
+            "with the weights between engine and trainer",
+            "not other types, overlong_filter or an off-policy mask, nor inside a liger loss",
             "compared",
         ),
     },

@@ -17,6 +17,7 @@ PLUGIN = """
 import zlib
 from swift.callbacks import callbacks_map
 from swift.rewards import ORM, orms
+from swift.rollout import MultiTurnScheduler, multi_turns
 
 class Tiny(ORM):
     def __call__(self, completions, **kwargs):
@@ -26,8 +27,20 @@ class Other(ORM):
     def __call__(self, completions, **kwargs):
         return [float(len(str(text)) % 5) for text in completions]
 
+class Later(ORM):
+    async def __call__(self, completions, **kwargs):
+        return [float(len(str(text)) % 3) for text in completions]
+
 orms["tiny"] = Tiny
 orms["other"] = Other
+orms["later"] = Later
+
+class Asks(MultiTurnScheduler):
+    def step(self, infer_request, response_choice, current_turn):
+        infer_request.messages.append({"role": "user", "content": f"and {current_turn}"})
+        return {"infer_request": infer_request}
+
+multi_turns["asks"] = Asks
 
 def rlstep(args, trainer):
     from rlstep_hooks import StepAuditCallback
@@ -35,7 +48,8 @@ def rlstep(args, trainer):
 
 callbacks_map["rlstep"] = rlstep
 """
-"""What a user puts into a file of `--external_plugins`: the reward, and the audit as one of the callbacks that have a name."""
+"""What a user puts into a file of `--external_plugins`: rewards, a scheduler of several turns, and the audit as one of the callbacks
+that have a name."""
 
 VOCABULARY = len(tiny_tokenizer())
 
@@ -49,7 +63,10 @@ def files(folder: Path, *, rows: int = 12, top_k_of_model: int | None = None) ->
         model.generation_config.update(do_sample=True, top_k=top_k_of_model)
     for part in (tokenizer, model):
         part.save_pretrained(folder / "model")
-    prompts = ({"messages": [{"role": "user", "content": row["prompt"]}]} for row in tiny_rows(rows))
+    prompts = (
+        {"messages": [{"role": "user", "content": row["prompt"]}], "answer": f"answer {place}"}
+        for place, row in enumerate(tiny_rows(rows))
+    )
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     (folder / "plugin.py").write_text(PLUGIN)
 

@@ -305,9 +305,10 @@ class RewardsMoved(Rule):
         agent add up to, and whether the longest length cut the answer off. In TRL (0.20 and later) what each reward function returned
         against the rewards that advantages are computed from, and what it was asked about against the rollout: the tokens of the
         completions, their texts (of a large rollout some, others each time), that they are texts where the prompts are, and the
-        prompts and columns of the rows that the loader gave. All functions are asked about the same. On several processes also that
-        all of them have the same rewards of all samples. In Stable-Baselines3 what the environment's step gave, against the buffer,
-        with the value of the last observation where a time limit cut an episode.
+        prompts and columns of the rows that the loader gave. All functions are asked about the same. In ms-swift (4.4 to 4.6) the
+        same, the texts against the tokens that the engine gave. On several processes also that all of them have the same rewards of
+        all samples. In Stable-Baselines3 what the environment's step gave, against the buffer, with the value of the last observation
+        where a time limit cut an episode.
         In verl the rewards that the estimator got against those that its samples have once they are trained, and these, at their last
         token, against what the reward manager gave; with the managers `naive` and `dapo` also what the reward function was asked: the
         text of the completion, and the ground truth, the data source and `extra_info` of the row.
@@ -331,7 +332,7 @@ class RewardsMoved(Rule):
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
         - What a reward model gives is RLS314's, in OpenRLHF alone.
         - The texts of completions of several messages are not looked at, nor the rewards of a loop of one's own in OpenRLHF or verl;
-          such rollouts count as not compared.
+          such rollouts count as not compared. Nor are the texts of ms-swift's multi-turn schedulers.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer

@@ -225,9 +225,9 @@ class MaskNotDocumented(Rule):
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact.
 
-        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; the agents of verl and OpenRLHF) each row is
-        compared with what was sampled for it, turn by turn: the tokens that were sampled are trained, and those that a tool, an
-        environment or the chat template wrote are not.
+        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; the agents of verl and OpenRLHF), and in one turn
+        of ms-swift, each row is compared with what was sampled for it, turn by turn: the tokens that were sampled are trained, and
+        those that a tool, an environment or the chat template wrote are not.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts
@@ -252,6 +252,7 @@ class MaskNotDocumented(Rule):
     Known limits:
         - In one turn, generation settings with other ends (stop strings, `ignore_eos`) are not compared.
         - A `rollout_func`, and a loop of one's own in verl or OpenRLHF, may leave sampled tokens untrained; that is not judged.
+        - Rows of a multi-turn scheduler of ms-swift are not compared.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: `mask_truncated_completions`
@@ -262,6 +263,7 @@ class MaskNotDocumented(Rule):
     title = "Completion mask is not the documented one"
     topics = ("samples", "mask")
     nothing_seen = "no rollout showed a mask that is to be compared"
+    cannot_see = "of some rows nobody saw in their rollout how they were sampled"
     optional = True
     produces = (of_rollout("RLS403", "RLS804", *OTHER_FORWARD, *LOSS),)
     needs = ("rollout_values.masks_wrong",)
@@ -289,6 +291,8 @@ class MaskNotDocumented(Rule):
         self._compare(event.masks_wrong, event.samples)
 
     def _compare(self, wrong: int | None, samples: int, values: RolloutValues | None = None) -> None:
+        if wrong is not None and values is not None and values.rows_joined is not None:
+            self.missed += values.rows_joined < samples
         if not self.any_wrong(wrong):
             return
         if values is not None and values.rows_joined is not None:

@@ -107,10 +107,10 @@ class TokensAltered(Rule):
         asked for and gave, each completion through its first end, and some prompts, others each time, have the tokens that the
         tokenizer gives for their rows (1.16). In several turns (`tools`, `environment_factory`, `rollout_func`
         of TRL 1.16) the tokens of each turn are those that `generate` gave, in order, and the prompt of each turn is what stands
-        before it in the row. So are the rows of verl's agent loops and of OpenRLHF's executors, against what the engines were asked
-        and gave. In verl some prompts of its single-turn loop are encoded again. In OpenRLHF prompts are those of the data set,
-        have the tokens that the tokenizer gives for their text, and samples have the tokens that the engine gave, up to the
-        forward that is trained, of policy and critic, which sees all of them.
+        before it in the row. So are the rows of ms-swift, of verl's agent loops and of OpenRLHF's executors, against what the
+        engines were asked and gave. In verl some prompts of its single-turn loop are encoded again. In OpenRLHF prompts are those
+        of the data set, have the tokens that the tokenizer gives for their text, and samples have the tokens that the engine gave,
+        up to the forward that is trained, of policy and critic, which sees all of them.
 
     Why it matters:
         Old log-probs, rewards and advantages belong to the generated tokens. If others are trained, all three are wrong
@@ -195,6 +195,8 @@ class TokensAltered(Rule):
         """Look at the comparison with what was generated, and with the rows that prompts were made of."""
         if event.purpose != "training":
             return
+        if values.tokens_moved is not None and values.rows_joined is not None:
+            self.missed += values.rows_joined < event.samples
         moved, encoded_otherwise = self.any_wrong(values.tokens_moved), self.any_wrong(values.prompts_wrong)
         if moved and values.rows_joined is not None:
             self._other_than_sampled(

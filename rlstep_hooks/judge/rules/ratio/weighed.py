@@ -19,10 +19,11 @@ class WeightsNotDocumented(ValueRule):
     What it checks:
         Where an importance correction is configured (TIS, IcePop): the weights of each rollout, recomputed in double precision
         from the trainer's old log-probs and those of the engine, by the documented formula with its level, its bounds and its
-        mean. The tolerance is what float32 loses in the sum and the exponential. Where
-        they differ, other calculations are tried, and the one that gives these weights is named. In TRL a checksum of each sample's
-        weights in the loss equals the one that was taken with the rollout. In verl those of each micro-batch are,
-        bit for bit, those that came to its trainer. In OpenRLHF the weights exist inside of the loss alone, and RLS801 names what
+        mean. The tolerance is what float32 loses in the sum and the exponential. Where they differ, other calculations are tried, and
+        the one that gives these weights is named. In TRL a checksum of each sample's weights in the loss equals the one that was taken
+        with the rollout. In ms-swift each loss computes its weights, and they are compared there; that there are none, although they
+        are configured and an engine samples, is found too. In verl those of each micro-batch are, bit for bit, those that came to its
+        trainer. In OpenRLHF the weights exist inside of the loss alone, and RLS801 names what
         they are mistaken for: inverted, of the token before or after, of the current log-probs, without or with other bounds, of
         another level, gate or kind of bound.
 
@@ -57,7 +58,11 @@ class WeightsNotDocumented(ValueRule):
     optional = True
     several = 1
     produces = (here(*LOSS),)
-    needs = ("rollout_values.weights_off", "microbatch_values.weights_intact")
+    needs = (
+        "rollout_values.weights_off",
+        "microbatch_values.weights_off",
+        "microbatch_values.weights_intact",
+    )
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
@@ -74,7 +79,8 @@ class WeightsNotDocumented(ValueRule):
         self._look(values)
 
     def microbatch_values(self, values: MicroBatchValues, event: MicroBatch) -> None:
-        """Look at the comparison of checksums."""
+        """Look at the comparison of checksums, and at what a trainer compared of the weights of one loss."""
+        self._look(values)
         if values.weights_intact is None:
             return
         if not self.holds(values.weights_intact):
@@ -87,7 +93,7 @@ class WeightsNotDocumented(ValueRule):
                 variant="in the loss",
             )
 
-    def _look(self, found: Rewarded | RolloutValues) -> None:
+    def _look(self, found: Rewarded | RolloutValues | MicroBatchValues) -> None:
         if found.weights_off is None:
             return
         self.checks += 1

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from rlstep_hooks.systems.swift.observe.correction import WeightsOfLoss
 from rlstep_hooks.systems.swift.observe.rewards import SwiftRewardWatch
+from rlstep_hooks.systems.swift.observe.turns import SwiftTurns
 from rlstep_hooks.systems.trl.observe.batch_adapter import BatchAdapter
 from rlstep_hooks.systems.trl.observe.limits import READ
 from rlstep_hooks.systems.trl.observe.loss_inputs import OF_WINDOW, LossTerms
@@ -22,8 +24,12 @@ from rlstep_hooks.systems.trl.observe.measure import CHECKS, ROWS
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlstep_hooks.observe.hooks import Hooks
+    from rlstep_hooks.observe.importance import Comparison
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
-    from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings
+    from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, TokenWeights
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
@@ -36,9 +42,20 @@ class SwiftBatchAdapter(BatchAdapter):
         "ms-swift's batches hold a prompt and its completion as one row, which is not taken apart to be scored again"
     )
 
+    def __init__(self, trainer: Any, schedule: Schedule, release: TrlRelease, recorder: Recorder) -> None:
+        self._weights = WeightsOfLoss(trainer)
+        self._turns = SwiftTurns(trainer, recorder)
+        super().__init__(trainer, schedule, release, recorder)
+
+    def attach(self, hooks: Hooks) -> None:
+        """Place the hook on the importance weights, which only the loss sees."""
+        self._weights.attach(hooks)
+
     def _settings_of_loss(self, release: TrlRelease) -> LossSettings:
-        """sapo's temperatures have names of their own."""
+        """sapo's temperatures have names of their own, and the weights between engine and trainer multiply the KL term too (4.6.0
+        `_compute_loss_and_metrics`)."""
         settings, trainer = super()._settings_of_loss(release), self.trainer
+        settings = msgspec.structs.replace(settings, corrects_kl=True)
         if settings.loss_type != "sapo":
             return settings
         return msgspec.structs.replace(settings, temperatures=(float(trainer.tau_pos), float(trainer.tau_neg)))
@@ -74,7 +91,11 @@ class SwiftBatchAdapter(BatchAdapter):
 
     def rewards(self) -> SwiftRewardWatch:
         """What follows the rewards to the advantages, which ms-swift computes itself."""
-        return SwiftRewardWatch(self.trainer, self.schedule.algorithm, self.recorder, self.schedule.version)
+        return SwiftRewardWatch(self.trainer, self.schedule, self.recorder, self._turns)
+
+    def turns(self) -> SwiftTurns:
+        """What keeps the turns that the engine gave."""
+        return self._turns
 
     def penalty(self, parts: list[dict[str, Any]]) -> Tensor | None:
         """The KL term of each sample, where it is taken off the rewards (`_compute_advantages`, 4.6.0)."""
@@ -111,15 +132,24 @@ class SwiftBatchAdapter(BatchAdapter):
 
     def unknown_masks(self) -> str:
         """What keeps anybody from saying which tokens get a gradient; empty where `trained_tokens` says it."""
-        args = self.trainer.args
         found = {
             super().unknown_masks(): True,
-            "overlong completions left out": getattr(args, "overlong_filter", False),
-            "an entropy mask": getattr(self.trainer, "top_entropy_quantile", 1.0) < 1.0,
+            "overlong completions left out": getattr(self.trainer.args, "overlong_filter", False),
             "an off-policy mask": getattr(self.trainer, "off_policy_sequence_mask_delta", None) is not None,
-            "an engine correction": getattr(self.trainer, "rollout_importance_sampling_mode", None) is not None,
+            self._weights.unknown: True,
         }
         return ", ".join(name for name, holds in found.items() if name and holds)
+
+    def token_weights(
+        self, inputs: dict[str, Any], call: LogProbCall, kept: Tensor | None = None
+    ) -> TokenWeights | None:
+        """What the loss weighs its tokens by, with the weights that it computed itself."""
+        found = super().token_weights(inputs, call, kept)
+        return None if found is None else msgspec.structs.replace(found, correction=self._weights.latest)
+
+    def weighed(self, inputs: dict[str, Any]) -> Comparison | None:
+        """Compare the importance weights that the loss computed."""
+        return self._weights.weighed(inputs)
 
     def loss_terms(
         self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None
@@ -154,6 +184,8 @@ def tensors(entry: dict[str, Any]) -> dict[str, Any]:
     # With padding_free all samples of a micro-batch are one row: each is then taken for the whole of it.
     completions = ids[:, -width:] if ids.shape[0] == samples else ids.expand(samples, -1)
     found = {
+        "input_ids": ids,
+        "attention_mask": entry["model_inputs"].get("attention_mask"),
         "completion_ids": completions,
         "completion_mask": batch.completion_mask,
         "advantages": batch.advantages,
@@ -180,8 +212,6 @@ def _additions(trainer: Any, window: int) -> list[str]:
     found = {
         "overlong completions left out": getattr(args, "overlong_filter", False),
         "a supervised loss beside it": getattr(trainer, "chord_sft_iterator", None) is not None,
-        "an off-policy mask": getattr(trainer, "off_policy_sequence_mask_delta", None) is not None,
-        "an engine correction": getattr(trainer, "rollout_importance_sampling_mode", None) is not None,
         "tokens of more or less than one window": (
             trainer.loss_type in OF_WINDOW and window != trainer.args.steps_per_generation
         ),

@@ -7,19 +7,20 @@ function by function, and :233 `_postprocess_batch` each token of a sample its a
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlstep_hooks.observe.advantages import Estimator
-from rlstep_hooks.systems.trl.observe.advantages import STABILISER, RewardWatch, Scored
+from rlstep_hooks.systems.swift.observe.scored_texts import asked_of, other_prompts, others_scored
+from rlstep_hooks.systems.trl.observe.advantages import STABILISER, Misplaced, RewardWatch, Scored
+from rlstep_hooks.systems.trl.observe.reward_functions import RewardFunctions
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from torch import Tensor
 
     from rlstep_hooks.observe.advantages import Scale
-    from rlstep_hooks.systems.trl.observe.given_rewards import GivenRewards
+    from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.swift.observe.turns import SwiftTurns
 
 STABILISER_OF_FUNCTIONS = 1e-8
 """Added to a standard deviation where each function is normalised by itself (`scale_rewards` "gdpo")."""
@@ -30,6 +31,11 @@ class SwiftRewardWatch(RewardWatch):
     """Keeps the rewards that ms-swift computes for a rollout, for the comparison of its advantages."""
 
     computes_rewards: ClassVar[str] = "_compute_rewards_per_func"
+
+    def __init__(self, trainer: Any, schedule: Schedule, recorder: Recorder, turns: SwiftTurns) -> None:
+        super().__init__(trainer, schedule.algorithm, recorder, schedule.version)
+        self._functions = RewardFunctions(trainer, recorder, asked_of, awaits_objects=True)
+        self._turns = turns
 
     def _uncovered(self) -> str:
         trainer = self._trainer
@@ -43,8 +49,33 @@ class SwiftRewardWatch(RewardWatch):
             return "the KL penalty is part of the rewards, and that of other processes is not known"
         return "" if estimator_of(trainer) is not None else "the estimator of the advantages is none that was read"
 
-    def _seen_functions(self) -> AbstractContextManager[GivenRewards | None]:
-        return nullcontext()  # they get samples of ms-swift's own kind
+    def misplaced(self, parts: list[dict[str, Any]], rows: Any) -> Misplaced | None:
+        """How many samples of a rollout have not the rewards that were given for them, or were given for what is not theirs; None where
+        that was not seen.
+
+        Args:
+            parts: The entries of the rollout by TRL's names, those of this process.
+            rows: What the loader gave for these samples.
+        """
+        given, self.given, rewards = self.given, None, self._rewards
+        samples = sum(part["completion_mask"].shape[0] for part in parts)
+        if given is None or rewards is None or rewards.shape[0] % samples:
+            return None
+        moved = given.moved(rewards, samples * self._trainer.accelerator.process_index)
+        known = given.asked_otherwise()
+        turns, texts = self._turns.given, given.texts
+        compared = bool(turns) and len(turns) == len(texts)
+        if compared:
+            turn, self._looked = self._looked, self._looked + 1
+            known += others_scored(self._trainer.template.tokenizer, turns, texts, turn=turn)
+        if isinstance(rows, list) and len(rows) == samples:
+            known += given.of_other_rows(rows, prompts=False)
+            if not self._turns.several:  # a scheduler may give a sample another conversation
+                known += other_prompts(given.messages, rows)
+        return Misplaced(
+            None if moved is None else moved + known,
+            given.uncompared() if compared else len(self._trainer.reward_funcs),
+        )
 
     def _read(self, rewards: Tensor, penalty: Tensor | None) -> Scored | None:
         trainer, estimator = self._trainer, estimator_of(self._trainer)

@@ -280,13 +280,16 @@ class RewardWatch:
             return None
         return read_scored(self._trainer, self._algorithm, rewards, penalty, leaves_out=self._leaves_out)
 
-    def misplaced(self, completion_ids: Tensor, rows: Any) -> Misplaced | None:
+    def misplaced(self, parts: list[dict[str, Any]], rows: Any) -> Misplaced | None:
         """How many samples of a rollout have not the rewards that were given for them; None where that was not seen.
 
         Args:
-            completion_ids: (B, T), of this process.
+            parts: The tensors of the rollout by TRL's names, those of this process.
             rows: What the loader gave for these samples.
         """
+        if len(parts) != 1:
+            return None
+        completion_ids = parts[0]["completion_ids"]
         given, self.given, rewards = self.given, None, self._rewards
         if given is None or rewards is None or rewards.shape[0] % completion_ids.shape[0]:
             return None

@@ -6,7 +6,7 @@ A trainer that is built on them and hands on something else has an adapter of it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -14,15 +14,32 @@ from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.facts import shares_entropies
 from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unknown_masks, unobservable
 from rlstep_hooks.systems.trl.observe.loss_inputs import COVERED, OF_WINDOW, LossTerms, TokenWeights, read_loss_settings
+from rlstep_hooks.systems.trl.observe.turns import TurnsWatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlstep_hooks.observe.hooks import Hooks
+    from rlstep_hooks.observe.importance import Comparison
+    from rlstep_hooks.observe.numbers import Meaning
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings
     from rlstep_hooks.systems.trl.releases import TrlRelease
+
+
+class Turns(Protocol):
+    """Whatever keeps the turns of one rollout from their generation until the rollout is complete."""
+
+    def attach(self, hooks: Hooks) -> None:
+        """Place the hooks, or say why turns are not seen."""
+
+    def begin(self, *, looks: bool, log_probs: bool) -> None:
+        """A rollout begins; its turns are kept if `looks`, and the log-probs with which they are drawn too if `log_probs`."""
+
+    def take(self, index: int, parts: list[dict[str, Any]]) -> tuple[Meaning, Tensor] | None:
+        """What is to be compared of a rollout that is complete, and how; None where nothing is."""
 
 
 class BatchAdapter:
@@ -56,6 +73,9 @@ class BatchAdapter:
     def _settings_of_loss(self, release: TrlRelease) -> LossSettings:
         settings = read_loss_settings(self.trainer, release, self.schedule.algorithm)
         return msgspec.structs.replace(settings, includes_accumulation=self.divides_loss())
+
+    def attach(self, hooks: Hooks) -> None:
+        """Place the hooks on what this kind of trainer hands on nowhere else."""
 
     # What this trainer is
 
@@ -131,6 +151,10 @@ class BatchAdapter:
         """What follows the rewards of this trainer to its advantages."""
         return RewardWatch(self.trainer, self.schedule.algorithm, self.recorder, self.schedule.version)
 
+    def turns(self) -> Turns:
+        """What keeps the turns of a rollout, and joins them with its rows."""
+        return TurnsWatch(self.trainer, self.recorder, version=self.schedule.version, engine=self.samples_with_engine())
+
     def penalty(self, parts: list[dict[str, Any]]) -> Tensor | None:
         """(B,), what a KL term takes off the rewards, where the rollout's own tensors say it; None where they do not."""
         return None
@@ -181,6 +205,14 @@ class BatchAdapter:
             correction=inputs.get("importance_sampling_ratio") if corrected else None,
             kept=kept if self.shares_entropies else None,
         )
+
+    def weighed(self, inputs: dict[str, Any]) -> Comparison | None:
+        """Compare the importance weights that the loss itself computed; None where they come with the rollout, or there are none.
+
+        Args:
+            inputs: What the loss got.
+        """
+        return None
 
     def loss_terms(
         self, loss: Tensor, inputs: dict[str, Any], call: LogProbCall, reference: Tensor | None

@@ -44,6 +44,16 @@ class GivenRewards(msgspec.Struct):
     """Place of a function -> what it was asked, in the order of the calls."""
 
     @property
+    def texts(self) -> list[Any]:
+        """What the first function was asked to score."""
+        return self._first.texts or []
+
+    @property
+    def messages(self) -> list[Any]:
+        """The conversations, or prompts, that the first function got beside that."""
+        return self._first.prompts or []
+
+    @property
     def _first(self) -> Asked:
         return next(iter(self.asked.values()), Asked(None, None, None))
 

@@ -80,12 +80,13 @@ def token_losses(settings: LossSettings, batch: LossBatch) -> Tensor:
     losses = _surrogate(settings, batch, log_weight)
     for kept in kept_tokens(settings, batch):
         losses = losses * kept
-    if "correction" in given and settings.loss_type != "vespo":
+    corrects = "correction" in given and settings.loss_type != "vespo"
+    if corrects and not settings.corrects_kl:
         losses = losses * given["correction"]
     if "reference" in given and settings.beta != 0.0:
         kl = k3(given["reference"] - given["log_probs"])
         losses = losses + settings.beta * (kl * torch.exp(log_weight) if settings.weighs_kl else kl)
-    return losses
+    return losses * given["correction"] if corrects and settings.corrects_kl else losses
 
 
 def _surrogate(settings: LossSettings, batch: LossBatch, log_weight: Tensor) -> Tensor:
@@ -108,8 +109,9 @@ def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor | None:
         sizes.append(4 * ratio * given["advantages"].abs())
     if "reference" in given and settings.beta != 0.0:  # 1 and exp(reference - new) of the KL term cancel
         size = settings.beta * (1 + torch.exp(given["reference"] - given["log_probs"]))
-        weighs = log_weights(settings, batch).exp() if settings.weighs_kl else 1.0
-        sizes.append(size * weighs)
+        if settings.weighs_kl:
+            size = size * log_weights(settings, batch).exp()
+        sizes.append(size * given["correction"] if settings.corrects_kl and "correction" in given else size)
     return sum(sizes[1:], sizes[0]) if sizes else None
 
 

@@ -59,6 +59,8 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Weight of the KL term."""
     weighs_kl: bool = False
     """Whether the KL term is multiplied by the ratio (`use_bias_correction_kl`)."""
+    corrects_kl: bool = False
+    """Whether the KL term is multiplied by the importance weights between engine and trainer, as the policy's term is."""
     window: int = 1
     """Micro-batches of this accumulation window."""
     entropy_weight: float = 0.0
@@ -143,7 +145,8 @@ class TokenWeights(msgspec.Struct, frozen=True, kw_only=True):
 
     def kind(self) -> tuple[Any, ...]:
         """Equal for losses that are evaluated together."""
-        return self.entropies is None, self.kept is None, None if self.correction is None else self.correction.shape
+        correction = None if self.correction is None else self.correction.shape
+        return self.entropies is None, self.kept is None, correction
 
 
 def loss_batch(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.head_gradient import HeadGradient
+from rlstep_hooks.observe.importance import Comparison
 from rlstep_hooks.observe.losses import Formula, LossBatch, k3
 from rlstep_hooks.observe.surprisal import surprisal_sums
 from rlstep_hooks.observe.token_distances import near_largest, outside
@@ -65,6 +66,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Modules whose backward hooks replaced gradients, with the number of values."""
     clean: dict[str, Any]
     """Fields of its rows that were scored alone; empty where none was."""
+    weighed: Comparison | None
+    """The comparison of importance weights that the loss computed itself; None where it computes none, or they are not compared."""
     left_out: bool
     """Whether its rollout came without checksums because its cycle is one of those that are left out."""
     versions: tuple[int, ...]
@@ -91,6 +94,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             self.reference is None,
             tuple(self.handed),
             tuple(name for name, _ in self.replaced),
+            self.weighed is None,
         )
 
     def written_to(self) -> bool:
@@ -159,6 +163,7 @@ class MicroBatchMeter:
         replaced: list[tuple[str, Tensor]] | None = None,
         whole: bool = False,
         clean: dict[str, Any] | None = None,
+        weighed: Comparison | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -177,6 +182,7 @@ class MicroBatchMeter:
             replaced: The place where modules will be noted whose backward hooks replaced gradients.
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
             clean: Fields of its rows that were scored alone.
+            weighed: The comparison of importance weights that the loss computed itself, where they are compared.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -209,6 +215,7 @@ class MicroBatchMeter:
             handed,
             [] if replaced is None else replaced,
             clean or {},
+            weighed,
             left_out,
             versions,
         )
@@ -245,6 +252,8 @@ class MicroBatchMeter:
             known |= {"max_abs_log_ratio": 0.0, "mean_abs_log_ratio": 0.0, "clipped": 0.0}
         elif held.old.dim() == 1:
             known["scope"] = "sequence"
+        if held.weighed is not None:
+            known["weights_like"] = held.weighed.like
         if held.replaced:
             known["replacing_module"] = held.replaced[0][0]
         if self._follows_rollout and held.weights is None:
@@ -308,6 +317,10 @@ class MicroBatchMeter:
             columns["gradients_replaced"] = torch.stack(
                 [sum(count for _, count in held.replaced) for held in group]
             ).float()
+        weighed = [held.weighed for held in group if held.weighed is not None]
+        if weighed:
+            columns["weights_off"] = torch.stack([of.off for of in weighed]).float()
+            columns["weights_cut"] = torch.stack([of.cut for of in weighed]).float()
         entropies = [held.entropies for held in group if held.entropies is not None]
         if entropies:
             sampled_from = torch.stack(entropies)

@@ -63,6 +63,7 @@ class MicroBatchHooks:
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
         trainer = self._observation.trainer
+        self._observation.adapter.attach(hooks)
         # One forward and backward: gives MicroBatch. transformers' Trainer in 0.16 to 0.25, GRPOTrainer's own after.
         hooks.wrap(trainer, "training_step", around=self._looks_at_layers, topics=("gradient",))
         hooks.wrap(trainer, "training_step", before=self._window_begins, topics=("weights",))
@@ -186,6 +187,7 @@ class MicroBatchHooks:
             replaced=self._replaced,
             whole=compared,
             clean=clean,
+            weighed=seen.adapter.weighed(inputs) if compared else None,
         )
         # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
         activity.loss = None

@@ -61,6 +61,9 @@ def mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, Lo
         yield "without its auxiliary loss", settings, batch.with_tensors(auxiliary=None)
     if "correction" in given:
         yield "without the correction for the engine", settings, batch.with_tensors(correction=None)
+        if "reference" in given and settings.beta != 0.0:
+            words = f"with the KL term {'not ' if settings.corrects_kl else ''}corrected for the engine"
+            yield words, changed(settings, corrects_kl=not settings.corrects_kl), batch
     if settings.high_entropy < 1.0:
         yield "that of all tokens, not of those with high entropy", changed(settings, high_entropy=1.0), batch
     if settings.off_policy is not None:

@@ -14,7 +14,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.systems.trl.observe.given_rewards import Asked, GivenRewards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rlstep_hooks.session.recorder import Recorder
 
@@ -26,10 +26,24 @@ class RewardFunctions:
     """Looks at a trainer's reward functions while they are called; between the calls the trainer has its own.
 
     Models are not looked at.
+
+    Args:
+        trainer: The trainer.
+        asked: Reads what a function is asked about from its arguments.
+        awaits_objects: Whether the trainer awaits objects whose `__call__` is a coroutine, as it awaits functions that are.
     """
 
-    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        trainer: Any,
+        recorder: Recorder,
+        asked: Callable[[tuple[Any, ...], dict[str, Any]], Asked] | None = None,
+        *,
+        awaits_objects: bool = False,
+    ) -> None:
         self._trainer = trainer
+        self._asked = asked or _asked
+        self._awaits_objects = awaits_objects
         self._guard = Guard(recorder, ("rewards",))
 
     @contextlib.contextmanager
@@ -48,9 +62,9 @@ class RewardFunctions:
         if not callable(function) or isinstance(function, torch.nn.Module):
             return function
 
-        def asks(kwargs: dict[str, Any]) -> None:
+        def asks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             with self._guard:
-                given.asked[place] = _asked(kwargs)
+                given.asked[place] = self._asked(args, kwargs)
 
         def gives(result: Any) -> None:
             with self._guard:
@@ -59,20 +73,21 @@ class RewardFunctions:
                     given.columns[place] = values
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            asks(kwargs)
+            asks(args, kwargs)
             result = function(*args, **kwargs)
             gives(result)
             return result
 
         async def call_later(*args: Any, **kwargs: Any) -> Any:
-            asks(kwargs)
+            asks(args, kwargs)
             result = await function(*args, **kwargs)
             gives(result)
             return result
 
         # TRL tells a coroutine by this up to 0.29, and looks into partial functions and `__call__` too in 1.16 (trainer/utils.py
         # `is_async_callable`). What only some releases await is left alone, since it must look to them as it did.
-        seen: Any = call_later if inspect.iscoroutinefunction(function) else call
+        later = inspect.iscoroutinefunction(function) or (self._awaits_objects and _may_be_awaited(function))
+        seen: Any = call_later if later else call
         if seen is call and _may_be_awaited(function):
             return function
         seen.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -86,7 +101,7 @@ def _may_be_awaited(function: Any) -> bool:
     return inspect.iscoroutinefunction(called)
 
 
-def _asked(kwargs: dict[str, Any]) -> Asked:
+def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
     samples = [kwargs.get(name) for name in _SAMPLES]
     tokens, texts, prompts = (list(of) if isinstance(of, list) else None for of in samples)
     columns = {name: list(of) for name, of in kwargs.items() if name not in _SAMPLES and isinstance(of, list)}

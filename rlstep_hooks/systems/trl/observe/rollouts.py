@@ -31,7 +31,6 @@ from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
 from rlstep_hooks.systems.trl.observe.scored_alone import Computed
 from rlstep_hooks.systems.trl.observe.settings import of_copies, of_training
-from rlstep_hooks.systems.trl.observe.turns import TurnsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +126,7 @@ class RolloutHooks:
             processors=not own,
         )
         self._generated = GeneratedWatch(trainer, recorder)
-        self._turns = TurnsWatch(trainer, recorder, version=schedule.version, engine=adapter.samples_with_engine())
+        self._turns = adapter.turns()
         self._turns_guard = Guard(recorder, ("mask",))
         self._alone = schedule.world_size == 1
         self._replay = ReplayWatch(trainer)
@@ -355,7 +354,7 @@ class RolloutHooks:
         """Keep the rollout's numbers, and what they are compared with."""
         seen, parts, calls = self._observation, made.parts, made.generation.calls
         penalty, gap = self._penalty(calls, parts) if made.compared else (None, None)
-        misplaced = self._misplaced(parts, made.rows) if made.compared else None
+        misplaced = self._misplaced(made) if made.compared else None
         if made.recomputed and seen.adapter.counts_tokens():
             self._count(made.index, parts)
         seen.numbers.add_rollout(
@@ -375,9 +374,9 @@ class RolloutHooks:
             counts_own=made.recomputed and seen.adapter.sums_tokens(),
             weighed=self._weighed(parts) if made.recomputed else None,
         )
-        if made.recomputed and made.alone is not None:
+        if made.recomputed:
             with self._turns_guard:
-                seen.numbers.add_turns(self._turns.take(made.index, made.alone))
+                seen.numbers.add_turns(self._turns.take(made.index, parts))
 
     def _scored(self, made: _Made, penalty: Tensor | None) -> Scored | None:
         """The rewards of the rollout; None where its advantages are not compared."""
@@ -407,9 +406,9 @@ class RolloutHooks:
             return weighed(self._observation.trainer.args, parts[0], token_mask(parts[0]))
         return None
 
-    def _misplaced(self, parts: list[dict[str, Any]], rows: Any) -> Misplaced | None:
+    def _misplaced(self, made: _Made) -> Misplaced | None:
         with self._rewards_guard:
-            return self._rewards.misplaced(parts[0]["completion_ids"], rows) if len(parts) == 1 else None
+            return self._rewards.misplaced(made.parts, made.rows)
         return None
 
     def _reference_moved(self, parts: list[dict[str, Any]], calls: list[LogProbCall]) -> Tensor | None:

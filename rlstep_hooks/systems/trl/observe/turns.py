@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.joined_values import fields_of
 from rlstep_hooks.observe.token_origins import join
 from rlstep_hooks.observe.turn_rows import Request, Row, RowRule
 from rlstep_hooks.record.events import RolloutValues
@@ -119,17 +120,18 @@ class TurnsWatch:
         if given.shape[0] == asked.shape[0]:
             self._seen.append((asked, real, given.clone(), self._drawn(given[:, asked.shape[1] :])))
 
-    def take(self, index: int, part: dict[str, Any]) -> tuple[JoinedTurns, Tensor] | None:
+    def take(self, index: int, parts: list[dict[str, Any]]) -> tuple[JoinedTurns, Tensor] | None:
         """What is to be compared of a rollout, and how; None where nothing is.
 
         Args:
             index: The rollout.
-            part: The rollout by TRL's names.
+            parts: The tensors of the rollout by TRL's names.
         """
+        [part, *others] = parts
         looks, seen, self._looks, self._seen = self._looks, self._seen, False, []
         handed, self._handed = self._handed, None
         names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
-        if not looks or not seen or not all(isinstance(part.get(name), Tensor) for name in names):
+        if others or not looks or not seen or not all(isinstance(part.get(name), Tensor) for name in names):
             return None
         tool_mask = part.get("tool_mask")
         trained = part["completion_mask"] if tool_mask is None else part["completion_mask"] * tool_mask
@@ -142,7 +144,12 @@ class TurnsWatch:
         shapes = tuple((int(block.shape[0]), int(block.shape[1])) for block in blocks)
         float32 = None if handed is None else [torch.tensor(row, dtype=torch.float32).tolist() for row in handed]
         meaning = JoinedTurns(
-            index, shapes, self._rule(), frozenset(_ends(self._trainer)), compares=sampling is not None, handed=float32
+            index,
+            shapes,
+            self._rule(),
+            frozenset(_ends(self._trainer)),
+            compares=sampling is not None,
+            handed=float32,
         )
         return meaning, vector
 
@@ -208,21 +215,8 @@ class JoinedTurns(msgspec.Struct, frozen=True):
             [self._request(*of_request) for of_request in zip(*blocks[place : place + 4], strict=True)]
             for place in range(6, len(blocks), 4)
         ]
-        found = join(calls, rows, self.rule)
-        if not found.rows and not found.tokens_moved:
-            return {}
-        fields: dict[str, Any] = {
-            "turns": found.turns,
-            "tokens_moved": found.tokens_moved,
-            "masks_wrong": found.masks_wrong,
-            "tokens_sampled": found.sampled,
-            "tokens_written": found.written,
-            "rows_joined": found.rows,
-        }
-        if found.log_probs_compared:
-            fields |= {"sampling_moved": found.log_probs_moved, "sampling_like": found.log_probs_like}
-        names = ("tokens_like", "tokens_at", "masks_like", "masks_at", "wrong_row")
-        return {self.index: fields | {name: like for name in names if (like := getattr(found, name))}}
+        fields = fields_of(join(calls, rows, self.rule))
+        return {self.index: fields} if fields else {}
 
     def _row(self, place: int, *blocks: list[float]) -> Row:
         prompt, real, ids, mask, trained, own = blocks

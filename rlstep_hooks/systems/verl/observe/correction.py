@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.importance import Correction, compare
+from rlstep_hooks.observe.importance import NOT_WEIGHED, Correction, compare
 
 LARGEST_LOG = 20.0
 """Logarithms of weights are cut off here (rollout_corr_helper.py:75)."""
-NOT_WEIGHED = 1e30
-"""How far weights are off that are missing."""
 
 
 class Weighed(msgspec.Struct, frozen=True):
