@@ -354,7 +354,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def _end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:
         self._session.end(error, stopped=stopped)
-        self._observer = None
+        self._observer = self._saved = None
 
     def _act(self, control: Any, state: Any) -> None:
         """Carry out `on_fail` for errors found since the last time."""
