@@ -22,6 +22,9 @@ optimizers keep the rate in float32."""
 
 
 _SET_BY_ANOTHER = "something other than the configured schedule sets the rate"
+_LOOK_AT_SCHEDULER = (
+    "look at what builds the scheduler, with which warm-up and arguments, and at what steps it besides the loop"
+)
 _LOOK_FOR_WRITERS = "look for code that writes into param_groups, and for schedulers that are made or loaded in mid-run"
 
 
@@ -153,17 +156,25 @@ class RateNotScheduled(Rule):
             return
         of_group = "" if group is None else f" in group {group}"
         by = f"{configured}, as configured" if configured else "a function of the run's own"
-        scheduled = configured and self._is_the_schedulers_own(event)
+        why, fix = self._cause(event) if configured else (_SET_BY_ANOTHER, _LOOK_FOR_WRITERS)
         self.fail(
             expected=f"a rate of {right:.6g}{of_group} ({by})",
             observed=f"{now:.6g}" + (f", at tick {event.lr_tick} of the scheduler" if configured else ""),
-            why="the scheduler itself gives this rate: it was not built as configured, or it is not where the updates are"
-            if scheduled
-            else _SET_BY_ANOTHER,
-            fix="look at what builds the scheduler, with which warm-up and arguments, and at what steps it besides the loop"
-            if scheduled
-            else _LOOK_FOR_WRITERS,
+            why=why,
+            fix=fix,
         )
+
+    def _cause(self, event: Update) -> tuple[str, str]:
+        """Why a rate is not the configured one, and where to look."""
+        if self._schedule is None:
+            return (
+                "the scheduler was not built as configured, or is not where the updates are, or something else sets the rate",
+                f"{_LOOK_AT_SCHEDULER}; {_LOOK_FOR_WRITERS}",
+            )
+        if self._is_the_schedulers_own(event):
+            own = "the scheduler itself gives this rate: it was not built as configured, or it is not where the updates are"
+            return own, _LOOK_AT_SCHEDULER
+        return _SET_BY_ANOTHER, _LOOK_FOR_WRITERS
 
     def _is_the_schedulers_own(self, event: Update) -> bool:
         """Whether a rate is the one that the live scheduler, as it was built, gives at its own position."""
