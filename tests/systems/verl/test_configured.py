@@ -15,34 +15,14 @@ from tensordict import TensorDict
 from verl.utils.tensordict_utils import make_iterator
 
 from rlstep_hooks.observe.hooks import Hooks
-from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS, ConfigChanged
+from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS
 from rlstep_hooks.systems.verl.observe import asked_sampling
 from rlstep_hooks.systems.verl.observe.due_work import DueWork
 from rlstep_hooks.systems.verl.observe.minibatch_order import MiniBatchOrder
+from tests.systems.verl.kept import Kept
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class Kept:
-    """Keeps what an observer records."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def now(self) -> float:
-        return 0.0
-
-    def emit(self, *events: Any) -> None:
-        self.events.extend(events)
-
-    def cannot(self, what: str, why: str) -> None:
-        raise AssertionError(why)
-
-    @property
-    def changed(self) -> list[tuple[Any, Any]]:
-        assert all(isinstance(event, ConfigChanged) for event in self.events)
-        return [(event.before, event.after) for event in self.events]
 
 
 def trained(

@@ -16,37 +16,13 @@ from transformers import AutoTokenizer
 from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from rlstep_hooks.record.events import ConfigChanged, FactsRead
 from rlstep_hooks.systems.verl.observe.order_of_rows import RowOrder
 from rlstep_hooks.systems.verl.observe.rows import FIELDS, text
+from tests.systems.verl.kept import Kept
 from tests.systems.verl.launch import Assets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-class Kept:
-    """Keeps what an observer records."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def now(self) -> float:
-        return 0.0
-
-    def emit(self, *events: Any) -> None:
-        self.events.extend(events)
-
-    def cannot(self, what: str, why: str) -> None:
-        raise AssertionError(why)
-
-    @property
-    def changed(self) -> list[tuple[Any, Any]]:
-        return [(event.before, event.after) for event in self.events if isinstance(event, ConfigChanged)]
-
-    @property
-    def unknown(self) -> list[str]:
-        return [event.facts["row_order_unknown"] for event in self.events if isinstance(event, FactsRead)]
 
 
 @pytest.fixture(scope="module")
