@@ -15,7 +15,8 @@ import copy
 import importlib
 import itertools
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -64,16 +65,25 @@ class Fault:
     """Rollouts from the fault to its first wrong event."""
     cause: str
     """Words of its finding."""
+    lasting: bool
+    """It goes on to the end of the run, because a single rollout may have drawn no text that shows it."""
+
+    def shows_in(self, at: int, end: int) -> range:
+        """The rollouts that may show it if it is made at one, in a run that ends before rollout `end`."""
+        first = at + self.shows_after
+        return range(first, end if self.lasting else first + 1)
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(*, report: str, code: str, shows_after: int = 0, cause: str = "") -> Callable[[Callable[[int], None]], Any]:
+def fault(
+    *, report: str, code: str, shows_after: int = 0, cause: str = "", lasting: bool = False
+) -> Callable[[Callable[[int], None]], Any]:
     """Register a function as a fault under its own name."""
 
     def register(apply: Callable[[int], None]) -> Callable[[int], None]:
-        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, cause)
+        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, cause, lasting)
         return apply
 
     return register
@@ -606,20 +616,20 @@ def values_smoothed(at: int) -> None:
     at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
 
 
-def other_loss(at: int, change: Callable[[Callable[[], Any], Any], Any]) -> None:
-    """Compute the policy's losses of one rollout in another way: `change` gets the call and the module."""
+def other_loss(rollouts: Container[int], change: Callable[[Callable[[], Any], Any], Any]) -> None:
+    """Compute the policy's losses of these rollouts in another way: `change` gets the call and the module."""
 
     def forward(wrapped: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        if Now.training != at:
+        if Now.training not in rollouts:
             return wrapped(*args, **kwargs)
         return change(lambda: wrapped(*args, **kwargs), module)
 
     wrap(LOSS, "PolicyLoss.forward", forward)
 
 
-@fault(report="DAPO, the mean of means", code="RLS801", cause="mean over samples")
+@fault(report="DAPO, the mean of means", code="RLS801", cause="mean over samples", lasting=True)
 def mean_over_samples(at: int) -> None:
-    """The loss is averaged over samples, and not over tokens."""
+    """The loss is averaged over samples, and not over tokens: another value where answers differ in length."""
 
     def change(call: Any, module: Any) -> Any:
         module.token_level_loss = False
@@ -627,7 +637,7 @@ def mean_over_samples(at: int) -> None:
         module.token_level_loss = True
         return result
 
-    other_loss(at, change)
+    other_loss(range(at, sys.maxsize), change)
 
 
 @fault(report="textbook PPO", code="RLS801", cause="its sign flipped")
@@ -638,7 +648,7 @@ def loss_negated(at: int) -> None:
         loss, *rest = call()
         return (-loss, *rest)
 
-    other_loss(at, change)
+    other_loss((at,), change)
 
 
 def other_value_loss(at: int, change: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:

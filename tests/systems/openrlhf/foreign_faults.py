@@ -383,7 +383,7 @@ def clip_range_of_another_recipe(at: int) -> None:
         module.clip_eps_low, module.clip_eps_high = before
         return result
 
-    other_loss(at, change)
+    other_loss((at,), change)
 
 
 @fault(report="another estimator of the KL divergence", code="RLS801")

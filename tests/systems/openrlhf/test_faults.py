@@ -80,24 +80,24 @@ LAUNCHES = {
             "last_token_masked_out": 19,
             "advantages_of_other_samples": 21,
             "mask_altered_in_the_buffer": 23,
-            "mean_over_samples": 25,
-            "loss_negated": 27,
-            "step_twice_as_far": 29,
-            "moments_cleared": 31,
-            "norm_above_its_limit": 33,
-            "rate_of_another_schedule": 35,
-            "advantages_moved_on_the_way": 37,
-            "advantages_clamped": 39,
-            "last_token_replaced": 41,
-            "reward_scaled_as_it_came": 43,
-            "divergence_doubled": 45,
-            "reward_of_another_answer": 47,
-            "prompt_begins_with_another_token": 49,
-            "engine_log_probs_moved_before_the_loss": 51,
-            "reference_of_the_token_before": 53,
-            "answers_cut_short": 55,
+            "loss_negated": 25,
+            "step_twice_as_far": 27,
+            "moments_cleared": 29,
+            "norm_above_its_limit": 31,
+            "rate_of_another_schedule": 33,
+            "advantages_moved_on_the_way": 35,
+            "advantages_clamped": 37,
+            "last_token_replaced": 39,
+            "reward_scaled_as_it_came": 41,
+            "divergence_doubled": 43,
+            "reward_of_another_answer": 45,
+            "prompt_begins_with_another_token": 47,
+            "engine_log_probs_moved_before_the_loss": 49,
+            "reference_of_the_token_before": 51,
+            "answers_cut_short": 53,
+            "mean_over_samples": 55,
         },
-        rollouts=57,
+        rollouts=61,
         settings={"algo.advantage.estimator": "group_norm"} | ENGINE_LOG_PROBS,
     ),
     "links": Launch(
@@ -237,26 +237,26 @@ def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(("launch", "name"), CASES)
 def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
     run, fault = run_of(launch), FAULTS[name]
-    at = LAUNCHES[launch].faults[name] + fault.shows_after
+    shows_in = fault.shows_in(LAUNCHES[launch].faults[name], LAUNCHES[launch].rollouts)
     found = {
         rollout
         for finding in alarms(run.report)
         if finding.code == fault.code
         for rollout in (finding.where.rollout, *finding.rollouts)
-    }
-    delay = run.delay(fault.code, at)
+    }.intersection(shows_in)
+    delay = run.delay(fault.code, min(found, default=shows_in.start))
     outcome = Detected(
         framework="OpenRLHF",
         fault=name,
         report=fault.report,
         code=fault.code,
-        found=at in found,
+        found=bool(found),
         delay=delay,
         early=0,
     )
     note(outcome)
-    assert at in found, [str(finding) for finding in alarms(run.report)]
-    said = [f for f in alarms(run.report) if f.code == fault.code and at in (f.where.rollout, *f.rollouts)]
+    assert found, [str(finding) for finding in alarms(run.report)]
+    said = [f for f in alarms(run.report) if f.code == fault.code and found & {f.where.rollout, *f.rollouts}]
     assert any(fault.cause in f"{f.expected} {f.observed} {f.why}" for f in said), [str(finding) for finding in said]
 
 
@@ -264,7 +264,9 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
 def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
     run, made = run_of(launch), LAUNCHES[launch]
     assert run.report.verdict == "FAIL"
-    faulty = {at + offset for name, at in made.faults.items() for offset in (0, FAULTS[name].shows_after)}
+    faulty = {
+        rollout for name, at in made.faults.items() for rollout in (at, *FAULTS[name].shows_in(at, made.rollouts))
+    }
     elsewhere = [
         str(found)
         for found in alarms(run.report)
