@@ -25,9 +25,9 @@ class AuditedTest(msgspec.Struct, frozen=True, kw_only=True):
     """A test that built a trainer, or trained."""
 
     name: str
-    """As pytest names it."""
+    """The test's node id, as pytest prints it."""
     outcome: str = ""
-    """As pytest names it; empty if the test did not end."""
+    """The outcome in pytest's word; empty if the test did not end."""
     reports: tuple[Report, ...] = ()
     """One for each training call."""
     untrained: tuple[str, ...] = ()

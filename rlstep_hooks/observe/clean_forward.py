@@ -70,7 +70,7 @@ class CleanGap(msgspec.Struct, frozen=True):
     """How far what training computed for one row is from the clean log-probs."""
 
     mean: float
-    """Of |distance|, in nats."""
+    """The mean of |distance| over the tokens, in nats."""
     largest: float
     near_largest: float
     """The 99th percentile."""

@@ -109,7 +109,7 @@ class Joined(msgspec.Struct):
     prompts_encoded: int = 0
     """Rows whose prompt was encoded again from the row of the data set."""
     prompts_wrong: int = 0
-    """Of those, rows that begin with other tokens."""
+    """Rows that begin with other tokens than their prompt was encoded to."""
     wrong_row: TokenRow | None = None
     """The first row with other tokens or another mask."""
 

@@ -193,7 +193,7 @@ class TurnsJoined(Event, frozen=True, kw_only=True, gc=False, tag="turns_joined"
     prompts_encoded: int = 0
     """Rows whose prompt was encoded again from the row of the data set."""
     prompts_wrong: int = 0
-    """Of those, rows that begin with other tokens."""
+    """Rows that begin with other tokens than their prompt was encoded to."""
     wrong_row: TokenRow | None = None
     """The first row that is wrong, token by token."""
     left_out: int = 0

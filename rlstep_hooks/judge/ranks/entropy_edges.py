@@ -38,9 +38,9 @@ class Edges(msgspec.Struct, frozen=True):
     tokens: int
     """Tokens whose entropies count."""
     kept: int
-    """Those of them that it trained."""
+    """Tokens that the rank trained."""
     at_least: int
-    """Those of these that have the least entropy of them."""
+    """Trained tokens whose entropy is the least of all that were trained."""
 
 
 def read_entropy_edges(path: Path) -> dict[int, Edges]:

@@ -53,13 +53,13 @@ class Distance(msgspec.Struct, frozen=True):
     """How far log-probs of two origins are from each other, by the mean over their tokens and by single ones."""
 
     mean: float
-    """Of |difference of log-probs|."""
+    """The mean of |difference of log-probs| over the tokens, in nats."""
     tolerance: float
     """The largest mean that rounding explains."""
     apart: TokensApart | None
-    """None where nothing but the mean is known."""
+    """Distances of single tokens; None where nothing but the mean is known."""
     dtypes: tuple[str, ...]
-    """Those of both origins, as torch names them."""
+    """The dtypes that both origins computed in, as torch names them."""
 
     @property
     def right(self) -> bool:

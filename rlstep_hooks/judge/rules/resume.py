@@ -98,7 +98,7 @@ class CheckpointNotRestored(Rule):
         return str(self.progress.started.facts.get("restored_unknown") or "") or super().reason()
 
     def outcome(self, matched: Counter[type]) -> RuleOutcome:
-        """As of any rule; what is missed has the observer's own reason."""
+        """Judge as any rule does; where nothing was compared, give the observer's own reason."""
         found, unknown = super().outcome(matched), self.progress.started.facts.get("restored_unknown")
         return msgspec.structs.replace(found, reason=str(unknown)) if found.missed and unknown else found
 

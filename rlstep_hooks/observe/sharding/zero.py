@@ -162,7 +162,7 @@ class _SteppedCopy(WholeParameter):
         self._copy = copy
 
     def place_of(self, element: int) -> Place:
-        """As `ParameterPlaces` says."""
+        """Find the element, as `ParameterPlaces` documents it."""
         return Place(self._copy, element)
 
 
@@ -184,11 +184,11 @@ class _Stage1Or2:
         self._partitions = outer.fp32_groups_flat_partition if held is None else held
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
-        """As `ParameterPlaces` says."""
+        """See the gradient of each backward pass, as `ParameterPlaces` documents it."""
         return first_hook(self._parameter, see)
 
     def place_of(self, element: int) -> Place | None:
-        """As `ParameterPlaces` says."""
+        """Find the element, as `ParameterPlaces` documents it."""
         mapping = self._parameter._hp_mapping
         if mapping is None:
             return None
@@ -215,11 +215,11 @@ class _Stage3:
         self._end = min(self._first + count, self.numel)
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
-        """As `ParameterPlaces` says. The gradient is whole, although the parameter's own `data` is empty between its uses."""
+        """See the gradient of each backward pass, as `ParameterPlaces` documents it. It is whole, although the parameter's own `data` is empty between its uses."""
         return first_hook(self._parameter, see)
 
     def place_of(self, element: int) -> Place | None:
-        """As `ParameterPlaces` says."""
+        """Find the element, as `ParameterPlaces` documents it."""
         if not self._first <= element < self._end:
             return None
         return Place(self._partition, self._at + element - self._first)

@@ -92,10 +92,10 @@ ENDS_EARLY = "rlstep_hooks.systems.verl.checkout.beside:ends_early"
 take their settings over and end otherwise."""
 
 REJECTS = "rlstep_hooks.systems.verl.checkout.rejection:beside"
-"""The same for declarations of runs that can reject groups before they train."""
+"""The function that says whether a checkout's run ends early, for declarations of runs that can reject groups before they train."""
 
 EPISODES = "rlstep_hooks.systems.verl.checkout.episodes:beside"
-"""The same for verl-agent, whose runs leave no rollout out."""
+"""The function that says how a checkout's run ends, for verl-agent, whose runs leave no rollout out."""
 TENSOR_PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 SHARES_ENGINE = Check(
     f"{TENSOR_PARALLEL} > 0 and gpus % {TENSOR_PARALLEL} == 0",

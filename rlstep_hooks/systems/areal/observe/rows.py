@@ -46,7 +46,7 @@ class Sampled:
         self.versions = torch.where(there, joined(of["versions"] for of in groups), -1)
         """The number of the weights that drew each token; -1 where none did."""
         self.log_probs = joined(of["logprobs"] for of in groups).clone()
-        """Of the tokens, by the engine that drew them."""
+        """Log-probs of the tokens, by the engine that drew them."""
         self.rewards = torch.cat([of["rewards"] for of in groups]).clone()
         self.counts = joined(of["loss_mask"] != 0 for of in groups)
         """(S, T), whether the token counts in the loss."""

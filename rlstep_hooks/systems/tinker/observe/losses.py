@@ -22,7 +22,7 @@ NAMED = ("importance_sampling", "ppo", "cispo", "cross_entropy")
 ROUNDING = 2.0**-16
 """Relative error of each term that a service explains which computes in float32, with log-probs that it rounds once more."""
 BFLOAT16 = 2.0**-8
-"""The same where log-probs come back in bfloat16."""
+"""Relative error of each term that a service explains which gives log-probs back in bfloat16."""
 FEWEST_TERMS = 4
 """Tokens with a term other than 0 below which no other calculation is named."""
 

@@ -41,7 +41,7 @@ class ReferenceLook(msgspec.Struct, frozen=True):
 
     now: Tensor
     known: Tensor
-    """The same weights when training began, or after the latest sync."""
+    """The probed weights of the reference when training began, or after the latest sync."""
     shared: bool
     """Whether the reference's tensors are the policy's own."""
     written: int | None

@@ -59,7 +59,7 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
     reference: Tensor | None = None
     """Log-probs that the reference as it is now should give; None where there are none."""
     entropies: Tensor | None = None
-    """Of the distributions of `policy`; None where the trainer computes none."""
+    """Entropies of the distributions that `policy` was taken from; None where the trainer computes none."""
 
 
 class _Chosen(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class ScoredAlone:
         self._beside: ScoringBeside | None = None
         """Scores rows beside training's own forwards; None where a process may make forwards of its own, or rows cannot be scored."""
         self.reference_beside: ReferenceBeside | None = None
-        """The same for the reference."""
+        """Scores rows with the reference beside its own forwards; None where nothing may or can score them."""
         with self.guard:
             if rows_hidden:
                 self._cannot(rows_hidden)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def role_of(engine: Any) -> Role:
-    """Whose weights an engine trains."""
+    """Say whose weights an engine trains: the policy's or the critic's."""
     return "critic" if getattr(engine.model_config, "model_type", "") == "value_model" else "policy"
 
 
