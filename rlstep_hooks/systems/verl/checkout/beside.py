@@ -19,6 +19,7 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside, count
 from rlstep_hooks.systems.engine.own_configuration import configuration
+from rlstep_hooks.systems.verl.checkout.critic import read_critic
 from rlstep_hooks.systems.verl.checkout.estimators import estimators_in
 from rlstep_hooks.systems.verl.checkout.handed_over import run_by
 from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
@@ -136,13 +137,14 @@ def _read(system: System, program: Program, run: Run, own: dict[str, Setting], g
     loop = read_loop(run.fit, source, values, source_at=program.source_at)
     workers = read_workers(checkout) if _is_fsdp(given) else None
     logprobs, unclear = read_logprobs(run.fit, source, checkout, values) if _is_fsdp(given) else (None, None)
-    loop.unknown += [unclear] if unclear is not None else []
+    has_critic, no_estimator = read_critic(source, checkout, values)
+    loop.unknown += [each for each in (unclear, no_estimator) if each is not None]
     group = _group(loop, values)
     _refuse(loop, workers, run, values, group)
     known = _between(loop, checkout)
     if group != _GROUP:
         system = _repeated_by(system, group)
-    let = {**system.let, **(workers.let if workers is not None else {})}
+    let = {**system.let, **(workers.let if workers is not None else {}), **has_critic}
     if loop.stop is not None:
         let["leaves_last_rollout_out"] = str(bool(loop.shortfall))
     formulas = _with_share(system)
@@ -192,9 +194,13 @@ def _filtering(
 ) -> Beside:
     """What the lines of a trainer of somebody's own say that may leave groups out of a rollout, as DAPO's recipe does."""
     workers = read_workers(program.checkout) if _is_fsdp(given) else None
-    unknown = (*run.own_parts, *(workers.unknown if workers is not None else ()))
-    does = read_recipe(run.source, run.fit, values_of(given), REMEDY, unknown)
-    let = {**system.let, **(workers.let if workers is not None else {}), "dapo": "True"}
+    values = values_of(given)
+    estimators = estimators_in(program.checkout, run.source)
+    has_critic, no_estimator = read_critic(run.source, program.checkout, {**values, **estimators})
+    unclear = () if no_estimator is None else (no_estimator,)
+    unknown = (*run.own_parts, *(workers.unknown if workers is not None else ()), *unclear)
+    does = read_recipe(run.source, run.fit, values, REMEDY, unknown)
+    let = {**system.let, **(workers.let if workers is not None else {}), **has_critic, "dapo": "True"}
     cut = f"; {'; '.join(map(str, workers.lines))}" if workers is not None else ". Its workers were not read"
     text = f"{run.trainer} beside the launch was read ({run.source.shown}): {does}{cut}"
     changed = msgspec.structs.replace(system, let=let, formulas=_with_share(system))
@@ -287,6 +293,7 @@ def ends_early(
     let = {
         **(_sizes(system, workers) if workers is not None else {}),
         **_estimator(system, source, values.get("algorithm.adv_estimator")),
+        **(read_critic(source, checkout, values)[0] if "critic" in system.let else {}),
     }
     settings = {**system.settings, **PER_GPU} if "micro" in let else system.settings
     return Beside(msgspec.structs.replace(system, let={**system.let, **let}, settings=settings)) if let else None
