@@ -86,6 +86,8 @@ class Command(msgspec.Struct, frozen=True):
 
 
 _PYTHON = re.compile(r"(.*/)?(python|pypy)[0-9.]*$")
+_PYTHON_FLAG = re.compile(r"-[bBdEIOPqsSuv]+$")
+"""Options of Python that take no value."""
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
 # Options of wrappers that take a value; all other options take none. Options behind the wrapped command are its own.
@@ -252,8 +254,11 @@ def unwrap(
 
 
 def _is_some_python(tokens: tuple[Token, ...]) -> bool:
-    """Whether the word stands for a Python interpreter that only the run knows: `"$PYTHON" -m x.y`, `$PYTHON train.py`."""
-    return bool(tokens[0].unknown) and (_text(tokens, 1) == "-m" or _text(tokens, 1).endswith(".py"))
+    """Whether the word stands for a Python interpreter that only the run knows: `"$PYTHON" -u -m x.y`, `$PYTHON train.py`."""
+    if not tokens[0].unknown:
+        return False
+    first = next((token.text for token in tokens[1:] if _PYTHON_FLAG.match(token.text) is None), "")
+    return first == "-m" or first.endswith(".py")
 
 
 def _holds_unknown_command(token: Token) -> bool:

@@ -74,8 +74,9 @@ def test_a_workflow_that_starts_no_training_is_no_launch(tmp_path: Path) -> None
         plan_launch([str(file)])
 
 
-def test_a_python_that_only_the_run_knows(tmp_path: Path) -> None:
-    text = f'PYTHON_BIN="$(find_python)"\n"$PYTHON_BIN" {SKYRL}\n'
+@pytest.mark.parametrize("flags", ["", "-u ", "-u -B "])
+def test_a_python_that_only_the_run_knows(tmp_path: Path, flags: str) -> None:
+    text = f'PYTHON_BIN="$(find_python)"\n"$PYTHON_BIN" {flags}{SKYRL}\n'
     assert planned(tmp_path, text).updates_per_rollout == 2
 
 

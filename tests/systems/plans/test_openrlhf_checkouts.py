@@ -156,19 +156,20 @@ def planned(
     actor: str = "",
     keeps: str = KEEPS,
     length: str = "len(self.prompts)",
+    prompts_in: str = "datasets",
     **options: object,
 ) -> Plan:
     """The plan of a script in a checkout, for 1 000 rows: 15 rollouts of 64 prompts in each of two episodes."""
-    (folder / ".git").mkdir()
+    (folder / ".git").mkdir(parents=True)
     package = folder / "openrlhf"
-    for inner in ("cli", "trainer/ray", "trainer/ppo_utils", "datasets"):
+    for inner in ("cli", "trainer/ray", "trainer/ppo_utils", prompts_in):
         (package / inner).mkdir(parents=True, exist_ok=True)
     (package / "cli/train_ppo_ray.py").write_text(FLAGS.format(micro=micro) + flags)
     fit = trainer or FIT.format(episodes=episodes, before=before, first=first, passes=passes)
     (package / "trainer/ppo_trainer.py").write_text(fit)
     (package / "trainer/ray/ppo_actor.py").write_text(actor or ACTOR.format(drawn=drawn, rounds=""))
     (package / "trainer/ppo_utils/experience_maker.py").write_text(maker)
-    (package / "datasets/prompts_dataset.py").write_text(PROMPTS.format(keeps=keeps, length=length))
+    (package / prompts_in / "prompts_dataset.py").write_text(PROMPTS.format(keeps=keeps, length=length))
     (folder / "train.sh").write_text(f"{LAUNCH} {more}\n")
     return plan_launch([str(folder / "train.sh")], Options(rows=1000, **options))  # type: ignore[arg-type]
 
@@ -299,6 +300,28 @@ def test_prompts_of_a_controllers_own_class_are_asked_about(tmp_path: Path) -> N
     trainer = DRIVER.format(dataset="RoundsDataset", before="", drawn="args.rollout_batch_size")
     with pytest.raises(LaunchError, match="the prompts are a RoundsDataset"):
         planned(tmp_path, trainer=trainer, actor=POLICY)
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from openrlhf.dataset_utils import PromptDataset, SFTDataset\n",
+        "from openrlhf.dataset_utils import (\n    SFTDataset,\n    PromptDataset,\n)\n",
+    ],
+)
+def test_prompts_are_read_in_the_folder_that_the_trainer_has_them_from(tmp_path: Path, imported: str) -> None:
+    actor = imported + ACTOR.format(drawn=DRAWN, rounds="")
+    plan = planned(tmp_path, actor=actor, prompts_in="dataset_utils")
+    assert plan.schedule is not None
+    assert (plan.schedule.rollouts, plan.schedule.updates) == (30, 60)
+
+
+def test_prompts_of_another_length_are_seen_in_a_folder_of_another_name(tmp_path: Path) -> None:
+    actor = "from openrlhf.dataset_utils import PromptDataset\n" + ACTOR.format(drawn=DRAWN, rounds="")
+    with pytest.raises(LaunchError, match=r"another length.*openrlhf/dataset_utils/prompts_dataset\.py:\d+"):
+        planned(tmp_path, actor=actor, prompts_in="dataset_utils", length="len(self.prompts) * 10")
+    with pytest.raises(LaunchError, match=r"there is no datasets/prompts_dataset\.py \(openrlhf\)"):
+        planned(tmp_path / "elsewhere", prompts_in="dataset_utils")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os.path
+import re
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.checkout import Line, taken
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.checkout import Checkout, Function, Source
 
 _OWN = "PromptDataset"
-_FILE = "datasets/prompts_dataset.py"
+_FILE = "prompts_dataset.py"
+_FOLDER = "datasets"
+_IMPORTED = re.compile(rf"^from openrlhf\.(?P<below>\w+) import (?:\([^)]*|[^\n(]*)\b{_OWN}\b", re.MULTILINE)
+"""Where the trainer has the class from: a fork may have renamed the folder, which hides the package `datasets` of the same name."""
 _KEEPS = "self.prompts.append("
 
 
@@ -29,7 +34,7 @@ def read_dataset(checkout: Checkout, source: Source, values: Mapping[str, object
     if not loads:
         return [Line("where the prompts are loaded was not found", source.shown)]
     unknown = [line for function, name in loads for line in _classes(function, name, source, values)]
-    return unknown or _length(checkout)
+    return unknown or _length(checkout, source)
 
 
 def _loads(function: Function) -> Iterator[tuple[Function, str]]:
@@ -57,11 +62,13 @@ def _classes(function: Function, name: str, source: Source, values: Mapping[str,
             yield Line(f"the prompts are a {kind}, which may have more or fewer than the rows", source.at(node.lineno))
 
 
-def _length(checkout: Checkout) -> list[Line]:
+def _length(checkout: Checkout, loads: Source) -> list[Line]:
     """What of the length of the own class is not known: each row is kept once, and the length is that of the prompts kept."""
-    source = checkout.source(_FILE)
+    imported = _IMPORTED.search(loads.text)
+    name = f"{imported['below'] if imported else _FOLDER}/{_FILE}"
+    source = checkout.source(name)
     if source is None:
-        return [Line(f"there is no {_FILE}", str(checkout.package))]
+        return [Line(f"there is no {name}", os.path.relpath(checkout.package, checkout.root))]
     builds, lengths = source.methods("__init__", of=_OWN), source.methods("__len__", of=_OWN)
     if not builds or not lengths:
         return [Line(f"{_OWN} has no length of its own", source.shown)]
