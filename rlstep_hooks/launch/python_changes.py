@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 _READING = frozenset(("copy", "count", "get", "index", "items", "keys", "values"))
 """Methods of dicts and lists that change nothing."""
 _READERS = frozenset((
-    "all", "any", "bool", "deepcopy", "dict", "enumerate", "field", "filter", "frozenset", "id", "isinstance", "iter", "len", "list",
-    "map", "max", "min", "pprint", "print", "repr", "reversed", "set", "sorted", "str", "sum", "tuple", "type", "vars", "zip",
+    "abs", "all", "any", "bool", "deepcopy", "dict", "enumerate", "field", "filter", "float", "frozenset", "id", "int", "isinstance",
+    "iter", "len", "list", "map", "max", "min", "pformat", "pprint", "print", "repr", "reversed", "round", "set", "sorted", "str",
+    "sum", "tuple", "type", "vars", "zip",
 ))  # fmt: skip
 """Functions that do not change what they are given."""
 _OMEGACONF_UPDATE = "OmegaConf.update"
-_DEEPEST = 4
+_DEEPEST = 8
+"""Functions within each other up to which what is done to a thing is followed."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -69,6 +71,7 @@ class Changes:
         self._above = above
         self._elsewhere = elsewhere
         self._found: dict[str, list[Change]] = {}
+        self._in_functions: dict[tuple[ast.AST, str, int], list[Change]] = {}
         self._loads: dict[str, list[ast.Name]] = {}
         self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         for node in ast.walk(tree):
@@ -87,6 +90,13 @@ class Changes:
         for node in self._loads.get(name, ()):
             if within is None or self._is_in(node, within):
                 yield from self._by(node, depth)
+
+    def _in_function(self, function: ast.AST, parameter: str, depth: int) -> list[Change]:
+        """What a function changes of a parameter; looked up once for each depth, as functions call each other in many ways."""
+        key = (function, parameter, depth)
+        if key not in self._in_functions:
+            self._in_functions[key] = list(self._of(parameter, function, depth))
+        return self._in_functions[key]
 
     def _is_in(self, node: ast.AST, outer: ast.AST) -> bool:
         above: ast.AST | None = node
@@ -162,7 +172,7 @@ class Changes:
             return
         for function, owner in functions:
             parameter = _parameter(function, call, given)
-            inner = [Change(call)] if parameter is None else owner._of(parameter, function, depth + 1)
+            inner = [Change(call)] if parameter is None else owner._in_function(function, parameter, depth + 1)
             yield from (Change(call, each.key) for each in inner)
 
 

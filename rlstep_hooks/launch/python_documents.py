@@ -70,7 +70,7 @@ class Documents:
         inner = body[0].body if len(body) == 1 and isinstance(body[0], ast.With) else body
         if len(inner) != 1 or not isinstance(inner[0], ast.Return) or inner[0].value is None:
             return None
-        return self.loaded(inner[0].value, _parameters(function, call), depth + 1)
+        return self.loaded(_or_empty(inner[0].value), _parameters(function, call), depth + 1)
 
     def _opened(self, stream: ast.expr, within: ast.AST) -> ast.expr | None:
         """The path of what is open: `open(path)`, `Path(path).read_text()`, `f` of `with open(path) as f`."""
@@ -95,6 +95,14 @@ class Documents:
                     return item.context_expr
             above = self._above.get(above)
         return None
+
+
+def _or_empty(value: ast.expr) -> ast.expr:
+    """What a function returns without what stands for an empty file: `yaml.safe_load(stream) or {}`."""
+    match value:
+        case ast.BoolOp(op=ast.Or(), values=[first, ast.Dict(keys=[])]):
+            return first
+    return value
 
 
 def _bare(path: ast.expr) -> ast.expr:

@@ -56,7 +56,8 @@ from rlstep_hooks.systems.engine.repeated_training import (
 )
 from rlstep_hooks.systems.engine.request import SELECTED
 from rlstep_hooks.systems.engine.trained_elsewhere import trained_in
-from rlstep_hooks.systems.engine.trainers import STOP, Judged, only, stopper_in, trainers_in, whose
+from rlstep_hooks.systems.engine.stoppers import STOP, stopper_in
+from rlstep_hooks.systems.engine.trainers import Judged, only, trainers_in, whose
 from rlstep_hooks.systems.engine.trains import file_of, file_of_another_machine, names_other_work, why_not
 
 if TYPE_CHECKING:
@@ -454,7 +455,7 @@ def _launch_of(command: Command, source: str, folder: Path, options: Options) ->
         notes.append(
             Note(
                 "assumes",
-                f"{stopper.of.name} ({stopper.place}), which the launch makes, sets control.{STOP} in the run",
+                f"{stopper.name} ({stopper.place}), which the launch makes, sets control.{STOP} in the run",
             )
         )
     given, more = spelled_out(system, command, given, options.version)

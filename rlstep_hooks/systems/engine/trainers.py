@@ -24,18 +24,13 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.python_file import Calls
     from rlstep_hooks.systems.engine.declaration import System
 
-_INSTALLED = frozenset(("transformers", "torch", "accelerate", "datasets", "peft"))
+INSTALLED = frozenset(("transformers", "torch", "accelerate", "datasets", "peft"))
 """Packages beside those of the systems whose classes are named and not read."""
 _ROLLS_OUT = re.compile(r"GRPO|RLOO|PPO|Reinforce|OnlineDPO|NashMD|XPO|RLTrainer")
 """Names of trainers that train on what they sample themselves."""
 _TRAINER = re.compile(r"Trainer(?!Callback|Config|Control|State|Arg)")
 """A name of a trainer, such as "GRPOTrainer", "GRPOTrainerV2" and "VLLMTrainerModified"."""
 _ENDS = ("Trainer", "Config", "Arguments", "Args")
-
-
-STOP = "should_training_stop"
-"""What transformers' Trainer looks at after each update (`TrainerControl`); callbacks set it."""
-_STOPS = "transformers.EarlyStoppingCallback"
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -70,7 +65,7 @@ def trainers_in(path: Path, current: str | None) -> list[Used]:
         path: The file.
         current: The folder in which the launch is at that point, if that is known.
     """
-    known = _INSTALLED.union(*(entry.packages for entry in index.entries()))
+    known = INSTALLED.union(*(entry.packages for entry in index.entries()))
     tree = parse(path)
     derived = {
         node.name
@@ -78,26 +73,11 @@ def trainers_in(path: Path, current: str | None) -> list[Used]:
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Trainer") for base in node.bases)
     }
     lines: dict[str, int] = {}
-    for name, line in _uses(tree):
+    for name, line in uses(tree):
         if _TRAINER.search(name) or name in derived:
             lines.setdefault(name, line)
     found = ((class_named(name, path, current, known), line) for name, line in lines.items())
     return [Used(each, line) for each, line in found if each is not None]
-
-
-def stopper_in(path: Path, current: str | None) -> Used | None:
-    """A class of the checkout that a file makes and that may end the run before its length is reached; None if there is none.
-
-    Args:
-        path: The file.
-        current: The folder in which the launch is at that point, if that is known.
-    """
-    known = _INSTALLED.union(*(entry.packages for entry in index.entries()))
-    for name, line in dict(_uses(parse(path))).items():
-        found = class_named(name, path, current, known) if name[:1].isupper() else None
-        if found is not None and found.is_here and (STOP in found.assigned or _STOPS in found.outside):
-            return Used(found, line)
-    return None
 
 
 def whose(system: System, used: Iterable[Used]) -> Judged:
@@ -194,7 +174,7 @@ def _where(one: Class) -> str:
     return str(Place(one.path, one.line, 1))
 
 
-def _uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """The names that are called, or are values of an assignment, with their lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
