@@ -400,6 +400,7 @@ LOADERS = (
     "with open(args.config) as file:\n    cfg = yaml.safe_load(file)\n",
     "cfg = yaml.load(Path(args.config).read_text(), Loader=yaml.SafeLoader) or {}\n",
     "def load(path):\n    with open(path) as f:\n        return yaml.safe_load(f)\ncfg = load(args.config)\n",
+    "def load(path):\n    with Path(path).open() as f:\n        return yaml.safe_load(f) or {}\ncfg = load(args.config)\n",
     "def load(path='c.yaml'):\n    return OmegaConf.load(path)\ncfg = load()\n",
 )
 
@@ -421,6 +422,7 @@ def opened(folder: Path, text: str, flags: str = "--config c.yaml") -> Plan:
         "cfg.get('other', 4)",
         "cfg.get('train', {}).get('generations')",
         "cfg['size'] // 2",
+        "int(cfg['size']) // int(float(cfg['num_generations']))",
     ],
 )
 def test_a_configuration_that_the_program_opens_is_read(loads: str, size: str, tmp_path: Path) -> None:
@@ -452,6 +454,31 @@ def test_a_key_of_the_file_that_the_program_does_not_read_sets_nothing(tmp_path:
     plan = opened(tmp_path, text)
     assert plan.schedule is not None
     assert plan.schedule.samples_per_prompt == 8
+
+
+NESTED = """
+def first(values):
+    second(values)
+def second(values):
+    print(values)
+    third(values)
+def third(values):
+    fourth(values)
+def fourth(values):
+    fifth(values)
+def fifth(values):
+    {does}
+first(cfg)
+"""
+
+
+def test_a_file_that_is_handed_from_function_to_function_is_followed(tmp_path: Path) -> None:
+    made = "GRPOTrainer(args=GRPOConfig(num_generations=cfg['train']['generations'], per_device_train_batch_size=8))\n"
+    plan = opened(tmp_path, LOADERS[0] + NESTED.format(does="values['seen'] = values['size']") + made)
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_prompt == 4
+    with pytest.raises(UnknownValueError, match="num_generations cannot be known"):
+        opened(tmp_path, LOADERS[0] + NESTED.format(does="values['train'] = {}") + made)
 
 
 @pytest.mark.parametrize(

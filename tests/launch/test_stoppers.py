@@ -52,7 +52,11 @@ def test_a_class_that_a_function_makes_may_end_the_run(
     if where != "here":
         (tmp_path / "own/callbacks").mkdir(parents=True)
         (tmp_path / "own/callbacks/best.py").write_text(f"from transformers import TrainerCallback\n{text}")
-        handed = "from .best import make_callback\n" if where == "handed on" else (tmp_path / "own/callbacks/best.py").read_text()
+        handed = (
+            "from .best import make_callback\n"
+            if where == "handed on"
+            else (tmp_path / "own/callbacks/best.py").read_text()
+        )
         (tmp_path / "own/callbacks/__init__.py").write_text(handed)
     callback = "make_callback(3)" if where == "here" else "made(3)"
     found, said = length(planned(tmp_path, imports, text if where == "here" else "", callback))

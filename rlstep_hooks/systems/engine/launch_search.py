@@ -55,8 +55,8 @@ from rlstep_hooks.systems.engine.repeated_training import (
     unexpected,
 )
 from rlstep_hooks.systems.engine.request import SELECTED
-from rlstep_hooks.systems.engine.trained_elsewhere import trained_in
 from rlstep_hooks.systems.engine.stoppers import STOP, stopper_in
+from rlstep_hooks.systems.engine.trained_elsewhere import trained_in
 from rlstep_hooks.systems.engine.trainers import Judged, only, trainers_in, whose
 from rlstep_hooks.systems.engine.trains import file_of, file_of_another_machine, names_other_work, why_not
 

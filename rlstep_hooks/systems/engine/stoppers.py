@@ -55,7 +55,7 @@ def stopper_in(path: Path, current: str | None) -> Stopper | None:
 
 
 def _within_functions(tree: ast.AST, path: Path) -> Stopper | None:
-    """A class that is defined within a function, which may give it back: `def make_callback(config): class Best(TrainerCallback): ...`."""
+    """A class that is defined within a function, which may give it back (`def make_callback(config): class Best...`)."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     classes = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.ClassDef))
     found = next((node for node in classes if any(_stops(node))), None)

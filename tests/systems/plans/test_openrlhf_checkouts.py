@@ -318,7 +318,9 @@ def test_prompts_are_read_in_the_folder_that_the_trainer_has_them_from(tmp_path:
 
 def test_prompts_of_another_length_are_seen_in_a_folder_of_another_name(tmp_path: Path) -> None:
     actor = "from openrlhf.dataset_utils import PromptDataset\n" + ACTOR.format(drawn=DRAWN, rounds="")
-    with pytest.raises(LaunchError, match=r"another one than that of the prompts \(openrlhf/dataset_utils/prompts_dataset\.py:\d+"):
+    with pytest.raises(
+        LaunchError, match=r"another one than that of the prompts \(openrlhf/dataset_utils/prompts_dataset\.py:\d+"
+    ):
         planned(tmp_path, actor=actor, prompts_in="dataset_utils", length="len(self.prompts) * 10")
     with pytest.raises(LaunchError, match=r"there is no datasets/prompts_dataset\.py \(openrlhf\)"):
         planned(tmp_path / "elsewhere", prompts_in="dataset_utils")
