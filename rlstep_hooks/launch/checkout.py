@@ -11,14 +11,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.files import contents, is_allowed, unpacked_roots
+from rlstep_hooks.launch.files import contents, is_allowed, is_everybodys, unpacked_roots
 from rlstep_hooks.launch.text import LaunchError
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ def _upwards(folder: Path) -> tuple[list[Path], Path | None]:
 
 def _own(folder: Path) -> list[Path]:
     """The folder of a launch, where no file tells the root of its repository and the folder is not everybody's."""
-    return [] if folder in (Path.home(), Path(tempfile.gettempdir())) else [folder]
+    return [] if is_everybodys(folder) else [folder]
 
 
 def _downwards(root: Path) -> Iterator[Path]:

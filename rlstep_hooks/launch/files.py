@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os.path
 import re
-import tempfile
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -175,9 +174,8 @@ def unpacked_roots(path: Path) -> list[Path]:
         path: The folder of the launch, as an absolute path.
     """
     found: list[Path] = []
-    nobodys = (Path.home(), Path(tempfile.gettempdir()), Path(path.anchor))
     for place in (path, *path.parents)[: _HIGHEST + 1]:
-        if place in nobodys:
+        if is_everybodys(place) or place == place.parent:
             break
         if _has(place, _OF_A_ROOT):
             return [*found, place]
@@ -186,5 +184,17 @@ def unpacked_roots(path: Path) -> list[Path]:
     return found
 
 
+def is_everybodys(folder: Path) -> bool:
+    """Whether a folder is the home folder or one for temporary files, in which what lies beside a launch need not belong to it.
+
+    The standard library's `tempfile.gettempdir` finds the folder by writing a file to it; all that it may find are compared here.
+    """
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return folder == Path.home() or str(folder) in (*_TEMPORARY, *(os.path.abspath(each) for each in named if each))
+
+
+_TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")
+
+
 def _has(place: Path, names: Sequence[str]) -> bool:
-    return any((place / name).exists() for name in names)
+    return any(os.path.exists(os.path.join(place, name)) for name in names)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from glob import glob, has_magic
 from pathlib import Path
 
 import msgspec
@@ -28,6 +26,8 @@ def count_rows(paths: list[str], folder: Path) -> RowCount:
     """
     if not paths:
         return RowCount(None, "the launch names no data file; give --rows")
+    from glob import glob, has_magic  # a launch whose rows the user gives counts nothing
+
     total = 0
     for path in paths:
         full = folder / Path(path).expanduser()
@@ -73,6 +73,8 @@ def _rows_of(path: Path) -> RowCount:
 
 def _rows_of_json(path: Path) -> RowCount:
     """Rows of a JSON list, or of a file with one row per line."""
+    import json
+
     data = path.read_bytes()
     try:
         value = json.loads(data)

@@ -29,6 +29,7 @@ from rlstep_hooks.planning.phases import equal_minibatches, minibatches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import CodeType
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -83,7 +84,17 @@ def value_of(node: ast.expr, values: Values) -> Any:
         FormulaError: It does not accept its values.
     """
     try:
-        value = _compiled(node)(values, values.given, values.functions, _divide, nearest)
+        value = eval(
+            _compiled(node),
+            {
+                "__builtins__": _BUILTINS,
+                "values_": values,
+                "given_": values.given,
+                "functions_": values.functions,
+                "divide_": _divide,
+                "nearest_": nearest,
+            },
+        )
     except NotKnownError as error:
         return Unknown(error.reason)
     except (TypeError, KeyError, ZeroDivisionError) as error:
@@ -157,16 +168,14 @@ def names_of(node: ast.AST) -> set[str]:
 
 # Running.
 
-Code = Any
-"""A compiled expression: a function of the values, the functions and the helpers of the forms."""
-
 _LAZY = ("known", "limited")
+_BUILTINS: dict[str, Any] = {}
 
 
 @lru_cache(maxsize=4096)
-def _compiled(node: ast.expr) -> Code:
-    code = _code(node, {})
-    return eval(f"lambda values_, given_, functions_, divide_, nearest_: {code}", {"__builtins__": {}})
+def _compiled(node: ast.expr) -> CodeType:
+    """An expression as code that finds the values, the functions and the helpers of the forms among its globals."""
+    return compile(_code(node, {}), "<formula>", "eval")
 
 
 def _code(node: ast.AST, local: Mapping[str, str]) -> str:
@@ -181,25 +190,46 @@ def _code(node: ast.AST, local: Mapping[str, str]) -> str:
     """
     if name := dotted(node):
         return local.get(name) or f"values_[{name!r}]"
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | str | None):
-        return repr(node.value)
-    if isinstance(node, ast.Call):
-        return _call(node, local)
-    inner = [_code(child, local) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return f"divide_({inner[0]}, {inner[1]})"
-    if isinstance(node, ast.BinOp | ast.UnaryOp | ast.BoolOp) and type(node.op) in _OPERATORS:
-        operator = _OPERATORS[type(node.op)]
-        return f"({operator}{inner[0]})" if isinstance(node, ast.UnaryOp) else f"({operator.join(inner)})"
-    if isinstance(node, ast.Compare):
-        more = (f" {_OPERATORS[type(op)]} {right}" for op, right in zip(node.ops, inner[1:], strict=True))
-        return f"({inner[0]}{''.join(more)})"
-    if isinstance(node, ast.IfExp):
-        condition, chosen, other = inner
-        return f"({chosen} if {condition} else {other})"
-    if isinstance(node, ast.Tuple):
-        return f"({''.join(f'{part}, ' for part in inner)})"
-    raise FormulaError(f"`{ast.unparse(node)}`: {type(node).__name__} is no part of a formula")
+    form = _FORMS.get(type(node))
+    code = form(node, local) if form is not None else ""
+    if not code:
+        raise FormulaError(f"`{ast.unparse(node)}`: {type(node).__name__} is no part of a formula")
+    return code
+
+
+def _constant(node: ast.Constant, local: Mapping[str, str]) -> str:
+    return repr(node.value) if node.value is None or isinstance(node.value, int | str) else ""
+
+
+def _binary(node: ast.BinOp, local: Mapping[str, str]) -> str:
+    left, right = _code(node.left, local), _code(node.right, local)
+    if isinstance(node.op, ast.Div):
+        return f"divide_({left}, {right})"
+    operator = _OPERATORS.get(type(node.op))
+    return f"({left}{operator}{right})" if operator else ""
+
+
+def _unary(node: ast.UnaryOp, local: Mapping[str, str]) -> str:
+    operator = _OPERATORS.get(type(node.op))
+    return f"({operator}{_code(node.operand, local)})" if operator else ""
+
+
+def _either(node: ast.BoolOp, local: Mapping[str, str]) -> str:
+    return f"({_OPERATORS[type(node.op)].join([_code(each, local) for each in node.values])})"
+
+
+def _comparison(node: ast.Compare, local: Mapping[str, str]) -> str:
+    right = zip(node.ops, node.comparators, strict=True)
+    more = [f" {_OPERATORS[type(operator)]} {_code(other, local)}" for operator, other in right]
+    return f"({_code(node.left, local)}{''.join(more)})"
+
+
+def _choice(node: ast.IfExp, local: Mapping[str, str]) -> str:
+    return f"({_code(node.body, local)} if {_code(node.test, local)} else {_code(node.orelse, local)})"
+
+
+def _tuple(node: ast.Tuple, local: Mapping[str, str]) -> str:
+    return f"({''.join([f'{_code(part, local)}, ' for part in node.elts])})"
 
 
 def _call(node: ast.Call, local: Mapping[str, str]) -> str:
@@ -216,7 +246,14 @@ def _call(node: ast.Call, local: Mapping[str, str]) -> str:
         valid = f"lambda it: {_code(test, {**variables, 'it': 'it'})}"
         return f"nearest_({_code(value, local)}, (lambda {', '.join(variables.values())}: {valid})({values}))"
     lazy = "lambda: " if name in _LAZY else ""
-    return f"functions_[{name!r}]({', '.join(lazy + _code(argument, local) for argument in node.args)})"
+    return f"functions_[{name!r}]({', '.join([lazy + _code(argument, local) for argument in node.args])})"
+
+
+_FORMS: dict[type[ast.AST], Callable[[Any, Mapping[str, str]], str]] = {
+    ast.Constant: _constant, ast.BinOp: _binary, ast.UnaryOp: _unary, ast.BoolOp: _either, ast.Compare: _comparison,
+    ast.IfExp: _choice, ast.Tuple: _tuple, ast.Call: _call,
+}  # fmt: skip
+"""What turns each part of the language into code; an empty text where it is none."""
 
 
 def _divide(left: Any, right: Any) -> Fraction:

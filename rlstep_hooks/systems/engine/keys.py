@@ -93,7 +93,13 @@ class KeyList(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _sections(self) -> frozenset[str]:
-        return frozenset(section for known in self.keys for section in parents_of(known))
+        found: set[str] = set()
+        for known in self.keys:
+            section = known.rpartition(".")[0]
+            while section and section not in found:  # those around one that was met are there already
+                found.add(section)
+                section = section.rpartition(".")[0]
+        return frozenset(found)
 
     def _index(self, release: str) -> int:
         if release in self.releases:

@@ -199,8 +199,10 @@ def _explained(system: System, launch: Quantities) -> list[Formula]:
     for formula in system.formulas:
         if formula.quantity.rpartition(".")[2] not in fields:
             steps[formula.quantity] = (launch.formula_of(formula.quantity) or formula).text
-    # A Python function of the whole launch is shown by its name.
-    steps = {name: step for name, step in steps.items() if "launch" not in language.names_in(step)}
+    # A Python function of the whole launch is shown by its name. Nearly no step has the word, and finding its names parses it.
+    steps = {
+        name: step for name, step in steps.items() if "launch" not in step or "launch" not in language.names_in(step)
+    }
     with_critic = bool(launch.said("critic"))
     found = []
     for formula in system.formulas:

@@ -8,7 +8,6 @@ no release has is a misspelling, or the launch is one of a fork.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -88,8 +87,7 @@ def release_for(
     return _Names(system, system.keys, known, command, given, checked, pinned).release(asked)
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(msgspec.Struct, frozen=True, dict=True):
     """The settings of a launch whose names somebody checks, beside the names that each release has."""
 
     system: System

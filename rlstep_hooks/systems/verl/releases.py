@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.version import Version
 
 from rlstep_hooks.record.variables import judged_as
 
-FIRST = Version("0.2")
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+FIRST = "0.2"
 """First release that is planned."""
-FIRST_UNSUPPORTED = Version("0.10")
+FIRST_UNSUPPORTED = "0.10"
 """First release after those that were read."""
 SUPPORTED = "0.2 to 0.9"
 """The releases that are planned, in words."""
@@ -66,11 +69,18 @@ class VerlRelease(msgspec.Struct, frozen=True):
     @property
     def supported(self) -> bool:
         """Whether the source of this release was read."""
-        return FIRST <= Version(Version(self.verl).base_version) < FIRST_UNSUPPORTED
+        return _numbered(FIRST) <= _numbered(self.verl) < _numbered(FIRST_UNSUPPORTED)
 
     def since(self, release: str) -> bool:
         """Whether this is the named release of verl or a later one."""
-        return Version(Version(self.verl).base_version) >= Version(release)
+        return _numbered(self.verl) >= _numbered(release)
+
+
+def _numbered(release: str) -> Version:
+    """A release to compare, without what is behind its numbers ("0.9.1.dev0" is 0.9.1)."""
+    from packaging.version import Version  # 3 ms that a plan of a launch does not need
+
+    return Version(Version(release).base_version)
 
 
 @lru_cache(maxsize=1)

@@ -33,7 +33,7 @@ SYSTEM = System(
     name="verl",
     title="verl",
     version="0.9.1",
-    releases=(str(FIRST), str(FIRST_UNSUPPORTED)),
+    releases=(FIRST, FIRST_UNSUPPORTED),
     package="verl",
     commits="verl/commits.json",
     keys=KEYS,
@@ -197,7 +197,7 @@ SYSTEM = System(
     on_import={
         "verl": "rlstep_hooks.systems.verl.observe.plugin:imported",
     },
-    observed_releases=("0.9", str(FIRST_UNSUPPORTED)),
+    observed_releases=("0.9", FIRST_UNSUPPORTED),
     trained_releases=("0.9.1",),
     observes=(
         "rollouts with the policy version behind each sample",
