@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from rlstep_hooks.launch.own_parser import OwnParser
 from rlstep_hooks.launch.terminals import TERMINALS, in_terminal
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, UnknownText
 from rlstep_hooks.launch.wildcards import matches
@@ -59,6 +58,21 @@ class Processes(msgspec.Struct, frozen=True):
     """The configuration that `accelerate launch` is given, as it is written; see `launch.accelerate`."""
     distributed: bool = False
     """Whether an option of `accelerate launch` says how processes work together, so that its configuration does not decide it."""
+
+
+class OwnParser(msgspec.Struct, frozen=True):
+    """What the parser of a program takes."""
+
+    program: str
+    """The program, as messages name it."""
+    fields: frozenset[str]
+    """The fields that the checkout's own dataclasses have beside those of the framework."""
+    outside: frozenset[str]
+    """The dataclasses from outside of the checkout that it is given, or that its own derive from, as "package.Class"."""
+    keeps_rest: bool = False
+    """Whether names that no dataclass has are handed back to the program, from its flags and from its file."""
+    passes_over: bool = False
+    """Whether names in a file that no dataclass has are passed over."""
 
 
 class Command(msgspec.Struct, frozen=True):

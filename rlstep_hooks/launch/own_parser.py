@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from rlstep_hooks.launch.classes import Class, class_named
+from rlstep_hooks.launch.command import OwnParser
 from rlstep_hooks.launch.python_source import parse
 
 if TYPE_CHECKING:
@@ -20,21 +19,6 @@ if TYPE_CHECKING:
 
 _PARSER = "TrlParser"
 _PARSES = "parse_args_and_config"
-
-
-class OwnParser(msgspec.Struct, frozen=True):
-    """What the parser of a program takes."""
-
-    program: str
-    """The program, as messages name it."""
-    fields: frozenset[str]
-    """The fields that the checkout's own dataclasses have beside those of the framework."""
-    outside: frozenset[str]
-    """The dataclasses from outside of the checkout that it is given, or that its own derive from, as "package.Class"."""
-    keeps_rest: bool = False
-    """Whether names that no dataclass has are handed back to the program, from its flags and from its file."""
-    passes_over: bool = False
-    """Whether names in a file that no dataclass has are passed over."""
 
 
 def parser_of(path: Path, current: str | None, packages: frozenset[str]) -> OwnParser | None:

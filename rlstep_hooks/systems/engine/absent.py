@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.arguments import read_arguments
@@ -11,40 +10,10 @@ from rlstep_hooks.systems.engine.keys import key_list
 from rlstep_hooks.systems.engine.trains import file_of, is_own
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.systems.engine.declaration import System
-
-
-_SIZE = re.compile(
-    r"(?:^|[._])(?:batch_size|epochs?|(?:num|max|train|training|total)_steps|(?:accumulation|aggregation)_steps|group_size|iterations)$"
-)
-"""The names of settings that say how much is trained, and how often."""
-_OTHER_SIZE = re.compile(r"eval|test|valid|warmup|inference")
-
-
-def sizes_of_its_own(names: Iterable[str], system: System) -> list[str]:
-    """The settings of a configuration file alone that say how much is trained and that no release of the framework has.
-
-    They are read by a program that the file does not name, which may make the framework's sizes of them.
-
-    Args:
-        names: The settings of the file.
-        system: The system that other settings of the file are known from.
-    """
-    if system.keys is None or not system.trainers:
-        return []
-    keys, known = system.keys, key_list(system.keys.file)
-    return [
-        name
-        for name in names
-        if _SIZE.search(name)
-        and not _OTHER_SIZE.search(name)
-        and not known.ever(name)
-        and not is_taken(keys, known, name)
-    ]
 
 
 def is_absent(command: Command, system: System, folder: Path) -> bool:

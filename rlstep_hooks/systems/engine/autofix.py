@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.launched import Options
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.systems.engine.declaration import System
-    from rlstep_hooks.systems.engine.launch_search import Launch
+    from rlstep_hooks.systems.engine.launch import Launch
 
 KEPT = {
     "world_size": "the number of processes",

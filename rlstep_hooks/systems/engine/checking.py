@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.comparison import QuantityDifference
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.planning.launched import Options, Plan
-    from rlstep_hooks.systems.engine.launch_search import Launch
+    from rlstep_hooks.systems.engine.launch import Launch
 
 SUFFIXES = (*SCRIPTS, *CONFIGS, ".py")
 """Ends of the names of files that may hold a launch."""

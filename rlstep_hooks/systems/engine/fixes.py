@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.planning.launched import Options, Plan
     from rlstep_hooks.systems.engine.autofix import Change
-    from rlstep_hooks.systems.engine.launch_search import Launch
+    from rlstep_hooks.systems.engine.launch import Launch
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
 from rlstep_hooks.launch.files import at_its_end, find_file, is_allowed
+from rlstep_hooks.launch.layers import Parent, over
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, SettingError
 from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.systems.engine.own_configuration import program_beside
+from rlstep_hooks.systems.engine.program_beside import program_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rlstep_hooks.launch.command import Command
-    from rlstep_hooks.launch.inheritance import Configuration, Parent
+    from rlstep_hooks.launch.inheritance import Configuration
     from rlstep_hooks.launch.text import Token
     from rlstep_hooks.systems.engine.declaration import System
 
@@ -53,8 +54,6 @@ def settings_of_command(
     command: Command, system: System, folder: Path
 ) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
     """Settings of a command: its configuration files first, its arguments over them; the files that are not here; what is assumed."""
-    from rlstep_hooks.launch.inheritance import Parent, over, read_config
-
     settings, loose = read_arguments(command.arguments, overrides=system.overrides)
     base: dict[str, Setting] = {}
     missing: list[Parent] = []
@@ -68,7 +67,7 @@ def settings_of_command(
         if file is None:
             missing.append(Parent(name, place))
             continue
-        read = read_config(file, choices)
+        read = _read_config(file, choices)
         said += last_holds(read, system)
         base = over(base, read.settings)
         missing += read.missing
@@ -80,6 +79,13 @@ def settings_of_command(
     unknown = (token.unknown[0] for token in loose if token.unknown and not token.text.endswith(CONFIGS))
     notes += [Note("assumes", f"{one.why} ({one.place}): its contents are not in this plan") for one in unknown]
     return given, left, [*said, *notes]
+
+
+def _read_config(file: Path, choices: Mapping[str, str] | None = None) -> Configuration:
+    """The settings of a configuration file. What reads it is only imported where there is one: most commands name none."""
+    from rlstep_hooks.launch.inheritance import read_config
+
+    return read_config(file, choices)
 
 
 def _config_file(name: str, folder: Path, command: Command) -> tuple[Path | None, list[Note]]:
@@ -137,8 +143,6 @@ def with_own_configs(
     missing: Iterable[Parent], settings: dict[str, Setting], system: System
 ) -> tuple[dict[str, Setting], tuple[Parent, ...], list[Note]]:
     """Settings over those of the framework's own configurations that are not here; the files still missing; the assumptions."""
-    from rlstep_hooks.launch.inheritance import over
-
     left: list[Parent] = []
     notes: list[Note] = []
     for parent in missing:
@@ -185,8 +189,6 @@ def _config_files(
 
 def _unknown_configs(settings: dict[str, Setting], loose: list[Token], system: System) -> list[Parent]:
     """The configuration files whose names only the run knows; the plan is refused without them."""
-    from rlstep_hooks.launch.inheritance import Parent
-
     named = [settings[name] for name in (*system.config_settings, "config_name", "cn") if name in settings]
     found = [(setting.unknown, str(setting.value), setting.place) for setting in named if setting.unknown]
     found += [
@@ -200,8 +202,6 @@ def _unknown_arguments(command: Command, settings: dict[str, Setting], loose: li
 
     Beside known settings a variable is taken for further ones, which a note says.
     """
-    from rlstep_hooks.launch.inheritance import Parent
-
     unknown = [(token.text, token.place, token.unknown[0]) for token in loose if token.unknown]
     unknown += [(f"${array.name}", array.place, array) for array in command.missing]
     if any(token.text == "@" for token in loose):
@@ -211,19 +211,17 @@ def _unknown_arguments(command: Command, settings: dict[str, Setting], loose: li
 
 def quiet_config_keys(command: Command, folder: Path) -> set[str]:
     """Names of the settings in configuration files that a command names, to recognise it by."""
-    from rlstep_hooks.launch.inheritance import read_config
-
     keys: set[str] = set()
     for token in command.arguments:
         if not token.text.endswith(CONFIGS) or token.unknown:
             continue
         file = find_file(token.text.rpartition("=")[2], folder, command.folder)
         if file is not None:
-            keys |= keys_of(read_config(file).settings)
+            keys |= keys_of(_read_config(file).settings)
     named = _hydra_config(read_arguments(command.arguments)[0])
     if named is not None:
         file = find_file(named[0], folder, command.folder, beside=_config_folders(command))
-        keys |= keys_of(read_config(file).settings) if file is not None else set()
+        keys |= keys_of(_read_config(file).settings) if file is not None else set()
     return keys
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,38 +18,29 @@ from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.checked import looked_at
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.keys import key_list
-from rlstep_hooks.systems.engine.launch_search import differing_rounds, find_launch, one_run, refuse_missing
+from rlstep_hooks.systems.engine.launch import refuse_missing
+from rlstep_hooks.systems.engine.launch_search import differing_rounds, find_launch, one_run
 from rlstep_hooks.systems.engine.observed_live import not_observed
-from rlstep_hooks.systems.engine.own_configuration import configuration_beside, taken_in_part
 from rlstep_hooks.systems.engine.partial import ask_for_processes, one_process, what_is_meant
 from rlstep_hooks.systems.engine.pins import pinned_releases
+from rlstep_hooks.systems.engine.program_beside import program_beside
 from rlstep_hooks.systems.engine.reader import read
-from rlstep_hooks.systems.engine.refused_by_checkout import (
-    refused_as_added_twice,
-    refused_by_source,
-    refused_in_checkout,
-)
 from rlstep_hooks.systems.engine.release import (
     accepted_by_others,
-    nearest_release,
     release_for,
-    release_in_checkout,
     release_installed,
-    with_read_source,
 )
-from rlstep_hooks.systems.engine.request import Request, release_of
+from rlstep_hooks.systems.engine.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rlstep_hooks.systems.engine.declaration import Beside, Keys, System
-    from rlstep_hooks.systems.engine.launch_search import Launch
+    from rlstep_hooks.systems.engine.launch import Launch
     from rlstep_hooks.systems.engine.release import Pinned, Release
 
 _HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
 """Flags of Hydra that say where the configuration is."""
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-"""A value that is that of another setting: `ppo_mini_batch_size: ${data.train_batch_size}`."""
 _MOST_RUNS = 64
 """Further runs of one command that are planned to see whether they mean the same."""
 
@@ -251,6 +241,8 @@ def _with_release(system: System, launch: Launch, options: Options) -> tuple[Lau
     release = _release(system, launch, options)
     if not (release.foreign and system.overrides) or options.version is not None or options.here:
         return launch, release
+    from rlstep_hooks.systems.engine.own_configuration import taken_in_part
+
     part = taken_in_part(launch.command, launch.folder, launch.given)
     if part is None or part.names.isdisjoint(release.foreign):
         return launch, release
@@ -298,62 +290,14 @@ def _with_checkout(
     found: Beside | None = None
     if system.checkout:
         found = named(system.checkout)(system, launch.command, launch.folder, launch.given)
-    read = system if found is None else found.system
-    if found is not None:
-        launch, release = _judged_beside(system, launch, _release_beside(system, release, found), found)
-        release = with_read_source(release, launch.given)
-        release = refused_by_source(release, launch.given, found.refused)
-    if found is not None and found.settings:
-        own = found.settings
-        release = release_in_checkout(system, launch.command, launch.given, release, own, keywords=launch.keywords)
-    else:
-        own = configuration_beside(launch.command, launch.folder, launch.given) if system.overrides else {}
-        release = refused_in_checkout(release, own, launch.command, launch.given) if own else release
-    release = refused_as_added_twice(release, own, launch.command, launch.given)
-    given = {**_differing(own, read, release.version), **launch.given}
-    return read, release, msgspec.structs.replace(launch, given=given)
+    read = found is not None and bool(found.settings)
+    program = program_beside(launch.command, launch.folder) if system.overrides and not read else None
+    if found is None and program is None:
+        return system, release, launch
+    # Only where something lies beside the launch: what reads the files of Hydra takes 10 ms to load.
+    from rlstep_hooks.systems.engine.launch_beside import as_beside
 
-
-def _release_beside(system: System, release: Release, found: Beside) -> Release:
-    """The release whose lines the source beside the launch has."""
-    version, notes = release.version, release.notes
-    if found.first and not release_of(found.first) <= release_of(version) < release_of(found.end):
-        version = nearest_release(system, version, found.first, found.end)
-        text = f"{system.title} {version}, the nearest release whose trainer has such lines; --version names another"
-        notes = (Note("assumes", text),)
-    return msgspec.structs.replace(release, version=version, notes=(*found.notes, *notes))
-
-
-def _judged_beside(system: System, launch: Launch, release: Release, found: Beside) -> tuple[Launch, Release]:
-    """The launch and its release, with the names of its settings judged by the fields that the source beside it has."""
-    if not found.fields:
-        return launch, release
-    parser = launch.command.parser
-    if parser is not None:
-        parser = msgspec.structs.replace(parser, fields=parser.fields | found.fields)
-    command = msgspec.structs.replace(launch.command, parser=parser)
-    keywords = frozenset(name for name in launch.keywords if name.partition(".")[2] not in found.fields)
-    judged = release_for(system, command, launch.given, release.version, keywords=keywords)
-    release = msgspec.structs.replace(judged, version=release.version, notes=release.notes)
-    return msgspec.structs.replace(launch, command=command, keywords=keywords), release
-
-
-def _differing(own: Mapping[str, Setting], system: System, version: str) -> dict[str, Setting]:
-    """What a checkout's own configuration has otherwise than the release: the rest is a default as it is anywhere.
-
-    Where a release has no value of its own either, a reference says what its declaration says already.
-    """
-    defaults = system.defaults(version)
-    declared = {each: name for name, typed in system.settings.items() for each in (name, *typed.also)}
-    differing = {
-        name: each for name, each in own.items() if name in declared and each.value != defaults.get(declared[name])
-    }
-
-    def refers(setting: Setting) -> bool:
-        found = _REFERENCE.fullmatch(str(setting.value))
-        return found is not None and found[1] in declared and defaults.get(declared[setting.name]) is not None
-
-    return {name: each for name, each in differing.items() if "${" not in str(each.value) or refers(each)}
+    return as_beside(system, launch, release, found, program)
 
 
 def request_of(launch: Launch, system: System, version: str, options: Options) -> Request:

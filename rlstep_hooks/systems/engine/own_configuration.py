@@ -7,25 +7,24 @@ file decides, for every system whose launches are Hydra overrides.
 from __future__ import annotations
 
 import os.path
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlstep_hooks.launch.arguments import choices_of
-from rlstep_hooks.launch.checkout import Checkout, find_checkout, nearest, repository_of
 from rlstep_hooks.launch.inheritance import Configuration, read_config
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.yaml_file import parse_yaml
 from rlstep_hooks.systems.engine.hydra_main import hydra_main
 from rlstep_hooks.systems.engine.keys import parents_of
-from rlstep_hooks.systems.engine.trains import file_of
+from rlstep_hooks.systems.engine.program_beside import program_beside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from rlstep_hooks.launch.checkout import Checkout
     from rlstep_hooks.launch.command import Command
 
 _GROUP = "a choice of a file"
@@ -128,28 +127,6 @@ def configuration_beside(command: Command, folder: Path, given: Mapping[str, Set
     if found is None:
         return {}
     return configuration(*found, command, given)
-
-
-def program_beside(command: Command, folder: Path) -> tuple[Checkout, str] | None:
-    """The repository that the program of a launch lies in, and its path there; None where it is not found, or found twice.
-
-    Args:
-        command: The launch.
-        folder: The folder that it lies in.
-    """
-    file = file_of(command, folder)
-    if file is not None:
-        file = Path(os.path.realpath(file))
-        root = repository_of(file.parent) or file.parent
-        return Checkout(root, root), os.path.relpath(file, root)
-    if command.program.kind != "module":
-        return None
-    path = f"{command.program.name.replace('.', '/')}.py"
-    with suppress(LaunchError):
-        checkout = nearest(folder, find_checkout(path, [folder]), command.program.name, "")
-        if checkout is not None and "/" in path:
-            return checkout, path.partition("/")[2]
-    return None
 
 
 def not_in(own: Mapping[str, Setting], command: Command, given: Mapping[str, Setting]) -> list[Setting]:

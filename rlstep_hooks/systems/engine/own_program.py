@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.checkout import find_checkout
-from rlstep_hooks.launch.own_parser import OwnParser, parser_of
+from rlstep_hooks.launch.own_parser import parser_of
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.engine import index
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.command import Command, OwnParser
     from rlstep_hooks.systems.engine.declaration import System
 
 _SCRIPT = "script:"

@@ -8,7 +8,7 @@ import msgspec
 
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.files import find_file
-from rlstep_hooks.launch.inheritance import over
+from rlstep_hooks.launch.layers import over
 from rlstep_hooks.launch.python_scopes import UNNAMED
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText

@@ -7,6 +7,7 @@ no release has is a misspelling, or the launch is one of a fork.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.rules.plan.configuration import ForeignSettings, Refused, SettingsWithoutEffect
+from rlstep_hooks.launch.command import Command
+from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.wildcards import matches
 from rlstep_hooks.planning.finding import Finding
@@ -21,6 +24,7 @@ from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.engine.abbreviations import is_flag, meant_by
 from rlstep_hooks.systems.engine.checked import checked_settings, is_taken, of_own_program
+from rlstep_hooks.systems.engine.declaration import Keys, System
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.installed import planned_here
 from rlstep_hooks.systems.engine.keys import KeyList, key_list, parents_of, runs_of
@@ -28,11 +32,7 @@ from rlstep_hooks.systems.engine.parts import Said
 from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from rlstep_hooks.launch.command import Command
-    from rlstep_hooks.launch.settings import Setting
-    from rlstep_hooks.systems.engine.declaration import Keys, System
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class Pinned(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from rlstep_hooks.launch.structured import owner_without
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, count, flag
-from rlstep_hooks.systems.engine.own_configuration import program_beside
+from rlstep_hooks.systems.engine.program_beside import program_beside
 from rlstep_hooks.systems.planned.easyr1_batch import estimators, read_batch
 from rlstep_hooks.systems.planned.easyr1_trainer import classes_elsewhere, trainer_of
 

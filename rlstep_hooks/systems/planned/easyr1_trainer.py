@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.modules import find_module
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.systems.engine.own_configuration import program_beside
+from rlstep_hooks.systems.engine.program_beside import program_beside
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,7 @@ from rlstep_hooks.systems.engine.parts import Said
 from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
-    from rlstep_hooks.launch.command import Command
-    from rlstep_hooks.launch.own_parser import OwnParser
+    from rlstep_hooks.launch.command import Command, OwnParser
     from rlstep_hooks.launch.settings import Setting
 
 _SCRIPT = "trl/scripts/grpo.py"
