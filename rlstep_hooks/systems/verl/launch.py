@@ -72,7 +72,7 @@ def another_trainer(request: Request) -> System | None:
 
 def _reads_trainer(request: Request) -> bool:
     """Whether the program and its trainer lie beside the launch: the trainer's lines are then read as for main_ppo."""
-    from rlstep_hooks.systems.verl.checkout.beside import reads_trainer  # not for a launch of main_ppo itself
+    from rlstep_hooks.systems.verl.checkout.reading import reads_trainer  # not for a launch of main_ppo itself
 
     return reads_trainer(request.command, request.folder)
 

@@ -172,7 +172,7 @@ SYSTEM = System(
     },
     live="rlstep_hooks.systems.verl.plan:plan_live",
     checkout="rlstep_hooks.systems.verl.checkout.beside:beside",
-    reads_program="rlstep_hooks.systems.verl.checkout.beside:reads_trainer",
+    reads_program="rlstep_hooks.systems.verl.checkout.reading:reads_trainer",
     writes="rlstep_hooks.systems.verl.launch:write",
     deviations="rlstep_hooks.systems.verl.deviations:DEVIATIONS",
     knobs={

@@ -1,72 +1,25 @@
-"""What the source of verl beside a launch says: how long the run is, how often a prompt is repeated, and how a rollout is cut.
-
-Two forks of the same version may end a run differently, so that what is read is the lines themselves.
-"""
+"""Whether the source of verl lies beside a launch. What reads it is imported only where there is some: it takes 20 ms to load."""
 
 from __future__ import annotations
 
 import ast
-import os.path
-import re
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from rlstep_hooks.launch.arguments import read_arguments
-from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, nearest
 from rlstep_hooks.launch.text import LaunchError
-from rlstep_hooks.planning.reading import Formula, Note
-from rlstep_hooks.systems.engine.declaration import Beside, count
-from rlstep_hooks.systems.engine.own_configuration import configuration
-from rlstep_hooks.systems.verl.checkout.critic import read_critic
-from rlstep_hooks.systems.verl.checkout.estimators import estimators_in
-from rlstep_hooks.systems.verl.checkout.handed_over import run_by
-from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
-from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
-from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
-from rlstep_hooks.systems.verl.checkout.programs import (
-    MARKER,
-    REMEDY,
-    Program,
-    Run,
-    builds_trainer,
-    own_parts,
-    own_shares,
-    program_alone,
-    program_of,
-    run_alone,
-    run_of,
-    settings_of,
-    values_of,
-)
-from rlstep_hooks.systems.verl.checkout.recipe import fit_of_recipe, read_recipe, recipe_beside
-from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
-from rlstep_hooks.systems.verl.family import (
-    DIVIDED_FIRST,
-    DIVIDES_ALWAYS,
-    DIVIDES_WITHOUT_TOKENS,
-    MULTIPLIED_FIRST,
-    PER_GPU,
-)
-from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
+from rlstep_hooks.systems.verl.checkout.program import REMEDY, program_alone, program_of, recipe_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from rlstep_hooks.launch.checkout import Function
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
-    from rlstep_hooks.systems.engine.declaration import System
+    from rlstep_hooks.systems.engine.declaration import Beside, System
+    from rlstep_hooks.systems.verl.checkout.program import Program
+    from rlstep_hooks.systems.verl.checkout.run import Run
 
-_GROUP = f"{ROLLOUT}.n"
-_SCALED = f"floor({ACTOR}.ppo_mini_batch_size * {_GROUP} / world_size) * world_size"
-"""The samples of an update where workers multiply before they divide; `share` is what one process has of it."""
 _OWN_RECIPE = ("recipe.", "recipe/", "verl.experimental.", "verl/experimental/")
 _ESTIMATOR = "algorithm.adv_estimator"
-_AS_RELEASED = ("one_step_off_policy.main_ppo", "main_ppo_sync", "main_ppo_v0")
-"""Programs whose trainers are planned as the releases have them."""
 
 
 def beside(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
@@ -82,162 +35,23 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         LaunchError: The trainer is not found, or has lines that may change the length or the sizes, and that are not known.
     """
     own_recipe = command.program.name.startswith(_OWN_RECIPE)
-    if own_recipe and (read := _of_dapo(system, command, folder, given)) is not None:
-        return read
+    recipe = recipe_beside(command, folder, REMEDY) if own_recipe else None
+    if recipe is not None:
+        from rlstep_hooks.systems.verl.checkout.reading import of_dapo
+
+        if (read := of_dapo(system, command, folder, given, recipe)) is not None:
+            return read
     program = program_of(command, folder)
-    if program is None:
-        return _alone(system, command, folder, given)
-    own = settings_of(program, command, folder, given)
-    given = {**own, **given}
-    run = run_of(program, values_of(given))
-    if own_recipe and (run is None or command.program.name.endswith(_AS_RELEASED)):
-        return _of_experimental(system, program, own)
-    # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here.
-    if (program.checkout.package / "trainer/ppo/v1").is_dir() and (run is None or run.is_common):
-        _ask_about(own_shares(program, values_of(given)))
-        return None
-    if run is None:
-        raise _no_trainer(command, program, REMEDY)
-    return _of_run(system, program, run, own, given)
+    if program is not None:
+        from rlstep_hooks.systems.verl.checkout.reading import of_copy
 
-
-def _alone(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
-    """What a program has of its own that runs with a verl which is not beside it; None where it does as that one does."""
+        return of_copy(system, program, command, folder, given, own_recipe=own_recipe)
     program = program_alone(command, folder)
     if program is None:
         return None
-    own = settings_of(program, command, folder, given)
-    given = {**own, **given}
-    values = values_of(given)
-    run = run_alone(program, values)
-    if isinstance(run, Run):
-        return _of_run(system, program, run, own, given)
-    _ask_about([*([run] if run is not None else []), *own_parts(program, values)])
-    if command.program.name.startswith("verl.") or not builds_trainer(program, values):
-        return None
-    text = (
-        f"{command.program.name} was read: it builds verl's trainer, whose loop is that of the verl which is installed"
-    )
-    return Beside(system, notes=(Note("assumes", text),), settings=own)
+    from rlstep_hooks.systems.verl.checkout.reading import of_alone
 
-
-def _of_run(
-    system: System, program: Program, run: Run, own: dict[str, Setting], given: Mapping[str, Setting]
-) -> Beside:
-    """What the lines of a trainer say."""
-    if not run.is_common and "filter_groups" in ast.unparse(run.fit):
-        return _filtering(system, program, run, own, given)
-    return _read(system, program, run, own, given)
-
-
-def _read(system: System, program: Program, run: Run, own: dict[str, Setting], given: Mapping[str, Setting]) -> Beside:
-    """What the lines of a trainer say that trains each rollout whole."""
-    checkout, source = program.checkout, run.source
-    values = {**values_of(given), **estimators_in(checkout, source)}
-    loop = read_loop(run.fit, source, values, source_at=program.source_at)
-    workers = read_workers(checkout) if _is_fsdp(given) else None
-    logprobs, unclear = read_logprobs(run.fit, source, checkout, values) if _is_fsdp(given) else (None, None)
-    has_critic, no_estimator = read_critic(source, checkout, values)
-    loop.unknown += [each for each in (unclear, no_estimator) if each is not None]
-    group = _group(loop, values)
-    _refuse(loop, workers, run, values, group)
-    known = _between(loop, checkout)
-    if group != _GROUP:
-        system = _repeated_by(system, group)
-    let = {**system.let, **(workers.let if workers is not None else {}), **has_critic}
-    if loop.stop is not None:
-        let["leaves_last_rollout_out"] = str(bool(loop.shortfall))
-    formulas = _with_share(system)
-    if logprobs is not None:
-        formulas = (Formula("old_logprob_source", "'at_rollout'", logprobs.where), *formulas)
-    if loop.stop is None:
-        end = Formula("rollouts", "available", f"{source.at(run.fit.lineno)} fit: nothing but total_epochs ends it")
-        # What ends after the validation alone still comes first.
-        at = next(i for i, each in enumerate(formulas) if each.quantity == "rollouts" and "evaluates" not in each.where)
-        formulas = (*formulas[:at], end, *formulas[at:])
-    changed = msgspec.structs.replace(system, let=let, formulas=formulas)
-    return Beside(changed, *known, notes=(Note("assumes", _said(loop, workers, logprobs, run, group)),), settings=own)
-
-
-def _group(loop: Loop, values: Mapping[str, object]) -> str:
-    """The setting that says how many samples a prompt has: one of a fork's own, where that alone repeats it and `rollout.n` is 1."""
-    others = [name for name in loop.repeats if name not in (_GROUP, "1")]
-    alone = len(others) == 1 and _GROUP not in loop.repeats and values.get(_GROUP, 1) == 1
-    return others[0] if alone and isinstance(values.get(others[0]), int) else _GROUP
-
-
-def _repeated_by(system: System, group: str) -> System:
-    """The declaration where another setting than `rollout.n` says how many samples a prompt has; sizes are scaled by `rollout.n`."""
-    formulas = tuple(
-        msgspec.structs.replace(each, text=f"prompts * {group}") if each.quantity == "samples_per_rollout" else each
-        for each in system.formulas
-    )
-    return msgspec.structs.replace(
-        system,
-        settings={**system.settings, group: count()},
-        let={**system.let, "samples_per_prompt": group},
-        formulas=formulas,
-        notes=tuple(note for note in system.notes if "ppo_mini_batch_size count prompts" not in note.text),
-    )
-
-
-def _with_share(system: System) -> tuple[Formula, ...]:
-    """The formulas, with what one process has of an update as the workers beside the launch work it out."""
-    return tuple(
-        msgspec.structs.replace(each, text="share * world_size") if each.text == _SCALED else each
-        for each in system.formulas
-    )
-
-
-def _filtering(
-    system: System, program: Program, run: Run, own: dict[str, Setting], given: Mapping[str, Setting]
-) -> Beside:
-    """What the lines of a trainer of somebody's own say that may leave groups out of a rollout, as DAPO's recipe does."""
-    workers = read_workers(program.checkout) if _is_fsdp(given) else None
-    values = values_of(given)
-    estimators = estimators_in(program.checkout, run.source)
-    has_critic, no_estimator = read_critic(run.source, program.checkout, {**values, **estimators})
-    unclear = () if no_estimator is None else (no_estimator,)
-    unknown = (*run.own_parts, *(workers.unknown if workers is not None else ()), *unclear)
-    does = read_recipe(run.source, run.fit, values, REMEDY, unknown)
-    let = {**system.let, **(workers.let if workers is not None else {}), **has_critic, "dapo": "True"}
-    cut = f"; {'; '.join(map(str, workers.lines))}" if workers is not None else ". Its workers were not read"
-    text = f"{run.trainer} beside the launch was read ({run.source.shown}): {does}{cut}"
-    changed = msgspec.structs.replace(system, let=let, formulas=_with_share(system))
-    between = _named_between("0.3", _newest(program.checkout), program.checkout)
-    return Beside(changed, *between, notes=(Note("assumes", text),), settings=own)
-
-
-def _of_dapo(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
-    """What the trainer of DAPO's recipe beside a launch says; None for other recipes, and where it is not here."""
-    beside = recipe_beside(command, folder, REMEDY)
-    found = fit_of_recipe(*beside) if beside is not None else None
-    if beside is None or found is None:
-        return None
-    checkout, inner = beside
-    source, fit = found
-    own = configuration(checkout, f"{inner}/main_dapo.py", command, given)
-    values = values_of({**own, **given})
-    fit, elsewhere = run_by(fit, source, "RayDAPOTrainer", values)
-    does = read_recipe(source, fit, values, REMEDY, elsewhere)
-    text = f"the trainer of DAPO's recipe beside the launch was read ({source.shown}): {does}"
-    package = nearest(folder, find_checkout(MARKER, [folder]), "verl", REMEDY)
-    # The recipe came with 0.3; none of its loops that are known leaves the last rollout out.
-    between = ("0.3", "0.10") if package is None else _named_between("0.3", _newest(package), package)
-    return Beside(system, *between, notes=(Note("assumes", text),), settings=own)
-
-
-def _of_experimental(system: System, program: Program, own: dict[str, Setting]) -> Beside | None:
-    """The settings of a program within the copy of verl that has a configuration of its own; None where that is not read.
-
-    What its trainer does is not read: these are planned as the releases have them.
-    """
-    if program.main is None or program.name.startswith("..") or not own:
-        return None
-    text = f"the configuration beside the launch was read ({os.path.dirname(program.main.shown)}); its trainer was not"
-    # Before 0.7 such programs lay in recipe/.
-    between = _named_between("0.7", "0.10", program.checkout)
-    return Beside(system, *between, notes=(Note("assumes", text),), settings=own)
+    return of_alone(system, program, command, folder, given)
 
 
 def ends_early(
@@ -269,37 +83,15 @@ def ends_early(
         LaunchError: It ends elsewhere, or has lines that may change the length or the sizes, and that the fork has not.
     """
     program = program_of(command, folder)
-    remedy = f"--version {system.version} plans it as {system.title}"
     if program is None:
-        _ask_for_fork(system, given, remedy)
+        _ask_for_fork(system, given)
         return None
-    values = values_of({**settings_of(program, command, folder, given), **given})
-    run = run_of(program, values)
-    if run is None:
-        raise _no_trainer(command, program, remedy)
-    checkout, source, fit = program.checkout, run.source, run.fit
-    values = {**values, **estimators_in(checkout, source)}
-    known = {*known, *(also(program, run, values) if also is not None else ())}
-    loop = read_loop(fit, source, values, known, program.source_at)
-    workers = read_workers(checkout)
-    other = [*loop.unknown, *run.own_parts, *_of_loader(run, values, known)]
-    other = other or _differs(loop, shortfall, system, source, fit)
-    other += _unknown_workers(workers, system, values) if workers is not None else []
-    if other:
-        raise LaunchError(
-            f"the trainer beside the launch is not that of {system.title} {system.version}: {_first(other)}",
-            remedy=remedy,
-        )
-    let = {
-        **(_sizes(system, workers) if workers is not None else {}),
-        **_estimator(system, source, values.get("algorithm.adv_estimator")),
-        **(read_critic(source, checkout, values)[0] if "critic" in system.let else {}),
-    }
-    settings = {**system.settings, **PER_GPU} if "micro" in let else system.settings
-    return Beside(msgspec.structs.replace(system, let={**system.let, **let}, settings=settings)) if let else None
+    from rlstep_hooks.systems.verl.checkout.forks import of_fork
+
+    return of_fork(system, program, command, folder, given, known, shortfall=shortfall, also=also)
 
 
-def _ask_for_fork(system: System, given: Mapping[str, Setting], remedy: str) -> None:
+def _ask_for_fork(system: System, given: Mapping[str, Setting]) -> None:
     """Ask where a launch names an estimator that its fork does not know: somebody has added it to a trainer that is not here.
 
     Raises:
@@ -311,165 +103,5 @@ def _ask_for_fork(system: System, given: Mapping[str, Setting], remedy: str) -> 
     raise LaunchError(
         f"{_ESTIMATOR}={named.value} is none of {system.title}'s, and the trainer that has it is not beside the launch",
         named.place,
-        remedy=f"plan it where that trainer is; {remedy}",
+        remedy=f"plan it where that trainer is; --version {system.version} plans it as {system.title}",
     )
-
-
-def _unknown_workers(workers: Workers, system: System, values: Mapping[str, object]) -> list[Line]:
-    """What the workers of a checkout do that the declaration of its fork does not say."""
-    reads = workers.let.get("reads_epochs") == "True"
-    if values.get(f"{ACTOR}.ppo_epochs", 1) == 1 or reads == (system.let["passes"] != "1"):
-        return list(workers.unknown)
-    return [*workers.unknown, *workers.lines[:1]]
-
-
-def _sizes(system: System, workers: Workers) -> dict[str, str]:
-    """The mini-batch and the micro-batch of one process, where the workers of a checkout work them out otherwise than its fork's."""
-    if workers.unknown or not workers.let:
-        return {}
-    own = {
-        "device": workers.let["share"],
-        "divides_microbatch": DIVIDES_ALWAYS if workers.divides_microbatch else DIVIDES_WITHOUT_TOKENS,
-    }
-    sizes = {name: size for name, size in own.items() if size != system.let.get(name, size)}
-    if workers.multiplies_microbatch == (f"* {_GROUP}" in system.let["micro"]):
-        return sizes
-    if workers.multiplies_microbatch:
-        return {**sizes, "micro": f"{DIVIDED_FIRST['micro']} if {ACTOR}.ppo_micro_batch_size else None"}
-    return {**sizes, "micro": MULTIPLIED_FIRST["micro"], "critic_micro": MULTIPLIED_FIRST["critic_micro"]}
-
-
-def _estimator(system: System, source: Source, named: object) -> dict[str, str]:
-    """The launch's `adv_estimator` as one that is known, where the trainer of the checkout compares with it: it may have added one."""
-    text = re.escape(str(named))
-    compared = rf"(?:adv_estimator\s*(?:==|in)[^:]*|^[ \t]+[A-Z_]+ = )[\"']{text}[\"']"
-    if "estimators" not in system.let or re.search(compared, source.text, re.MULTILINE) is None:
-        return {}
-    return {"estimators": repr((str(named),))}
-
-
-def reads_trainer(command: Command, folder: Path) -> bool:
-    """Whether the trainer that a program of another name than main_ppo builds lies beside it, and its lines are read.
-
-    Args:
-        command: The launch.
-        folder: The folder that it lies in.
-
-    Raises:
-        LaunchError: There are several copies of verl.
-    """
-    copy = program_of(command, folder)
-    program = copy or program_alone(command, folder)
-    if program is None or command.program.kind == "config" or command.program.name.endswith(_AS_RELEASED):
-        return False
-    given: dict[str, Setting] = {}
-    with suppress(LaunchError):  # an argument that is no override is refused where the launch is planned
-        given, _ = read_arguments(command.arguments, overrides=True)
-    values = values_of({**settings_of(program, command, folder, given), **given})
-    return builds_trainer(program, values) if copy is None else run_of(program, values) is not None
-
-
-def _differs(loop: Loop, shortfall: int, system: System, source: Source, fit: Function) -> list[Line]:
-    """What a loop whose lines are all known does otherwise than the declaration of its fork says."""
-    at = source.at(fit.lineno)
-    factors = system.let["group"].split(" * ")
-    other = [line for name, line in loop.repeats.items() if name not in (*factors, "1")]
-    # What `rollout.n` says, the engine may repeat itself; what the environment repeats, no trainer does.
-    missing = [name for name in factors if name not in (_GROUP, *loop.repeats) and name.startswith(f"{ROLLOUT}.")]
-    other += [Line(f"nothing repeats a prompt {name} times", at) for name in missing]
-    if loop.stop is None:
-        other.append(Line("nothing but total_epochs ends its run", at))
-    elif loop.shortfall != shortfall:
-        other.append(Line(f"its run ends at {loop.stop}", at))
-    return other
-
-
-def _no_trainer(command: Command, program: Program, remedy: str) -> LaunchError:
-    package = os.path.relpath(program.checkout.package, program.checkout.root)
-    return LaunchError(
-        f"which trainer {command.program.name or program.name} uses was not found in {package} beside the launch",
-        remedy=remedy,
-    )
-
-
-def _first(lines: Sequence[Line]) -> str:
-    """The first of some lines, and how many more there are."""
-    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return f"{'; '.join(map(str, lines[:3]))}{more}"
-
-
-def _is_fsdp(given: Mapping[str, Setting]) -> bool:
-    """Whether the workers are those for FSDP: the strategy decides, and where it is not known the name of the configuration."""
-    strategy = f"{ACTOR}.strategy"
-    names = (strategy, "model_engine") if strategy in given else ("config_name", "model_engine")
-    said = [str(given[name].value) for name in names if name in given]
-    return all(name in ("fsdp", "fsdp2", "dp") or "ppo_trainer" in name for name in said)
-
-
-def _said(loop: Loop, workers: Workers | None, logprobs: Line | None, run: Run, group: str) -> str:
-    if loop.stop is None:
-        ends = f"nothing but total_epochs ends the run ({run.source.at(run.fit.lineno)})"
-    else:
-        fewer = ", so that the last rollout never comes" if loop.shortfall else ""
-        ends = f"the run ends at {loop.stop}{fewer}"
-    lines = [*(workers.lines if workers is not None else ()), *([logprobs] if logprobs is not None else [])]
-    cut = f"; {'; '.join(map(str, lines))}" if workers is not None else ". Its workers were not read"
-    return f"the trainer beside the launch was read: {ends}; {loop.repeats[group]}{cut}"
-
-
-def _refuse(loop: Loop, workers: Workers | None, run: Run, values: Mapping[str, object], group: str) -> None:
-    """Ask where something in the loop is not known.
-
-    Raises:
-        LaunchError: It is not.
-    """
-    unknown = [*loop.unknown, *run.own_parts, *(workers.unknown if workers is not None else ())]
-    others = [line for name, line in loop.repeats.items() if name not in (group, "1")]
-    if loop.is_read and group not in loop.repeats and not others:
-        others = [Line(f"nothing repeats a prompt {_GROUP} times", run.source.at(run.fit.lineno))]
-    unknown += others
-    unknown += _of_loader(run, values)
-    _ask_about(unknown)
-
-
-def _ask_about(unknown: Sequence[Line]) -> None:
-    if unknown:
-        raise LaunchError(
-            f"the trainer beside the launch is none that is known: {_first(unknown)}",
-            remedy=REMEDY,
-        )
-
-
-def _of_loader(run: Run, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:
-    """What in the loader or in the total of steps of a trainer is not known, which may stand in a class that it extends."""
-    if run.loader is None:
-        return replaced(run.source, run.fit, values)
-    source, owner = run.loader
-    anew = [line for each in dict.fromkeys((source, run.source)) for line in replaced(each, run.fit, values)]
-    return [*anew, *read_loader(source, owner, values, known)]
-
-
-def _between(loop: Loop, checkout: Checkout) -> tuple[str, str]:
-    """The first release that has such lines, and the first later one that does not."""
-    # 0.2 counts its step up and then compares it (`releases.DIFFERENCES`).
-    newest = _newest(checkout)
-    if loop.stop is None:
-        return _named_between("0.2", newest, checkout)
-    return ("0.2", "0.3") if loop.shortfall else _named_between("0.3", newest, checkout)
-
-
-def _newest(checkout: Checkout) -> str:
-    """The first release that has other workers: 0.8 has no fsdp_workers.py of its own any more."""
-    return "0.8" if (checkout.package / "workers/fsdp_workers.py").is_file() else "0.9"
-
-
-def _named_between(first: str, end: str, checkout: Checkout) -> tuple[str, str]:
-    """The releases that the checkout's own version may be, where they are some of those that have such lines; else all of these."""
-    named = checkout.source("version/version")
-    found = re.match(r"\s*0\.(\d+)\.(\d+)(\.dev)?", named.text) if named is not None else None
-    if found is None or not int(first[2:]) <= int(found[1]) < int(end[2:]):
-        return first, end
-    minor = int(found[1])
-    # What is developed after 0.3.0 is called 0.3.1.dev, whatever it becomes: it may have all that 0.4 has.
-    later = 2 if found[3] and int(found[2]) else 1
-    return f"0.{minor}", min(f"0.{minor + later}", end, key=lambda each: int(each[2:]))

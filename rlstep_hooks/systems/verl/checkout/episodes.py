@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.checkout import taken
 from rlstep_hooks.systems.verl.checkout.beside import ends_early
-from rlstep_hooks.systems.verl.checkout.programs import below
+from rlstep_hooks.systems.verl.checkout.program import below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import Beside, System
-    from rlstep_hooks.systems.verl.checkout.programs import Program, Run
+    from rlstep_hooks.systems.verl.checkout.program import Program
+    from rlstep_hooks.systems.verl.checkout.run import Run
 
 _EPISODES = "gen_batch=gen_batch, actor_rollout_wg=self.actor_rollout_wg, envs=self.envs, is_train=True"
 _MAKES = frozenset(

@@ -5,23 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import find_checkout, nearest, taken
+from rlstep_hooks.launch.checkout import taken
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.verl.checkout.loop import read_loop
+from rlstep_hooks.systems.verl.checkout.program import RECIPES_TRAINER
 from rlstep_hooks.systems.verl.settings import ROLLOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source
-    from rlstep_hooks.launch.command import Command
     from rlstep_hooks.systems.verl.checkout.loop import Loop
 
-_TRAINER = "dapo_ray_trainer.py"
-_IN_SOURCES = ("recipe.dapo.src.", "recipe/dapo/src/")
-"""Programs of the recipe where it lies in a folder of its own, as before 0.3 (verl 0.2.0.dev of March 2025)."""
-_PROGRAMS = ("recipe.dapo.", "recipe/dapo/")
 _FILTERS = "algorithm.filter_groups.enable"
 _CUT = (
     "traj_bsz = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n",
@@ -39,25 +34,6 @@ _FILTERING = frozenset(
 """The lines with which the releases fill a rollout: verl 0.4.1 recipe/dapo/dapo_ray_trainer.py:212-228, the same from 0.3 to 0.7."""
 
 
-def recipe_beside(command: Command, folder: Path, remedy: str) -> tuple[Checkout, str] | None:
-    """The folder of recipes that a launch of DAPO's recipe runs, and the recipe's own in it; None for other programs, or without one.
-
-    Args:
-        command: The launch.
-        folder: The folder that it lies in.
-        remedy: What a user does if there are several.
-
-    Raises:
-        LaunchError: Several are equally near.
-    """
-    program = command.program.name.removeprefix("./")
-    if not program.startswith(_PROGRAMS):
-        return None
-    inner = "dapo/src" if program.startswith(_IN_SOURCES) else "dapo"
-    checkout = nearest(folder, find_checkout(f"recipe/{inner}/{_TRAINER}", [folder]), "DAPO's recipe", remedy)
-    return (checkout, inner) if checkout is not None else None
-
-
 def fit_of_recipe(checkout: Checkout, inner: str) -> tuple[Source, Function] | None:
     """The file of DAPO's trainer and its `fit`; None where it has none.
 
@@ -65,7 +41,7 @@ def fit_of_recipe(checkout: Checkout, inner: str) -> tuple[Source, Function] | N
         checkout: The folder of recipes.
         inner: The recipe's own in it.
     """
-    source = checkout.source(f"{inner}/{_TRAINER}")
+    source = checkout.source(f"{inner}/{RECIPES_TRAINER}")
     fits = source.methods("fit", of="RayDAPOTrainer") if source is not None else []
     return (source, fits[0]) if source is not None and fits else None
 

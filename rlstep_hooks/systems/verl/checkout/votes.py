@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import Beside, System
-    from rlstep_hooks.systems.verl.checkout.programs import Program, Run
+    from rlstep_hooks.systems.verl.checkout.program import Program
+    from rlstep_hooks.systems.verl.checkout.run import Run
 
 # MhmdGaffar/TTRL-RM verl/verl/trainer/ppo/ray_trainer.py:932, 994, 1024 and 1043.
 _TRAINS = frozenset(

@@ -1,20 +1,19 @@
-"""The program of a launch in a copy of verl beside it, the trainer that it builds, and the `fit` that this runs."""
+"""What the program of a launch runs: the trainer that it builds, and the `fit` of this."""
 
 from __future__ import annotations
 
 import ast
-import os.path
 import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source, find_checkout, nearest, taken
-from rlstep_hooks.launch.modules import find_import
-from rlstep_hooks.systems.engine.own_configuration import configuration, configuration_beside, program_beside
+from rlstep_hooks.launch.checkout import Function, Line, Source, taken
+from rlstep_hooks.systems.engine.own_configuration import configuration, configuration_beside
 from rlstep_hooks.systems.verl.checkout.conditions import with_settings
 from rlstep_hooks.systems.verl.checkout.handed_over import run_by
 from rlstep_hooks.systems.verl.checkout.inherited import DECIDING, fit_of, installed_base, loader_of
+from rlstep_hooks.systems.verl.checkout.program import COMMON_FILE, Program, below
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, imported, trainer_of
 
 if TYPE_CHECKING:
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
 
-COMMON = Trainer("RayPPOTrainer", "trainer/ppo/ray_trainer.py")
+COMMON = Trainer("RayPPOTrainer", COMMON_FILE)
 """The trainer that main_ppo builds."""
-MARKER = f"verl/{COMMON.path}"
-REMEDY = "--version plans it as that release of verl"
 _OF_POLICY = re.compile(r"Actor\w*Worker$")
 """Names of workers that train the policy: `ActorRolloutRefWorker`, `AsyncActorRolloutRefWorker`."""
 _OF_RUN = re.compile(r"^(\w+\.)*[A-Z]\w*(Trainer|Worker)$")
@@ -38,25 +35,6 @@ _ALL = re.compile(r"\[[\w.]*\.trainer\.n_gpus_per_node\] \* [\w.]*\.trainer\.nno
 _PART = re.compile(r"\.trainer\.(n_gpus_per_node|nnodes) (//|-) ")
 _STARTER = "run_ppo"
 """What programs call that hand a runner of their own to main_ppo's (verl 0.7 trainer/main_ppo.py:46)."""
-
-
-class Program(msgspec.Struct, frozen=True):
-    """A program, and the copy of verl that it runs with."""
-
-    checkout: Checkout
-    name: str
-    """The path of its file from the folder of the package: "trainer/main_ppo.py", and "../recipe/main.py" for one beside it."""
-    main: Source | None
-    """That file; None where it is not here."""
-
-    def source_at(self, path: str) -> Source | None:
-        """The file that the program imports from a path, as imports have it; None where it is not here."""
-        found = self.checkout.source(below(self.checkout, path))
-        if found is not None:
-            return found
-        home = self.checkout.package / os.path.dirname(self.name)
-        file = find_import(path.removesuffix(".py").replace("/", "."), home)
-        return None if file is None else self.checkout.source(os.path.relpath(file, self.checkout.package))
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -75,71 +53,6 @@ class Run(msgspec.Struct, frozen=True):
     own_parts: tuple[Line, ...] = ()
     """Where the program has more of its own than a loop: a function that runs in its place, workers of the policy, the processes that
     they are given, methods anew."""
-
-
-def program_of(command: Command, folder: Path) -> Program | None:
-    """The program of a launch; None where there is no copy of verl beside it.
-
-    Args:
-        command: The launch.
-        folder: The folder that it lies in.
-
-    Raises:
-        LaunchError: There are several copies of verl.
-    """
-    program = command.program
-    if program.kind not in ("module", "script", "config"):
-        return None
-    checkout = _copy(command, folder)
-    if checkout is None:
-        return None
-    # A configuration on its own is one of the common program's, as far as can be known.
-    name = "verl.trainer.main_ppo" if program.kind == "config" else program.name
-    name = below(checkout, name if name.endswith(".py") else name.replace(".", "/") + ".py")
-    main = checkout.source(name)
-    if main is None and program.kind != "config" and (found := program_beside(command, folder)) is not None:
-        name = os.path.relpath(found[0].package / found[1], checkout.package)
-        main = checkout.source(name)
-    return Program(checkout, name, main)
-
-
-def program_alone(command: Command, folder: Path) -> Program | None:
-    """The program of a launch that runs with a verl which is not beside it; None where its file is not here either.
-
-    Args:
-        command: The launch.
-        folder: The folder that it lies in.
-    """
-    found = program_beside(command, folder) if command.program.kind in ("module", "script") else None
-    main = found[0].source(found[1]) if found is not None else None
-    return Program(*found, main) if found is not None and main is not None else None
-
-
-def _copy(command: Command, folder: Path) -> Checkout | None:
-    """The copy of verl that a launch runs, which may be a package of another name that its program lies in."""
-    own = command.program.name.replace("/", ".").partition(".")[0]
-    for package in dict.fromkeys((own, "verl") if own.isidentifier() else ("verl",)):
-        if found := find_checkout(f"{package}/{COMMON.path}", [folder]):
-            return nearest(folder, found, package, REMEDY)
-    return None
-
-
-def below(checkout: Checkout, path: str) -> str:
-    """The path of a file from the folder of the package, which may itself lie in a package: "meow_tea_train/verl/trainer/main_ppo.py".
-
-    A file of another package begins with "../": "recipe/prime/main_prime.py" lies beside "verl".
-
-    Args:
-        checkout: The package.
-        path: The path as an import has it.
-    """
-    path = os.path.normpath(path)
-    parts = checkout.package.parts
-    for start in range(1, len(parts)):
-        if path.startswith(f"{'/'.join(parts[start:])}/"):
-            return path.removeprefix(f"{'/'.join(parts[start:])}/")
-    places = (path, f"../{path}", os.path.relpath(checkout.root / path, checkout.package))
-    return next((each for each in places if checkout.source(each) is not None), path)
 
 
 def settings_of(program: Program, command: Command, folder: Path, given: Mapping[str, Setting]) -> dict[str, Setting]:
