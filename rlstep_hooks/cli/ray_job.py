@@ -6,7 +6,6 @@ what to add and leaves that to the user.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -88,6 +87,8 @@ def _given(options: list[str]) -> Submission:
 
 
 def _json(text: str) -> object:
+    import json
+
     try:
         return json.loads(text)
     except ValueError:
@@ -118,6 +119,8 @@ def advice(command: Sequence[str], folder: Path, framework: str, inherited: Mapp
     found = submission(command)
     if found is None:
         return ""
+    import json  # most commands submit no job, and wait for this module before they start
+
     variables = needed(folder, framework, inherited)
     begin = "rlstep: a Ray job does not inherit this environment. To have it audited, "
     if found.given is None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -119,8 +118,9 @@ def _try_to_write(folder: Path) -> None:
     """
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     try:
-        with tempfile.NamedTemporaryFile(dir=there, prefix=".rlstep-"):
-            pass
+        probe = there / f".rlstep-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
     except OSError as error:
         raise OSError(f"nothing can be recorded in {folder}: {type(error).__name__}: {error}") from error
 

@@ -84,22 +84,26 @@ def value_of(node: ast.expr, values: Values) -> Any:
         FormulaError: It does not accept its values.
     """
     try:
-        value = eval(
-            _compiled(node),
-            {
-                "__builtins__": _BUILTINS,
-                "values_": values,
-                "given_": values.given,
-                "functions_": values.functions,
-                "divide_": _divide,
-                "nearest_": nearest,
-            },
-        )
+        value = values[name] if (name := dotted(node)) else _computed(node, values)
     except NotKnownError as error:
         return Unknown(error.reason)
     except (TypeError, KeyError, ZeroDivisionError) as error:
         raise FormulaError(f"`{ast.unparse(node)}`: {type(error).__name__}: {error}") from error
     return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def _computed(node: ast.expr, values: Values) -> Any:
+    return eval(
+        _compiled(node),
+        {
+            "__builtins__": _BUILTINS,
+            "values_": values,
+            "given_": values.given,
+            "functions_": values.functions,
+            "divide_": _divide,
+            "nearest_": nearest,
+        },
+    )
 
 
 def fill(template: str, values: Values) -> str:

@@ -20,7 +20,6 @@ import msgspec
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.events import AnyEvent, Attached, RunStarted
 from rlstep_hooks.record.files import is_regular, open_file
-from rlstep_hooks.record.wire import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +115,8 @@ class FolderLedger:
         Raises:
             OSError: The disk is full or the file is gone.
         """
+        from rlstep_hooks.record.wire import encode
+
         self.append(encode(*events))
 
     def append(self, lines: bytes) -> None:
@@ -224,6 +225,10 @@ def read_lines(path: Path) -> Iterator[tuple[AnyEvent | None, str]]:
     Raises:
         OSError: It cannot be read, or is no regular file.
     """
+    from rlstep_hooks.record.wire import (
+        decode,
+    )  # takes 10 ms to load, for which the command of `rlstep run` does not wait
+
     damaged = 0
     with open_file(path) as file:
         for number, line in enumerate(lines_of(file), 1):

@@ -18,7 +18,6 @@ import msgspec
 from rlstep_hooks.planning.words import printable
 from rlstep_hooks.record.files import is_regular, open_file
 from rlstep_hooks.record.ledger import lines_of
-from rlstep_hooks.record.logger import logger
 from rlstep_hooks.record.variables import OUTER_TEST, PARENT, running_test
 
 if TYPE_CHECKING:
@@ -115,6 +114,8 @@ def note(line: Line) -> None:
         with (folder / f"{_began}-{_owner}{SUFFIX}").open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
     except OSError as error:
+        from rlstep_hooks.record.logger import logger
+
         logger.warning("the table of tests lacks a line: %s", error)
 
 
