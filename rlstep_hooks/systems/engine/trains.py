@@ -51,9 +51,7 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
     path = _handed_file(command, folder) if _handed(command) else file_of(command, folder)
-    from rlstep_hooks.launch.python_source import names_in
-
-    used = names_in(path) if path is not None and system.trains else frozenset()
+    used = _names_in(path) if path is not None and system.trains else frozenset[str]()
     trains = STARTS.intersection(used) and _uses(used, system.trains)  # a file that is here says more than its name
     if said and not TRAINING.intersection(words) and not own and not trains:
         return f'{program.name} has settings of {system.title}, but by its name ("{said}") it trains nothing'
@@ -73,6 +71,12 @@ def names_other_work(program: Program) -> str:
     """The word in a program's name by which it does something else than train; empty where there is none."""
     words = _WORD.split(_last_part(program).lower())
     return "" if TRAINING.intersection(words) else next((word for word in words if word in OTHER_WORK), "")
+
+
+def _names_in(path: Path) -> frozenset[str]:
+    from rlstep_hooks.launch.python_source import names_in  # only where there is a file to read
+
+    return names_in(path)
 
 
 def _uses(names: frozenset[str], patterns: tuple[str, ...]) -> bool:
