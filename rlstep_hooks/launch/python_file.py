@@ -6,14 +6,15 @@ A value that the file decides only when it runs (in a branch, in one of several 
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlstep_hooks.launch import python_results
+from rlstep_hooks.launch.python_assignments import Assignments, assigned
+from rlstep_hooks.launch.python_bindings import Bindings
 from rlstep_hooks.launch.python_changes import Changes
 from rlstep_hooks.launch.python_documents import Documents
 from rlstep_hooks.launch.python_environment import read_by, set_in
@@ -22,7 +23,7 @@ from rlstep_hooks.launch.python_imports import Imports, any_beside, placeholder,
 from rlstep_hooks.launch.python_mappings import Mappings, name_of, shown
 from rlstep_hooks.launch.python_members import Members, Pairs
 from rlstep_hooks.launch.python_options import default_of_field, options_of
-from rlstep_hooks.launch.python_order import FUNCTIONS, Order
+from rlstep_hooks.launch.python_order import Order
 from rlstep_hooks.launch.python_rows import DataSets, length_of, trained_on
 from rlstep_hooks.launch.python_scopes import Scopes
 from rlstep_hooks.launch.python_source import parsed, text_of
@@ -146,18 +147,17 @@ class _File:
         self._order = Order(self._above, lambda node: self._values.literal(node))
         self._filters = Filters(tree)
         self._scopes = Scopes(tree, self._above, flags)
-        self._constants = self._bound_once()
+        self._bindings = Bindings(tree, self._above, self._order, self._filters, self._scopes, self._counts)
+        self._assigned = Assignments(tree, self._above, self._order)
         self._changes = Changes(tree, self._above, self._function_elsewhere)
         self._imports = Imports(tree, source, self._changes, depth)
         self._others: dict[Path, _File | None] = {}
-        self._made = dict(self._results())
-        self._only_filled = self._paths_filled()
         self._left_out: set[str] = set()
         """Keywords ("Callee.keyword") that a callee is given only if it takes them."""
         self._mappings = Mappings(
-            constants=self._constants,
+            constants=self._bindings.constants,
             bound=self._scopes.value_of,
-            returned=self._given_back,
+            returned=self._bindings.given_back,
             filters=self._filters,
             changes=self._changes,
             order=self._order,
@@ -165,26 +165,26 @@ class _File:
             document=lambda node: self._values.document(node),
             of_import=self._pairs_of_import,
         )
-        self._data_sets = DataSets(tree, self._above, self._order, self._given_back)
-        self._stores: dict[str, list[ast.AST]] = {}
-        for node in ast.walk(tree):
-            for path, _ in _assigned(node):
-                self._stores.setdefault(path, []).append(node)
+        self._data_sets = DataSets(tree, self._above, self._order, self._bindings.given_back)
         self._following = 0
         """Functions whose results are being followed."""
-        self._asked: set[str] = set()
-        """Attributes of which it is being found out whether the file assigns them."""
         self._values = Values(
             above=self._above,
-            constants=self._constants,
+            constants=self._bindings.constants,
             scopes=self._scopes,
             changes=self._changes,
             documents=Documents(tree, self._above),
             options=self._options,
-            parsed=frozenset(name for name, made in self._made.items() if made == PARSED),
-            overwritten=self._may_assign,
-            filled=self._only_filled,
-            members=Members(self._classes(), self._bound, self._mappings.pairs, self._changes, self._stored()),
+            parsed=frozenset(name for name, made in self._bindings.made.items() if made == PARSED),
+            overwritten=self._assigned.may_assign,
+            filled=self._assigned.only_filled,
+            members=Members(
+                self._bindings.classes(),
+                self._bindings.value_of,
+                self._mappings.pairs,
+                self._changes,
+                self._bindings.stored(),
+            ),
             imported=self._imported,
             lengths=dict.fromkeys(trained_on(tree), rows) if rows is not None else {},
             flags=flags,
@@ -225,7 +225,7 @@ class _File:
                     settings[name] = self._unknown(
                         settings[name], f"{callee} is called {len(each)} times, and only some give it"
                     )
-        packages = dict(self._packages())
+        packages = dict(self._bindings.packages())
         flags = {name for option in self._options.values() if option is not None for name in option.names}
         options = frozenset((*self._options, *flags))
         keywords = (set.intersection(*each) for callee, each in given.items() if callee not in unsure)
@@ -249,153 +249,21 @@ class _File:
         """Whether a call is none of those that another one of the same callee is chosen over."""
         return self._only.get(callee, call.lineno) == call.lineno
 
-    # Names.
-
-    def _bound_once(self) -> dict[str, ast.expr]:
-        """Names that one unconditional assignment binds in the whole file."""
-        bound: Counter[str] = Counter()
-        found: dict[str, ast.expr] = {}
-        for node in ast.walk(self._tree):
-            if self._filters.is_one(node) or self._filters.is_one(self._above.get(node)):
-                continue
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                bound[node.id] += 1
-            elif isinstance(node, ast.arg):
-                bound[node.arg] += 1
-            elif isinstance(node, ast.alias):
-                bound[(node.asname or node.name).partition(".")[0]] += 1
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                bound[node.name] += 1
-            elif isinstance(node, ast.Global | ast.Nonlocal):
-                bound.update(node.names)
-            if (
-                isinstance(node, ast.Assign | ast.AnnAssign)
-                and node.value is not None
-                and self._order.condition(node) is None
-            ):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
-        return {name: value for name, value in found.items() if bound[name] == 1}
-
-    def _packages(self) -> Iterator[tuple[str, str]]:
-        """Callees with the package that the file imports them from."""
-        modules: dict[str, str] = {}
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Import):
-                modules |= {
-                    (alias.asname or alias.name).partition(".")[0]: alias.name.partition(".")[0] for alias in node.names
-                }
-            elif isinstance(node, ast.ImportFrom):
-                package = (node.module or "").partition(".")[0] if not node.level else "."
-                yield from ((alias.asname or alias.name, package) for alias in node.names)
-        for node in ast.walk(self._tree):
-            if isinstance(
-                node, ast.ClassDef
-            ):  # `class GRPOConfig(trl.GRPOConfig)` is TRL's; one without such a parent is not
-                parents = (ast.unparse(base).split(".") for base in node.bases)
-                yield (
-                    node.name,
-                    next((modules[path[0]] for path in parents if path[0] in modules and path[-1] == node.name), "."),
-                )
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                root: ast.expr = node.func
-                while isinstance(root, ast.Attribute):
-                    root = root.value
-                if isinstance(root, ast.Name) and root.id in modules:
-                    yield node.func.attr, modules[root.id]
-
-    def _classes(self) -> dict[str, ast.ClassDef]:
-        """The classes of the file whose names nothing else binds."""
-        bound = Counter(
-            node.name if isinstance(node, ast.ClassDef) else node.id
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
-        )
-        classes = (node for node in ast.walk(self._tree) if isinstance(node, ast.ClassDef))
-        return {node.name: node for node in classes if bound[node.name] == 1}
-
-    def _stored(self) -> frozenset[str]:
-        """The attributes that the file assigns to anything but `self`, and the arguments that it parses."""
-        targets = (
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
-        )
-        owners = ((node.attr, ast.unparse(node.value)) for node in targets)
-        return frozenset(name for name, owner in owners if owner != "self" and self._made.get(owner) != PARSED)
-
-    def _bound(self, name: ast.Name) -> ast.expr | None:
-        """What a name stands for where it is used; None where that cannot be told."""
-        return self._constants.get(name.id) or self._scopes.value_of(name)
-
-    def _results(self) -> Iterator[tuple[str, str]]:
-        """Names with the callee whose result they are, also through a function of the file that returns it."""
-        returns = dict(self._returned())
-        for node in ast.walk(self._tree):
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Call):
-                continue
-            callee = name_of(node.value.func)
-            if not self._counts(callee, node.value):
-                continue
-            callee = PARSED if self._copies_arguments(node.value) else returns.get(callee, callee)
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    yield target.id, PARSED if callee == PARSED or callee.startswith("parse_args") else callee
-                elif isinstance(target, ast.Tuple) and callee.startswith("parse_"):
-                    yield from ((part.id, PARSED) for part in target.elts if isinstance(part, ast.Name))
-
-    def _returned(self) -> Iterator[tuple[str, str]]:
-        """The file's functions with the callee whose result they return: `return GRPOConfig(...)`, or `return args` after
-        `args = parser.parse_args()`."""
-        for function in ast.walk(self._tree):
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            made = [inner.value for inner in ast.walk(function) if isinstance(inner, ast.Return)]
-            result = made[0] if len(made) == 1 else None
-            if isinstance(result, ast.Name) and result.id in self._constants:
-                result = self._constants[result.id]
-            if isinstance(result, ast.Call):
-                yield function.name, PARSED if self._copies_arguments(result) else name_of(result.func)
-
-    def _given_back(self, call: ast.Call) -> ast.expr | None:
-        """What the only `return` of a function of the file gives back; None for a call of anything else."""
-        name = call.func.id if isinstance(call.func, ast.Name) else ""
-        functions = self._definitions.get(name, [])
-        if len(functions) != 1 or not isinstance(functions[0], ast.FunctionDef) or functions[0].decorator_list:
-            return None
-        results = [inner.value for inner in ast.walk(functions[0]) if isinstance(inner, ast.Return)]
-        return results[0] if len(results) == 1 else None
-
-    def _copies_arguments(self, made: ast.Call) -> bool:
-        """Whether a call makes an object with the very arguments that are parsed: `Sizes(**vars(parser.parse_args()))`, of a class of
-        the file that gives its fields no other values."""
-        match made:
-            case ast.Call(
-                args=[], keywords=[ast.keyword(arg=None, value=ast.Call(func=ast.Name(id="vars"), args=[given]))]
-            ):
-                of = self._constants.get(given.id) if isinstance(given, ast.Name) else given
-            case _:
-                return False
-        changed = isinstance(given, ast.Name) and any(
-            path.startswith(f"{given.id}.") for node in ast.walk(self._tree) for path, _ in _assigned(node)
-        )
-        owner = self._classes().get(name_of(made.func))
-        plain = owner is not None and not any(isinstance(each, ast.FunctionDef) for each in owner.body)
-        return plain and not changed and isinstance(of, ast.Call) and name_of(of.func) == "parse_args"
+    # Assignments.
 
     def _assignments(self) -> dict[str, Setting]:
         """`args.batch_size = 4` and `setattr(args, "batch_size", 4)`, where `args` is the result of a call."""
         found: dict[str, Setting] = {}
         functions: dict[str, ast.AST | None] = {}
+        made = self._bindings.made
         for node in ast.walk(self._tree):
-            for path, value in _assigned(node):
+            for path, value in assigned(node):
                 root, _, attribute = path.partition(".")
-                if root not in self._made or not attribute:
+                if root not in made or not attribute:
                     continue
-                if self._made[root].endswith("Trainer"):  # `trainer.args` is the configuration
+                if made[root].endswith("Trainer"):  # `trainer.args` is the configuration
                     attribute = attribute.removeprefix("args.")
-                name = f"{self._made[root]}.{attribute}"
+                name = f"{made[root]}.{attribute}"
                 setting = self._setting(name, value)
                 condition, runs = self._order.condition(node), self._order.runs(node)
                 if runs is False:
@@ -403,7 +271,7 @@ class _File:
                 if (
                     condition is not None
                     and runs is None
-                    and not self._stands_under(node, f"hasattr({root}, {attribute!r})")
+                    and not self._assigned.stands_under(node, f"hasattr({root}, {attribute!r})")
                 ):
                     setting = self._unknown(setting, f"it is assigned only in some runs ({condition})")
                 function = self._order.function(node)
@@ -413,37 +281,11 @@ class _File:
                 found[name] = setting
         return found
 
-    def _may_assign(self, path: str) -> bool:
-        """Whether the file may assign an attribute in this launch, otherwise than where it is None."""
-        if path in self._only_filled or path not in self._stores:
-            return False
-        if path in self._asked:  # whether it does depends on its own value
-            return True
-        self._asked.add(path)
-        try:
-            return any(self._order.runs(node) is not False for node in self._stores[path])
-        finally:
-            self._asked.discard(path)
-
     def _filled(self) -> frozenset[str]:
         """The names of `assigned` that are assigned only where they are None."""
-        parts = (path.partition(".") for path in self._only_filled)
-        return frozenset(f"{self._made[root]}.{attribute}" for root, _, attribute in parts if root in self._made)
-
-    def _paths_filled(self) -> frozenset[str]:
-        """What is assigned only where it is None: "args.steps" of `if args.steps is None: args.steps = 10`."""
-        found: dict[str, bool] = {}
-        for node in ast.walk(self._tree):
-            for path, _ in _assigned(node):
-                found[path] = found.get(path, True) and self._stands_under(node, f"{path} is None")
-        return frozenset(path for path, only_then in found.items() if only_then)
-
-    def _stands_under(self, node: ast.AST, test: str) -> bool:
-        """Whether the nearest condition that a statement runs under is this one, as "args.steps is None"."""
-        above = self._above.get(node)
-        while above is not None and not isinstance(above, ast.If | FUNCTIONS):
-            node, above = above, self._above.get(above)
-        return isinstance(above, ast.If) and node in above.body and ast.unparse(above.test) == test
+        made = self._bindings.made
+        parts = (path.partition(".") for path in self._assigned.only_filled)
+        return frozenset(f"{made[root]}.{attribute}" for root, _, attribute in parts if root in made)
 
     # Values.
 
@@ -515,7 +357,7 @@ class _File:
     def _of_result(self, node: ast.expr) -> ast.expr | None:
         """The value of a member of what a function gives back: `get_config("small").batch`, or `cfg.batch` of such a `cfg`."""
         name = python_results.name_in(node)
-        made = self._bound(name) if name is not None else None
+        made = self._bindings.value_of(name) if name is not None else None
         if name is not None and isinstance(made, ast.Call) and not self._is_changed(node, name.id):
             node = python_results.called(node, made)
         call = python_results.call_in(node)
@@ -545,23 +387,14 @@ class _File:
         """Whether the file changes the members that an expression takes of an object of a name."""
         members = {inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
         changed = {change.key for change in self._changes.of(name)}
-        return bool(self._stored() & members) or not changed.isdisjoint((None, "__dict__", *members))
-
-    @cached_property
-    def _definitions(self) -> dict[str, list[ast.FunctionDef | ast.ClassDef]]:
-        """The functions and classes that the file defines under each name, wherever they stand in it."""
-        found: dict[str, list[ast.FunctionDef | ast.ClassDef]] = {}
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found.setdefault(node.name, []).append(node)
-        return found
+        return bool(self._bindings.stored() & members) or not changed.isdisjoint((None, "__dict__", *members))
 
     def _function_of(self, name: str) -> tuple[_File | None, ast.FunctionDef | None]:
         """The one function of a name, of this file or of the one that it is imported from, with its file."""
         origin = self._imports.origin(name)
         owner = self._other(origin.file) if origin is not None else self
         name = origin.name if origin is not None else name
-        found = owner._definitions.get(name, []) if owner is not None else []
+        found = owner._bindings.definitions.get(name, []) if owner is not None else []
         return owner, found[0] if len(found) == 1 and isinstance(found[0], ast.FunctionDef) else None
 
     def _other(self, path: Path) -> _File | None:
@@ -612,18 +445,3 @@ class _File:
         if variable is None or variable[0] in self._variables or variable[0] in set_in(self._tree):
             return UnknownText("", f"it is written as {text}, which is not a literal", place)
         return UnknownText(variable[0], f"it is written as {text}, and nothing here sets that variable", place)
-
-
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The attributes that a statement assigns, with their values."""
-    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            if isinstance(target, ast.Attribute):
-                yield ast.unparse(target), node.value
-    elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-        name = ast.unparse(node.target)
-        yield name, ast.copy_location(ast.Name(f"{name} changed in place", ctx=ast.Load()), node)
-    elif isinstance(node, ast.Call) and name_of(node.func) == "setattr" and len(node.args) == 3:
-        owner, attribute, value = node.args
-        if isinstance(owner, ast.Name) and isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):
-            yield f"{owner.id}.{attribute.value}", value
