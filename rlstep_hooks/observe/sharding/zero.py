@@ -215,8 +215,8 @@ class _Stage3:
         self._end = min(self._first + count, self.numel)
 
     def watch_local(self, see: Callable[[Tensor], None]) -> Callable[[], None]:
-        """See the gradient of each backward pass, as `ParameterPlaces` documents it. It is whole, although the parameter's own `data` is
-        empty between its uses."""
+        """See the gradient of each backward pass, as `ParameterPlaces` documents it. It is whole, although the parameter's own `data`
+        is empty between its uses."""
         return first_hook(self._parameter, see)
 
     def place_of(self, element: int) -> Place | None:
