@@ -93,6 +93,8 @@ class Command(msgspec.Struct, frozen=True):
     """Why the lines after the command are not part of it, although they look like arguments; empty if there are none."""
     needs: str = ""
     """Which variables must be set where the script is started, because it ends at one that is not; empty if there are none."""
+    changed: dict[str, Changed] = {}
+    """The configuration files that the script has changed before it runs this, by their paths."""
     loops: dict[str, str] = {}
     """The variables of the loops over words that run it, from the outermost on, with their values in this round."""
     parser: OwnParser | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.shell.rewrites import redirected
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.walk import EndedError, Function
@@ -150,15 +151,19 @@ def follow_subshell(walk: Walk, node: Node, depth: int) -> None:
 def follow_redirected(walk: Walk, node: Node, depth: int) -> None:
     """A statement with redirections: remember its here-document, and the text that `cat > FILE` writes."""
     before, walk.stdin = walk.stdin, None
-    target = ""
+    target, appends = Text(""), False
     for child in node.named_children:
         if child.type == "heredoc_redirect":
             walk.stdin = heredoc(child, walk.scope)
         for inner in (child, *child.named_children):
             destination = inner.child_by_field_name("destination") if inner.type == "file_redirect" else None
             if destination is not None and source_of(inner)[:1] == ">":
-                target = joined(destination, walk.scope).text
-    if target and walk.stdin is not None and source_of(node.named_children[0]) == "cat":
-        walk.written[target] = walk.stdin.text
+                target, appends = joined(destination, walk.scope), source_of(inner)[:2] == ">>"
+    if target.text:
+        copies = walk.stdin is not None and source_of(node.named_children[0]) == "cat"
+        if copies and walk.stdin is not None:
+            walk.written[target.text] = walk.stdin.text
+        known = walk.stdin.text if copies and walk.stdin is not None and not walk.stdin.unknown else None
+        redirected(walk, target, walk.scope.place(node), appends=appends, text=known)
     walk.run_children(node, depth)
     walk.stdin = before

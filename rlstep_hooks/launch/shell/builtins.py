@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.shell import rewrites
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.substitutions import edited
 from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
@@ -141,6 +142,7 @@ def _sed(walk: Walk, tokens: list[Token], depth: int) -> None:
     files = [token.text for token in tokens[1:] if token.text in walk.written]
     if not any(token.text.startswith(_IN_PLACE) for token in tokens):
         return
+    rewrites.in_place(walk, [token for token in tokens if token.text not in files])
     words = [token for token in tokens[1:] if token.text not in files and not token.text.startswith(_IN_PLACE)]
     for file in files:
         text = walk.written[file]
@@ -180,4 +182,7 @@ BUILTINS: dict[str, Callable[[Walk, list[Token], int], None]] = {
     "let": _let,
     "eval": _eval,
     "sed": _sed,
+    "yq": rewrites.queried,
+    "cp": rewrites.copied,
+    "mv": rewrites.copied,
 }

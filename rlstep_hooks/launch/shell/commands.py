@@ -153,7 +153,11 @@ def _launched(walk: Walk, node: Node, tokens: tuple[Token, ...], environment: di
     place, needs = walk.scope.folder or "", _needed(walk, tokens)
     found = [
         msgspec.structs.replace(
-            command, missing=command.missing + missing, folder=command.folder or place, needs=command.needs or needs
+            command,
+            missing=command.missing + missing,
+            folder=command.folder or place,
+            needs=command.needs or needs,
+            changed=command.changed or dict(walk.changed),
         )
         for command in found
     ]

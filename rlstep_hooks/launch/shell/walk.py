@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
+    from rlstep_hooks.launch.changed_files import Changed
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.shell.scope import Variable
     from rlstep_hooks.launch.text import Token, UnknownText
@@ -94,6 +95,8 @@ class Walk:
         self.stdin: Text | None = None
         self.written: dict[str, str] = {}
         """Texts that the script writes to files, by path."""
+        self.changed: dict[str, Changed] = {}
+        """Configuration files that it has written so far, by their absolute paths."""
 
     def read(self, text: str) -> None:
         """Follow a whole text.
@@ -135,6 +138,7 @@ class Walk:
         walk = Walk(self._kinds, Scope(source, arguments, given, script), folder, self.depth + 1)
         walk._statements = self._statements  # all scripts of a launch together are bounded
         walk.written = self.written
+        walk.changed = self.changed
         walk.read(text)
         self._statements = walk._statements
         return walk.commands

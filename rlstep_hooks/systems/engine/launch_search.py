@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.command_launch import launch_of
 from rlstep_hooks.systems.engine.launch import Declined, Launch
 from rlstep_hooks.systems.engine.launch_settings import CONFIGS
+from rlstep_hooks.systems.engine.rewritten import as_changed
 from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
@@ -145,7 +147,9 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     """The one command that a system knows."""
     commands = [each if index.has_program(each.program) else as_module(each, folder) for each in commands]
     candidates = _candidates(commands, options.framework) if options.framework else commands
-    read = [launch_of(command, source, folder, options) for command in candidates]
+    read = [
+        as_changed(command, folder, partial(launch_of, command, source, folder, options)) for command in candidates
+    ]
     known = [launch for launch in read if isinstance(launch, Launch)]
     if options.line is not None:
         known = [launch for launch in known if launch.command.place.line == options.line]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.changed_files import ask_about, texts_of
+from rlstep_hooks.launch.files import edited
 from rlstep_hooks.launch.settings import Setting, Settings
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.counting import TooManyError
@@ -67,7 +69,8 @@ def plan_of(launch: Launch, options: Options) -> Plan:
     Raises:
         LaunchError: A setting is missing, unknown or impossible, or the runs of a loop have different schedules.
     """
-    plan = _plan_of_run(launch, options)
+    with edited(texts_of(launch.command.changed)):
+        plan = _plan_of_run(launch, options)
     if not launch.rounds:
         return plan
     if len(launch.rounds) > _MOST_RUNS:
@@ -96,6 +99,8 @@ def _plan_of_run(launch: Launch, options: Options) -> Plan:
     launch, release = _with_release(system, launch, options)
     names = launch.given.keys()
     system, release, launch = _with_checkout(system, launch, release, options)
+    read = (each.place.source for each in launch.given.values())
+    ask_about(launch.command.changed, read, launch.folder, launch.command.folder)
     request = request_of(launch, system, release.version, options)
     settings = request.settings
     plan = Plan(

@@ -46,7 +46,9 @@ def need_critic(config):
 SIZES = " critic.ppo_mini_batch_size=50 critic.ppo_micro_batch_size_per_gpu=5"
 
 
-def planned(folder: Path, init: str, estimator: str, *, helper: str = "", more: str = "") -> Plan:
+def planned(
+    folder: Path, init: str, estimator: str, *, helper: str = "", more: str = "", estimators: str = ESTIMATORS
+) -> Plan:
     source = trainer(COMPARED_THEN_COUNTED)
     if init:
         source = source.replace(
@@ -55,7 +57,7 @@ def planned(folder: Path, init: str, estimator: str, *, helper: str = "", more: 
     files = {
         "verl/trainer/main_ppo.py": MAIN,
         "verl/trainer/ppo/ray_trainer.py": source,
-        "verl/trainer/ppo/core_algos.py": ESTIMATORS,
+        "verl/trainer/ppo/core_algos.py": estimators,
         "verl/trainer/ppo/utils.py": helper,
         "verl/workers/fsdp_workers.py": SCALING,
         "verl/workers/actor/dp_actor.py": PASSES,
@@ -93,6 +95,12 @@ def test_an_estimator_that_the_trainer_ends_with_an_error_for_is_asked_about(tmp
     with pytest.raises(LaunchError, match=r"adv_estimator=lam_return ends the run.*ray_trainer\.py:\d+"):
         planned(tmp_path, init, "lam_return")
     assert schedule_of(planned(tmp_path, init, "grpo")).critic is None
+
+
+def test_names_of_estimators_whose_class_is_not_here_stand_for_what_the_releases_say(tmp_path: Path) -> None:
+    init = AS_RELEASED.format(more=LISTED, otherwise="raise NotImplementedError")
+    assert schedule_of(planned(tmp_path, init, "grpo", estimators="")).critic is None
+    assert schedule_of(planned(tmp_path, init, "gae", estimators="")).critic is not None
 
 
 @pytest.mark.parametrize(("values", "updates"), [("False", None), ("True", 8), ("", 0)])

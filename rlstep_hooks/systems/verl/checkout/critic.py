@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.checkout import Checkout, Function, Source
 
 _ESTIMATOR, _ENABLE = "algorithm.adv_estimator", "critic.enable"
+_CLASS = "AdvantageEstimator"
 _RELEASED = "trainer/ppo/ray_trainer.py"
 _FUNCTION = "need_critic"
 _ASSIGNED = re.compile(r"^[ \t]+self\.use_critic\b[^=\n]*=(?!=)", re.MULTILINE)
@@ -41,7 +42,7 @@ def read_critic(source: Source, checkout: Checkout, values: Mapping[str, object]
         return {}, None
     known = {**values, _ENABLE: values.get(_ENABLE)}
     for place, decides in _deciding(source, checkout):
-        found = _decided(decides.body, known)
+        found = _decided(decides.body, {**_names(decides), **known})
         if found == _OPEN:
             continue
         as_released = named == "gae" if known[_ENABLE] is None else bool(known[_ENABLE])
@@ -52,6 +53,14 @@ def read_critic(source: Source, checkout: Checkout, values: Mapping[str, object]
             return {}, Line(says, place.at(decides.lineno))
         return ({} if found == as_released else {"critic": str(found)}), None
     return {}, None
+
+
+def _names(function: Function) -> dict[str, str]:
+    """What the names of estimators stand for where their class is not here: `AdvantageEstimator.GRPO` is "grpo", as in the releases."""
+    nodes = (
+        node for node in ast.walk(function) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    )
+    return {ast.unparse(node): node.attr.lower() for node in nodes if ast.unparse(node.value) == _CLASS}
 
 
 def _deciding(source: Source, checkout: Checkout) -> Iterator[tuple[Source, Function]]:
