@@ -17,6 +17,8 @@ from rlstep_hooks.launch.wildcards import matches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rlstep_hooks.launch.changed_files import Changed
+
 ProgramKind = Literal["module", "script", "executable", "config"]
 
 

@@ -147,9 +147,7 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     """The one command that a system knows."""
     commands = [each if index.has_program(each.program) else as_module(each, folder) for each in commands]
     candidates = _candidates(commands, options.framework) if options.framework else commands
-    read = [
-        as_changed(command, folder, partial(launch_of, command, source, folder, options)) for command in candidates
-    ]
+    read = [as_changed(command, folder, partial(launch_of, command, source, folder, options)) for command in candidates]
     known = [launch for launch in read if isinstance(launch, Launch)]
     if options.line is not None:
         known = [launch for launch in known if launch.command.place.line == options.line]
