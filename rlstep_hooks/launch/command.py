@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from rlstep_hooks.launch.changed_files import Changed
 from rlstep_hooks.launch.terminals import TERMINALS, in_terminal
 from rlstep_hooks.launch.text import NOWHERE, LaunchError, Place, Token, UnknownText
 from rlstep_hooks.launch.wildcards import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rlstep_hooks.launch.changed_files import Changed
 
 ProgramKind = Literal["module", "script", "executable", "config"]
 
