@@ -24,7 +24,7 @@ class Filters:
                     self._bound.setdefault(target.id, []).append(node.value)
         for node in assignments:
             kept = self.kept(node.value)
-            if kept is not None and [ast.unparse(target) for target in node.targets] == [kept.id]:
+            if isinstance(kept, ast.Name) and [ast.unparse(target) for target in node.targets] == [kept.id]:
                 self._assignments.add(node)
 
     def is_one(self, assignment: ast.AST | None) -> bool:
@@ -35,14 +35,14 @@ class Filters:
         """Whether such a statement is there for a name."""
         return any(ast.unparse(node.targets[0]) == name for node in self._assignments if isinstance(node, ast.Assign))
 
-    def kept(self, node: ast.expr) -> ast.Name | None:
+    def kept(self, node: ast.expr) -> ast.expr | None:
         """The mapping whose keywords a comprehension keeps as far as something takes them; None for anything else."""
         if not isinstance(node, ast.DictComp) or len(node.generators) != 1:
             return None
         loop = node.generators[0]
         match loop.iter, loop.ifs:
             case (
-                ast.Call(func=ast.Attribute(value=ast.Name() as mapping, attr="items")),
+                ast.Call(func=ast.Attribute(value=mapping, attr="items"), args=[]),
                 [ast.Compare(left=left, ops=[ast.In()], comparators=[taken])],
             ):
                 pair = f"({ast.unparse(node.key)}, {ast.unparse(node.value)})"

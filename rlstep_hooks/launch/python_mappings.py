@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.python_order import Order
 
 
+_DEEPEST = 8
+"""Mappings that are made of each other, up to which they are followed."""
+
+
 class Mappings:
     """The mappings of one file.
 
@@ -55,13 +59,19 @@ class Mappings:
         self._literal = literal
         self._document = document
         self._of_import = of_import
+        self._depth = 0
 
     def pairs(self, node: ast.expr, *, over: bool = False) -> Pairs | None:
         """The pairs of a mapping; None unless all keys are written out. With `over`, those that `dict(base, ...)` adds are enough."""
-        kept = self._filters.kept(self._constants.get(node.id, node) if isinstance(node, ast.Name) else node)
-        if kept is not None:
-            pairs = self.pairs(kept, over=over)
-            return msgspec.structs.replace(pairs, filtered=True) if pairs is not None else None
+        if self._depth >= _DEEPEST:
+            return None
+        self._depth += 1
+        try:
+            return self._pairs(node, over=over)
+        finally:
+            self._depth -= 1
+
+    def _pairs(self, node: ast.expr, *, over: bool) -> Pairs | None:
         made = self._made_as(node) if isinstance(node, ast.Name) else None
         first = self._as_made(made, over=over) if made is not None else None
         if isinstance(node, ast.Name) and made is not None and first is not None:
@@ -78,7 +88,13 @@ class Mappings:
         return bound if bound is not None and self._order.function(bound) is self._order.function(name) else None
 
     def _as_made(self, node: ast.expr, *, over: bool) -> Pairs | None:
-        """The pairs of a mapping that is written out where it is made, or that a function of the file gives back."""
+        """The pairs of a mapping that is written out where it is made, that is made of another, or that a function gives back."""
+        kept = self._filters.kept(node)
+        if kept is not None:
+            pairs = self.pairs(kept, over=over)
+            return msgspec.structs.replace(pairs, filtered=True) if pairs is not None else None
+        if (copied := _copied(node)) is not None:
+            return self.pairs(copied, over=over)
         values = _written_pairs(node, over=over)
         if values is not None:
             return Pairs(values)
@@ -135,6 +151,22 @@ class Mappings:
                 values.setdefault(change.key, use)
                 unsure[change.key] = f"{use.id} is changed in line {change.line}, with what only the run knows"
         return Pairs(values, unsure, first.hidden, filtered)
+
+
+def _copied(node: ast.expr) -> ast.expr | None:
+    """The mapping that an expression copies: `dict(kw)`, `kw.copy()`, `copy.deepcopy(kw)`, `{**kw}`; None for anything else."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="dict" | "deepcopy") | ast.Attribute(attr="deepcopy"), args=[inner], keywords=[]
+        ):
+            return inner
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="copy"), attr="copy"), args=[inner], keywords=[]):
+            return inner
+        case ast.Call(func=ast.Attribute(value=inner, attr="copy"), args=[], keywords=[]):
+            return inner
+        case ast.Dict(keys=[None], values=[inner]):
+            return inner
+    return None
 
 
 def _written_pairs(node: ast.expr, *, over: bool) -> dict[str, ast.expr] | None:
