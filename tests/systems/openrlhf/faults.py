@@ -15,7 +15,6 @@ import copy
 import importlib
 import itertools
 import os
-import sys
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -65,25 +64,24 @@ class Fault:
     """Rollouts from the fault to its first wrong event."""
     cause: str
     """Words of its finding."""
-    lasting: bool
-    """It goes on to the end of the run, because a single rollout may have drawn no text that shows it."""
+    lasts: int
+    """How many rollouts it is made in: several where one of them may have drawn no text that shows it."""
 
-    def shows_in(self, at: int, end: int) -> range:
-        """The rollouts that may show it if it is made at one, in a run that ends before rollout `end`."""
-        first = at + self.shows_after
-        return range(first, end if self.lasting else first + 1)
+    def shows_in(self, at: int) -> range:
+        """The rollouts of which one must show it, if the first that it is made in is `at`."""
+        return range(at + self.shows_after, at + self.shows_after + self.lasts)
 
 
 FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    *, report: str, code: str, shows_after: int = 0, cause: str = "", lasting: bool = False
+    *, report: str, code: str, shows_after: int = 0, cause: str = "", lasts: int = 1
 ) -> Callable[[Callable[[int], None]], Any]:
     """Register a function as a fault under its own name."""
 
     def register(apply: Callable[[int], None]) -> Callable[[int], None]:
-        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, cause, lasting)
+        FAULTS[apply.__name__] = Fault(apply.__name__, report, code, apply, shows_after, cause, lasts)
         return apply
 
     return register
@@ -627,7 +625,7 @@ def other_loss(rollouts: Container[int], change: Callable[[Callable[[], Any], An
     wrap(LOSS, "PolicyLoss.forward", forward)
 
 
-@fault(report="DAPO, the mean of means", code="RLS801", cause="mean over samples", lasting=True)
+@fault(report="DAPO, the mean of means", code="RLS801", cause="mean over samples", lasts=5)
 def mean_over_samples(at: int) -> None:
     """The loss is averaged over samples, and not over tokens: another value where answers differ in length."""
 
@@ -637,7 +635,7 @@ def mean_over_samples(at: int) -> None:
         module.token_level_loss = True
         return result
 
-    other_loss(range(at, sys.maxsize), change)
+    other_loss(range(at, at + FAULTS["mean_over_samples"].lasts), change)
 
 
 @fault(report="textbook PPO", code="RLS801", cause="its sign flipped")

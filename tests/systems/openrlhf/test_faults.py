@@ -67,37 +67,38 @@ LAUNCHES = {
     ),
     "groups": Launch(
         faults={
-            "prompt_groups_mixed": 1,
-            "sync_without_a_layer": 3,
-            "tensor_not_loaded": 4,
-            "sync_of_old_weights": 6,
-            "engine_weights_spoiled": 7,
-            "rewards_moved": 9,
-            "advantages_lost": 11,
-            "advantages_negated": 13,
-            "deviation_of_the_rollout": 15,
-            "groups_across_prompts": 17,
-            "last_token_masked_out": 19,
-            "advantages_of_other_samples": 21,
-            "mask_altered_in_the_buffer": 23,
-            "loss_negated": 25,
-            "step_twice_as_far": 27,
-            "moments_cleared": 29,
-            "norm_above_its_limit": 31,
-            "rate_of_another_schedule": 33,
-            "advantages_moved_on_the_way": 35,
-            "advantages_clamped": 37,
-            "last_token_replaced": 39,
-            "reward_scaled_as_it_came": 41,
-            "divergence_doubled": 43,
-            "reward_of_another_answer": 45,
-            "prompt_begins_with_another_token": 47,
-            "engine_log_probs_moved_before_the_loss": 49,
-            "reference_of_the_token_before": 51,
-            "answers_cut_short": 53,
-            "mean_over_samples": 55,
+            # First: a policy that has learned its reward hardly ends an answer any more, so that all are as long.
+            "mean_over_samples": 1,
+            "prompt_groups_mixed": 6,
+            "sync_without_a_layer": 8,
+            "tensor_not_loaded": 9,
+            "sync_of_old_weights": 11,
+            "engine_weights_spoiled": 12,
+            "rewards_moved": 14,
+            "advantages_lost": 16,
+            "advantages_negated": 18,
+            "deviation_of_the_rollout": 20,
+            "groups_across_prompts": 22,
+            "last_token_masked_out": 24,
+            "advantages_of_other_samples": 26,
+            "mask_altered_in_the_buffer": 28,
+            "loss_negated": 30,
+            "step_twice_as_far": 32,
+            "moments_cleared": 34,
+            "norm_above_its_limit": 36,
+            "rate_of_another_schedule": 38,
+            "advantages_moved_on_the_way": 40,
+            "advantages_clamped": 42,
+            "last_token_replaced": 44,
+            "reward_scaled_as_it_came": 46,
+            "divergence_doubled": 48,
+            "reward_of_another_answer": 50,
+            "prompt_begins_with_another_token": 52,
+            "engine_log_probs_moved_before_the_loss": 54,
+            "reference_of_the_token_before": 56,
+            "answers_cut_short": 58,
         },
-        rollouts=61,
+        rollouts=60,
         settings={"algo.advantage.estimator": "group_norm"} | ENGINE_LOG_PROBS,
     ),
     "links": Launch(
@@ -237,7 +238,7 @@ def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(("launch", "name"), CASES)
 def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_of: Callable[[str], Audited]) -> None:
     run, fault = run_of(launch), FAULTS[name]
-    shows_in = fault.shows_in(LAUNCHES[launch].faults[name], LAUNCHES[launch].rollouts)
+    shows_in = fault.shows_in(LAUNCHES[launch].faults[name])
     found = {
         rollout
         for finding in alarms(run.report)
@@ -264,9 +265,7 @@ def test_fault_is_found_by_its_rule_at_its_rollout(launch: str, name: str, run_o
 def test_nothing_is_found_before_and_beside_the_faults(launch: str, run_of: Callable[[str], Audited]) -> None:
     run, made = run_of(launch), LAUNCHES[launch]
     assert run.report.verdict == "FAIL"
-    faulty = {
-        rollout for name, at in made.faults.items() for rollout in (at, *FAULTS[name].shows_in(at, made.rollouts))
-    }
+    faulty = {rollout for name, at in made.faults.items() for rollout in (at, *FAULTS[name].shows_in(at))}
     elsewhere = [
         str(found)
         for found in alarms(run.report)
