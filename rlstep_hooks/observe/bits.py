@@ -9,6 +9,8 @@ import torch
 from rlstep_hooks.record.cadence import PARTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from torch import Tensor
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -36,6 +38,51 @@ def sum_of_bits(values: Tensor) -> Tensor:
     return flat[:-rest].view(torch.int64).sum() + beyond if flat.numel() > rest else beyond
 
 
+TOGETHER = 1 << 18
+"""Numbers that are copied at most, so that the sums of tensors of one shape are taken by one call: a model has hundreds of tensors of a
+few shapes, and for those of some thousand numbers a call takes longer than the reading."""
+
+
+def sums_of_bits(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What `sum_of_bits` gives of each of these tensors; small tensors of one shape are read together."""
+    sums: list[Tensor | None] = [None] * len(tensors)
+    for places, of_places in _sums_together(tensors):
+        for place, total in zip(places, of_places.unbind(), strict=True):
+            sums[place] = total
+    return [total for total in sums if total is not None]
+
+
+def sums_in_any_order(tensors: Sequence[Tensor]) -> Tensor:
+    """(N,) int64, the same of tensors on one device, in an order that is the same for tensors of the same shapes."""
+    return torch.cat([of_places for _, of_places in _sums_together(tensors)])
+
+
+def _sums_together(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor]]:
+    """Give the sums of tensors that are read together, with their places among all."""
+    alike: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        alike.setdefault((tensor.shape, tensor.dtype, tensor.device), []).append(place)
+    for (shape, _, _), places in alike.items():
+        size = shape.numel()
+        many = max(TOGETHER // size, 1) if size else 1
+        for first in range(0, len(places), many):
+            some = places[first : first + many]
+            if len(some) == 1:
+                yield some, sum_of_bits(tensors[some[0]]).reshape(1)
+            else:
+                yield some, _sums_of_rows(torch.stack([tensors[place] for place in some]).reshape(len(some), size))
+
+
+def _sums_of_rows(rows: Tensor) -> Tensor:
+    """(N,), the sum of the bits of each row of a contiguous tensor, (N, K), as `sum_of_bits` gives it."""
+    rest = rows.shape[1] % (8 // rows.element_size())
+    if not rest:
+        return rows.view(torch.int64).sum(1)
+    beyond = bits(rows[:, -rest:]).sum(1, dtype=torch.int64)
+    words = rows[:, :-rest]
+    return words.contiguous().view(torch.int64).sum(1) + beyond if words.numel() else beyond
+
+
 SMALL = 4096
 """Numbers of a tensor that is read whole wherever parts are read."""
 
@@ -60,14 +107,16 @@ class SumsOfMoment:
         """A moment begins at which tensors may hold others than before."""
         self._sums = {}
 
-    def of(self, tensor: Tensor, part: int | None = None) -> Tensor:
-        """The sum of the bits of a tensor.
+    def of(self, tensors: Sequence[Tensor], part: int | None = None) -> list[Tensor]:
+        """The sum of the bits of each of these tensors.
 
         Args:
-            tensor: The tensor.
-            part: The part of the tensor that is summed (`part_of`); None for all.
+            tensors: The tensors.
+            part: The part of each tensor that is summed (`part_of`); None for all.
         """
-        at = (tensor.data_ptr(), tensor.numel(), tensor.dtype, part)
-        if at not in self._sums:
-            self._sums[at] = sum_of_bits(tensor if part is None else part_of(tensor, part))
-        return self._sums[at]
+        places = [(tensor.data_ptr(), tensor.numel(), tensor.dtype, part) for tensor in tensors]
+        new = {at: tensor for at, tensor in zip(places, tensors, strict=True) if at not in self._sums}
+        if new:
+            read = new.values() if part is None else [part_of(tensor, part) for tensor in new.values()]
+            self._sums.update(zip(new, sums_of_bits([*read]), strict=True))
+        return [self._sums[at] for at in places]

@@ -110,6 +110,11 @@ class GradedTensors:
         never = {"ungraded": len(self._never)}
         return never | {"gradient_lost": self._lost()} if whole and self._named else never
 
+    @property
+    def is_done(self) -> bool:
+        """Whether every tensor has had a gradient, so that only what is said in any case is left."""
+        return not self._never and self._graded is not None
+
     def _lost(self) -> int:
         """Matrices of numbered layers that had a gradient at the first look, still require one, and have none now. Experts of a mixture
         are left out."""

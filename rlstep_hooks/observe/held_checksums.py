@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.bits import sum_of_bits
+from rlstep_hooks.observe.bits import sums_of_bits
 from rlstep_hooks.observe.shards import local_part
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def checksum_of_all(tensors: Iterable[Any]) -> int:
     """A checksum of tensors in their order, bit for bit, of DTensors of the local parts. Waits for their devices."""
-    sums = [sum_of_bits(local_part(tensor.detach())) for tensor in tensors]
+    sums = sums_of_bits([local_part(tensor.detach()) for tensor in tensors])
     by_device: dict[torch.device, list[Tensor]] = {}
     for of in sums:
         by_device.setdefault(of.device, []).append(of)

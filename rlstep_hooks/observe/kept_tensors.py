@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.bits import part_of, sum_of_bits
+from rlstep_hooks.observe.bits import part_of, sums_of_bits
 from rlstep_hooks.observe.shards import local_part
 from rlstep_hooks.record.cadence import PARTS, READ_WHOLE
 from rlstep_hooks.record.events import UpdateValues
@@ -97,7 +97,7 @@ class KeptTensors:
             self._held.append((update, self._sums(there, part) != first))
 
     def _sums(self, tensors: list[Tensor], part: int) -> Tensor:
-        return torch.stack([sum_of_bits(part_of(tensor, part) if self._large else tensor) for tensor in tensors])
+        return torch.stack(sums_of_bits([part_of(tensor, part) for tensor in tensors] if self._large else tensors))
 
     def work_up(self) -> list[tuple[KeptSource, Tensor]]:
         """The numbers of all looks since the last call: of each tensor whether it is another one, float32."""

@@ -181,15 +181,16 @@ def _along(gradient: Tensor, directions: Tensor) -> Tensor:
 
 
 def _beside(layers: Any, place: _Place, tokens: Tensor, weights: Tensor, directions: Tensor, step: Tensor) -> Tensor:
-    """(K,) float64, the mean of the slopes that the backward pass gives a step to either side, direction by direction.
+    """(K,) float64, the mean of the slopes that the backward pass gives a step to either side of each direction.
 
-    Where they are others than at the row, the slope is one of a place that is smaller than the steps.
+    Where they are others than at the row, the slope is one of a place that is smaller than the steps. Several directions of a short row
+    share a pass, which then holds no more tokens than one direction of the longest row does.
     """
     found = []
-    for direction in directions.split(1):
-        moves = torch.cat([direction, -direction]) * step
-        found.append(_along(_gradients(layers, place, tokens, weights, moves), direction).mean())
-    return torch.stack(found)
+    for some in directions.split(max(TOKENS // len(tokens), 1)):
+        gradients = _gradients(layers, place, tokens, weights, torch.cat([some, -some]) * step)
+        found += [_along(of, some) for of in gradients.chunk(2)]
+    return torch.cat(found[::2]).add(torch.cat(found[1::2])) / 2
 
 
 def _by_outputs(

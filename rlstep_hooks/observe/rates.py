@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -28,6 +29,9 @@ def on_lines(setting: Any, at: float) -> float:
     return float(setting[-1][1])
 
 
+_NUMBERS = (float, int)
+
+
 class RatesOfStep(NamedTuple):
     """The learning rates of an optimizer's groups at one step.
 
@@ -52,14 +56,16 @@ def rates_of(optimizer: Any) -> RatesOfStep:
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     moving = [rate for group, rate in zip(groups, rates, strict=True) if not keeps_still(group)] or rates
-    plain = all(isinstance(rate, float | int) for rate in rates)
+    if {*map(type, rates)} == {float}:  # as almost always
+        return RatesOfStep(max(rates), min(moving), tuple(rates))
+    plain = all(isinstance(rate, _NUMBERS) for rate in rates)
     return RatesOfStep(_extreme(rates, largest=True), _extreme(moving, largest=False), tuple(rates) if plain else None)
 
 
 def keeps_still(group: dict[str, Any]) -> bool:
     """Whether a group of parameters is kept still on purpose: the rate that its schedule multiplies is 0."""
     base = group.get("initial_lr", group["lr"])
-    return isinstance(base, float | int) and base == 0
+    return isinstance(base, _NUMBERS) and base == 0
 
 
 def _extreme(rates: list[Any], *, largest: bool) -> float | Tensor:
@@ -80,9 +86,15 @@ _FOLLOW_A_METRIC = ("ReduceLROnPlateau", "GreedyLR")
 """Schedulers that transformers' Trainer steps after evaluations, with a metric, and not after updates (trainer.py 5.23.0:1943)."""
 
 
+@functools.cache
+def _follows_a_metric(kind: type) -> bool:
+    return any(of.__name__ in _FOLLOW_A_METRIC for of in kind.__mro__)
+
+
 def tick_of(scheduler: Any) -> int | None:
     """How many ticks a scheduler has made; None if it keeps no count, or ticks with a metric and not with updates."""
-    if any(kind.__name__ in _FOLLOW_A_METRIC for kind in type(scheduler).__mro__):
+    kind: type = type(scheduler)
+    if _follows_a_metric(kind):
         return None
     tick = getattr(scheduler, "last_epoch", None)
     return tick if isinstance(tick, int) else None
@@ -124,18 +136,39 @@ class ScheduleWatch:
 
     def changed(self, scheduler: Any) -> tuple[dict[str, Any] | None, dict[str, Any] | None] | None:
         """The schedule before and now, if it is another one than at the last call; None where its form is not known."""
-        made_of = _made_of(scheduler)
-        if made_of == self._made_of:
+        if _is_made_of(scheduler, self._made_of):
             return None
+        made_of = _made_of(scheduler)
         before, now = self._latest, rate_schedule(scheduler, self._kind)
         self._made_of, self._latest = made_of, now
         return before, now
 
 
-def _made_of(scheduler: Any) -> tuple[Any, ...]:
-    """What decides the rates of a scheduler that multiplies base rates by a function of its ticks; for another, which one it is."""
+_MadeOf = tuple[Any, list[tuple[Any, dict[str, Any]]], list[Any]]
+"""What decides the rates of a scheduler that multiplies base rates by functions of its ticks: each function with its keywords, and the
+base rates. Of another kind it is the scheduler itself."""
+
+
+def _made_of(scheduler: Any) -> _MadeOf:
     functions = getattr(scheduler, "lr_lambdas", None)
     if not functions:
-        return (scheduler,)
-    keywords = [dict(getattr(function, "keywords", None) or {}) for function in functions]
-    return [getattr(function, "func", function) for function in functions], keywords, [*scheduler.base_lrs]
+        return scheduler, [], []
+    return None, [(getattr(of, "func", of), dict(_keywords(of))) for of in functions], [*scheduler.base_lrs]
+
+
+def _is_made_of(scheduler: Any, known: _MadeOf) -> bool:
+    """Whether `_made_of` would give this, which is asked at each update."""
+    one, functions, bases = known
+    now = getattr(scheduler, "lr_lambdas", None)
+    if not now:
+        return scheduler is one
+    if len(now) != len(functions) or [*scheduler.base_lrs] != bases:
+        return False
+    for live, (function, keywords) in zip(now, functions, strict=True):
+        if getattr(live, "func", live) != function or _keywords(live) != keywords:
+            return False
+    return True
+
+
+def _keywords(function: Any) -> dict[str, Any]:
+    return getattr(function, "keywords", None) or {}

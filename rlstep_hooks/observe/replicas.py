@@ -86,8 +86,7 @@ class ReplicaWatch:
             size = -(-len(group.named) // MOST_SUMS)
             starts = range(0, len(group.named), size)
             read = None if group.kind == "buffers" else part
-            sum_of = partial(sums_of.of, part=read)
-            sums = _sums([tensor for _, tensor in group.named], size, sum_of)
+            sums = _sums([tensor for _, tensor in group.named], size, partial(sums_of.of, part=read))
             if sums is None:
                 continue
             names = tuple(_name(group.named[start : start + size]) for start in starts) if first else ()
@@ -123,10 +122,10 @@ class ReplicaWatch:
         ]
 
 
-def _sums(tensors: Sequence[Any], size: int, sum_of: Callable[[Tensor], Tensor]) -> Tensor | None:
+def _sums(tensors: Sequence[Any], size: int, sums_of: Callable[[Sequence[Tensor]], list[Tensor]]) -> Tensor | None:
     """One number for each `size` neighbours, int64; None where they lie on several devices."""
     with torch.no_grad():
-        sums = [sum_of(tensor.detach()) for tensor in tensors]
+        sums = sums_of([tensor.detach() for tensor in tensors])
         if len({of.device for of in sums}) != 1:
             return None
         found = torch.stack(sums)

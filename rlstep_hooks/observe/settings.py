@@ -13,7 +13,7 @@ from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.events import ConfigChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rlstep_hooks.observe.sync_watch import EventRecorder
 
@@ -33,6 +33,7 @@ _CYCLED = ("betas", "momentum")
 """Settings of optimizers that some schedulers change at every tick (`cycle_momentum`)."""
 
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
+_WRITTEN_INTO = (list, dict, set)
 _ABSENT = object()
 
 
@@ -48,6 +49,8 @@ class SettingsWatch:
         since: What a wrong value differs from, as `ConfigChanged` says it.
         allowed: Values by name that are right besides.
         by_design: Whether training runs give this setting this value on purpose.
+        unchanged: Whether everything is what it was when this was called last, which takes less time than reading all settings by
+            their names.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class SettingsWatch:
         since: Literal["construction", "train_begin", "configuration"],
         allowed: Mapping[str, tuple[Any, ...]] | None = None,
         by_design: Callable[[str, Any], bool] | None = None,
+        unchanged: Callable[[], bool] = lambda: False,
     ) -> None:
         self._read = read
         self._since = since
@@ -68,6 +72,7 @@ class SettingsWatch:
         self._latest: list[Setting] = []
         """All settings as they were read last; none where one of them was wrong."""
         self._failed = ""
+        self._unchanged = unchanged
         try:
             self._right = {} if right is None else {name: _comparable(value) for name, value in right().items()}
             for name, value in read():
@@ -105,6 +110,8 @@ class SettingsWatch:
 
     def changes(self) -> list[Change]:
         """The settings that became wrong since the last call."""
+        if self._unchanged() and self._latest:
+            return []
         # `_comparable` written out: it would be called for each of some forty settings after each rollout.
         seen = [(name, tuple(value) if isinstance(value, list) else value) for name, value in self._read()]
         if seen == self._latest:
@@ -122,6 +129,28 @@ class SettingsWatch:
         return new
 
 
+class SameValues:
+    """Whether values are what they were at the last look, by one comparison of all of them. Lists and dicts, into which somebody may
+    write, are never said to be what they were.
+
+    Args:
+        read: Reads the values.
+    """
+
+    def __init__(self, read: Callable[[], tuple[Any, ...]]) -> None:
+        self._read = read
+        self._latest: tuple[Any, ...] | None = None
+        """The values at the last look; None where there was none, and where somebody may write into one of them."""
+
+    def __call__(self) -> bool:
+        """Look."""
+        now = self._read()
+        if now == self._latest:
+            return True
+        self._latest = None if any(isinstance(value, _WRITTEN_INTO) for value in now) else now
+        return False
+
+
 def attributes(first: Any, names: Iterable[str], prefix: str = "") -> Callable[[Any], Iterable[Setting]]:
     """A function that reads attributes of an object, by their names with a prefix. It raises AttributeError once one of them is gone.
 
@@ -132,11 +161,15 @@ def attributes(first: Any, names: Iterable[str], prefix: str = "") -> Callable[[
     """
     present = [name for name in names if hasattr(first, name)]
     named = [prefix + name for name in present]
-    # One call for all of them takes a fraction of the time that a call for each takes.
-    if len(present) > 1:
-        read = attrgetter(*present)
-        return lambda owner: zip(named, read(owner), strict=True)
-    return lambda owner: [(prefix + name, getattr(owner, name)) for name in present]
+    read = values_of(present)
+    return lambda owner: zip(named, read(owner), strict=True)
+
+
+def values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that reads attributes of an object, all by one call, which takes a fraction of the time that a call for each takes."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda owner: tuple(getattr(owner, name) for name in names)
 
 
 def optimizer_settings(

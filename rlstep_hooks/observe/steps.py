@@ -79,6 +79,10 @@ class StepFollower:
         """The update that is being made in several steps."""
         self._whole = False
         """Whether all weights are compared around the update that is being made."""
+        self._looked = True
+        """Whether the latest update was looked at, so that what it left is to be compared or forgotten."""
+        self._passed_over = False
+        """Whether nothing is looked at around the update that is being made."""
         self._snapshot: GradientSnapshot | None = None
         self._graded: GradedTensors | None = None
         self._reached: GradedByHooks | None = None
@@ -279,12 +283,17 @@ class StepFollower:
         self._look_before(update, whole=whole)
         with self._weights_guard:
             if self._sums is not None:
-                self._sums.before_step(update, self._bits)
+                self._sums.before_step(update, self._shared_sums)
             if self._moments is not None:
                 self._moments.before_step(update)
         with self._gradient_guard:
             if self._reached is not None:
                 self._known |= self._reached.look()
+
+    @property
+    def _shared_sums(self) -> SumsOfMoment | None:
+        """The sums of this moment, which the watch of replicas reads too; None where there is none."""
+        return None if self._replicas is None else self._bits
 
     def _look_before(self, update: int, *, whole: bool) -> None:
         self._whole = whole
@@ -319,13 +328,18 @@ class StepFollower:
             probed: Whether weights are read around it.
             whole: Whether it is looked at which tensors have a gradient; else it is only if a tensor has its first.
         """
+        looks = whole or replayed or probed
+        self._passed_over = not looks and not self._looked and self._may_pass_over
+        self._looked = looks
+        if self._passed_over:
+            return
         if self.in_parts:
             self._bits.begin()  # the steps have been made since `before_parts`
         else:
             self._look_before(update, whole=whole)
         with self._weights_guard:
             if self._sums is not None and not self.in_parts:
-                self._sums.before_step(update, self._bits)
+                self._sums.before_step(update, self._shared_sums)
             if self._moments is not None and not self.in_parts:
                 self._moments.before_step(update)
             left_over = None if self._left_over is None else self._left_over.before_step()
@@ -351,6 +365,12 @@ class StepFollower:
             if self._replay is not None:
                 self._replay.before_step(compared=replayed)
 
+    @property
+    def _may_pass_over(self) -> bool:
+        """Whether no watch has to be told of every step: as in a run of one process, once each tensor has had a gradient."""
+        others = self._reduction or self._reached or self._snapshot or self._left_over or self.in_parts
+        return not others and (self._graded is None or self._graded.is_done)
+
     def after_step(self, update: int, rate: float | Tensor, *, whole: bool = False) -> None:
         """The optimizer has stepped.
 
@@ -359,10 +379,12 @@ class StepFollower:
             rate: The least learning rate of its groups that are meant to move.
             whole: Whether all that it leaves, weights and gradients, is compared with what the next step begins with.
         """
+        if self._passed_over:
+            return
         self._bits.begin()
         with self._weights_guard:
             if self._sums is not None and whole:
-                self._sums.after_step(self._bits, part=self._part_summed(update))
+                self._sums.after_step(self._shared_sums, part=self._part_summed(update))
             if self._moments is not None and whole:
                 self._moments.after_step(part=self._part_summed(update))
             if self.probe is not None:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.bits import SumsOfMoment
+from rlstep_hooks.observe.bits import part_of, sums_in_any_order
 from rlstep_hooks.observe.shards import local_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from rlstep_hooks.observe.bits import SumsOfMoment
 
 
 def weights_of(parameters: Iterable[Any]) -> Callable[[], list[Any]]:
@@ -58,7 +60,7 @@ class TensorSums:
         """An update was made; the numbers that it leaves are those that the next one should begin with.
 
         Args:
-            sums_of: Has the sums of what others have read at this moment.
+            sums_of: Has the sums of what others read at this moment; None where nobody else does.
             part: Which part of each tensor is read; None for all.
         """
         self._part = part
@@ -76,11 +78,17 @@ class TensorSums:
             )
 
     def _sums(self, sums_of: SumsOfMoment | None) -> _Sums:
-        sums_of = sums_of or SumsOfMoment()
-        sums: dict[torch.device, list[Tensor]] = {}
+        by_device: dict[torch.device, list[Tensor]] = {}
         for tensor in self._read():
-            sums.setdefault(tensor.device, []).append(sums_of.of(tensor.detach(), self._part))
-        return {device: torch.stack(of) for device, of in sums.items()}
+            by_device.setdefault(tensor.device, []).append(tensor)
+        with torch.no_grad():
+            if sums_of is not None:
+                return {device: torch.stack(sums_of.of(tensors, self._part)) for device, tensors in by_device.items()}
+            part = self._part
+            return {
+                device: sums_in_any_order(tensors if part is None else [part_of(tensor, part) for tensor in tensors])
+                for device, tensors in by_device.items()
+            }
 
     def work_up(self) -> list[tuple[int, Tensor]]:
         """How many tensors had changed before each update since the last call, (1,) float32."""

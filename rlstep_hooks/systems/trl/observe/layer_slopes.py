@@ -59,6 +59,11 @@ class LayerSlopes:
             if why:
                 recorder.cannot(TOPIC, why)
 
+    @property
+    def looks_beside(self) -> bool:
+        """Whether training's own passes are followed."""
+        return self._looks and self._beside
+
     def look(self, cycle: int, part: dict[str, Any]) -> dict[str, Any]:
         """Measure the slope at the first row of a rollout; waits for the device.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.systems.trl.observe.calls import LogProbCall
 from rlstep_hooks.systems.trl.observe.layer_slopes import TOPIC as SLOPE
 from rlstep_hooks.systems.trl.observe.scored_alone import TOPICS
@@ -13,6 +14,7 @@ from rlstep_hooks.systems.trl.observe.scored_alone import TOPICS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rlstep_hooks.observe.head_gradient import HeadWatch
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.systems.trl.observe.observation import Observation
 
@@ -22,6 +24,7 @@ class LogProbHooks:
 
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
+        self._gradient_guard = Guard(observation.recorder, ("gradient",))
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
@@ -36,21 +39,27 @@ class LogProbHooks:
             if hasattr(trainer, name):
                 if self._observation.adapter.samples_with_engine():
                     hooks.wrap(trainer, name, around=self._keep_logits, topics=("engine_distance",))
-                hooks.wrap(trainer, name, around=self._follow_gradients, topics=("gradient",))
-                hooks.wrap(trainer, name, around=self._scores_beside, topics=TOPICS)
-                hooks.wrap(trainer, name, around=self._slopes_beside, topics=(SLOPE,))
                 hooks.wrap(trainer, name, around=self._computes, topics=("log_ratio", "refresh"))
+                if self._observation.alone.looks_beside:
+                    hooks.wrap(trainer, name, around=self._scores_beside, topics=TOPICS)
+                if self._observation.slopes.looks_beside:
+                    hooks.wrap(trainer, name, around=self._slopes_beside, topics=(SLOPE,))
 
     def _computes(self, call: Call) -> Iterator[None]:
         seen = self._observation
         watch = seen.generation.forwards if seen.generation is not None else None
         if watch is not None:
             watch.paused = True  # it looks for forwards of generation, not of log-prob passes
+        head = None if seen.activity is None else seen.activity.head
         try:
+            if head is not None and torch.is_grad_enabled():
+                self._follow_gradients(call, head)
             yield
         finally:
             if watch is not None:
                 watch.paused = False
+            if head is not None:
+                head.end()
         calls = self._calls()
         if calls is not None:
             log_probs, *others = call.result if isinstance(call.result, tuple) else (call.result,)
@@ -72,18 +81,11 @@ class LogProbHooks:
         finally:
             generation.logits.end()
 
-    def _follow_gradients(self, call: Call) -> Iterator[None]:
+    def _follow_gradients(self, call: Call, head: HeadWatch) -> None:
         """Follow gradients of the loss's own log-probs."""
-        activity = self._observation.activity
-        if activity is None or activity.head is None or not torch.is_grad_enabled():
-            yield
-            return
-        try:
+        with self._gradient_guard:
             model, given = self._given(call)
-            activity.head.begin(model, given["input_ids"], given["attention_mask"], int(given["logits_to_keep"]))
-            yield
-        finally:
-            activity.head.end()
+            head.begin(model, given["input_ids"], given["attention_mask"], int(given["logits_to_keep"]))
 
     def _scores_beside(self, call: Call) -> Iterator[None]:
         """Let rows go beside the forward of the loss, or of the reference, where nobody may make a forward of them alone."""

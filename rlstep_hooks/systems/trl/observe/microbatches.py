@@ -42,7 +42,9 @@ class MicroBatchHooks:
         self._observation = observation
         self._recorder = observation.recorder
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.adapter.divides_loss())
-        self._hooks = ModuleHookWatch(Guard(self._recorder, ("gradient",)))
+        self._layers_guard = Guard(self._recorder, ("gradient",))
+        self._hooks = ModuleHookWatch(self._layers_guard)
+        self._window_guard = Guard(self._recorder, ("weights",))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
         # Is decided for the whole run; an adaptive coefficient that is 0 for a while leaves the bonus in the graph
         # (grpo_trainer.py 1.16.0:848, 3189).
@@ -65,8 +67,6 @@ class MicroBatchHooks:
         trainer = self._observation.trainer
         self._observation.adapter.attach(hooks)
         # One forward and backward: gives MicroBatch. transformers' Trainer in 0.16 to 0.25, GRPOTrainer's own after.
-        hooks.wrap(trainer, "training_step", around=self._looks_at_layers, topics=("gradient",))
-        hooks.wrap(trainer, "training_step", before=self._window_begins, topics=("weights",))
         hooks.wrap(trainer, "training_step", around=self._trains, topics=("order", "samples", "log_ratio"))
         # The loss, and the inputs it really gets. 0.16 has compute_loss only; from 0.17 it hands over to _compute_loss.
         topics = ("log_ratio", "loss", "samples")
@@ -85,36 +85,42 @@ class MicroBatchHooks:
     def _trains(self, call: Call) -> Iterator[None]:
         seen = self._observation
         activity = seen.activity = Activity("training")
+        self._window_begins()
+        cycle, place = divmod(self._microbatches, seen.schedule.microbatches_per_cycle)
+        # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
+        if place == cycle % seen.schedule.microbatches_per_cycle:
+            activity.sloped_in = cycle
+        looks = is_compared_whole(cycle)
+        self._replaced = []
         try:
+            if looks:
+                self._look_at_layers(activity)
             yield
         finally:
             seen.activity = None
+            if looks:
+                self._hooks.end()
         if activity.backward is not None:
             activity.backward.over = True
             if activity.backward.at_loss is not None:
                 seen.updates.steps.see_seed(activity.backward.at_loss)
         self._emit_microbatch(activity)
 
-    def _window_begins(self, call: Call) -> None:
+    def _window_begins(self) -> None:
         seen = self._observation
-        seen.reference.goes_on(seen.updates.latest)
-        seen.updates.microbatch_begins()
+        with self._window_guard:
+            seen.reference.goes_on(seen.updates.latest)
+            seen.updates.microbatch_begins()
 
-    def _looks_at_layers(self, call: Call) -> Iterator[None]:
+    def _look_at_layers(self, activity: Activity) -> None:
+        """Follow what the backward pass of a micro-batch brings to the layers, in a cycle where numbers of the whole model are
+        recomputed."""
         seen = self._observation
-        cycle, place = divmod(self._microbatches, seen.schedule.microbatches_per_cycle)
-        compared = is_compared_whole(cycle)
-        try:
-            self._replaced = self._hooks.begin(seen.trainer.model) if compared else []
-            # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
-            if place == cycle % seen.schedule.microbatches_per_cycle and seen.activity is not None:
-                seen.activity.sloped_in = cycle
-                if compared and not seen.adapter.rows_hidden:
-                    seen.activity.head = self._head
-                    seen.activity.scored_in = cycle
-            yield
-        finally:
-            self._hooks.end()
+        with self._layers_guard:
+            self._replaced = self._hooks.begin(seen.trainer.model)
+            if activity.sloped_in is not None and not seen.adapter.rows_hidden:
+                activity.head = self._head
+                activity.scored_in = activity.sloped_in
 
     def _computes_loss(self, call: Call) -> Iterator[None]:
         activity = self._observation.activity

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.compared import is_probed
@@ -52,7 +53,12 @@ class Observation:
 
         Their gradients may cancel, which matters where gradients are probed, and where later updates should move the ratio.
         """
-        return self.schedule.updates_per_rollout > 1 or is_probed(cycle)
+        return self.several_updates or is_probed(cycle)
+
+    @cached_property
+    def several_updates(self) -> bool:
+        """Whether a rollout is trained in several updates."""
+        return self.schedule.updates_per_rollout > 1
 
     def is_policy(self, model: Any) -> bool:
         """Whether this model is the one that is trained, wrapped or not."""

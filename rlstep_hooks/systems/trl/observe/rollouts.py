@@ -353,8 +353,13 @@ class RolloutHooks:
     def _take_numbers(self, made: _Made) -> None:
         """Keep the rollout's numbers, and what they are compared with."""
         seen, parts, calls = self._observation, made.parts, made.generation.calls
-        penalty, gap = self._penalty(calls, parts) if made.compared else (None, None)
-        misplaced = self._misplaced(made) if made.compared else None
+        clean = self._scored_alone(made.cycle, parts[0], calls) if made.trains and not made.replayed else {}
+        if not made.compared:
+            scored, weights = self._scored(made, None), made.generation.sampling_weights
+            seen.numbers.add_rollout(made.index, parts, scored=scored, clean=clean, sampling_weights=weights)
+            return
+        penalty, gap = self._penalty(calls, parts)
+        misplaced = self._misplaced(made)
         if made.recomputed and seen.adapter.counts_tokens():
             self._count(made.index, parts)
         seen.numbers.add_rollout(
@@ -362,10 +367,10 @@ class RolloutHooks:
             parts,
             scored=self._scored(made, penalty),
             misplaced=misplaced,
-            rule=read_mask_rule(seen.trainer) if made.compared and not own_advantages(seen.trainer) else None,
-            reference=seen.reference.look() if made.compared else None,
+            rule=None if own_advantages(seen.trainer) else read_mask_rule(seen.trainer),
+            reference=seen.reference.look(),
             reference_moved=self._reference_moved(parts, calls) if made.recomputed else None,
-            clean=self._scored_alone(made.cycle, parts[0], calls) if made.trains and not made.replayed else {},
+            clean=clean,
             moved=self._moved(parts) if made.recomputed else None,
             prompts_wrong=self._prompts_wrong(parts) if made.recomputed else None,
             penalty_gap=gap,
@@ -460,11 +465,8 @@ class RolloutHooks:
 
     def _scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """What forwards and a backward pass of single rows of a rollout tell."""
-        return (
-            self._penalty_scored_alone(cycle, part, calls)
-            | self._reference_beside(part, calls)
-            | self._observation.slopes.look(cycle, part)
-        )
+        found = self._penalty_scored_alone(cycle, part, calls) if is_compared_whole(cycle) else {}
+        return found | self._reference_beside(part, calls) | self._observation.slopes.look(cycle, part)
 
     def _reference_beside(self, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """Rows that the reference has scored alone beside its own forward, where it makes no other."""
@@ -483,7 +485,7 @@ class RolloutHooks:
         found: dict[str, Any] = {}
         passes = [call.log_probs for call in calls if not call.grad]
         wanted = self._observation.schedule.algorithm == "RLOO" and self._observation.trainer.beta != 0.0
-        if wanted and is_compared_whole(cycle) and len(passes) == 2:
+        if wanted and len(passes) == 2:
             alone = self._observation.alone
             with alone.guard:
                 policy, reference = passes

@@ -127,6 +127,11 @@ class ScoredAlone:
         if getattr(self._trainer, "beta", 0.0):
             self.reference_beside = ReferenceBeside(self._trainer, self._recorder, self._unwrapped, self._temperature)
 
+    @property
+    def looks_beside(self) -> bool:
+        """Whether rows are scored beside training's own forwards, of the policy or of the reference."""
+        return self._beside is not None or self.reference_beside is not None
+
     @contextmanager
     def beside(self, cycle: int, inputs: dict[str, Any]) -> Iterator[None]:
         """Score rows of a batch beside training's own forward of it, which is made in this context, where no other may be made.

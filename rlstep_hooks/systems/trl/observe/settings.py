@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
+from rlstep_hooks.observe.settings import SameValues, SettingsWatch, attributes, optimizer_settings, values_of
 from rlstep_hooks.record.events import DROPPING, EVALUATION_MODE, TIED
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.documented_optimizer import (
@@ -136,14 +136,25 @@ def of_training(trainer: Any) -> SettingsWatch:
     scalings = [getattr(module, "scaling", None) for module in trainer.model.modules()]
     of_adapters = [scaling for scaling in scalings if isinstance(scaling, dict)]
     given = _given_weights(trainer.args)
-    of_args, of_trainer = attributes(trainer.args, (*CYCLE_SETTINGS, *_IN_USE)), attributes(trainer, own, "trainer.")
+    of_each = (*CYCLE_SETTINGS, *_IN_USE)
+    of_args, of_trainer = attributes(trainer.args, of_each), attributes(trainer, own, "trainer.")
 
     def read() -> Iterator[Setting]:
         scalings = tuple(sorted({value for of in of_adapters for value in of.values()}))
         more = [*_weights(trainer, given), ("scaling of the adapters", scalings)]
         return chain(of_args(trainer.args), of_trainer(trainer), more)
 
-    return SettingsWatch(read, since="train_begin")
+    values_of_args = values_of([name for name in of_each if hasattr(trainer.args, name)])
+    values_of_trainer = values_of([name for name in own if hasattr(trainer, name)])
+
+    def values() -> tuple[Any, ...]:
+        """All that these settings are read from, some of it in another form."""
+        scalings = [value for of in of_adapters for value in of.values()]
+        weights: Any = getattr(trainer, "reward_weights", None)
+        read_weights = weights.tolist() if getattr(weights, "is_cpu", False) else ()
+        return (*values_of_args(trainer.args), *values_of_trainer(trainer), *read_weights, *scalings)
+
+    return SettingsWatch(read, since="train_begin", unchanged=SameValues(values))
 
 
 def of_evaluation(trainer: Any) -> SettingsWatch:

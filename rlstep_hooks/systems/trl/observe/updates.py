@@ -362,7 +362,7 @@ class UpdateObserver:
         if not self.active:
             return
         cycle = self._windows // self._per_cycle
-        whole = is_compared_whole(cycle)
+        whole, compared = is_compared_whole(cycle), is_compared(cycle)
         limit: float | None = None
         with self._before_guard:
             self._rates = rates_of(optimizer)
@@ -372,13 +372,14 @@ class UpdateObserver:
             limit = self._limit() if whole else None
             if whole and not limit:
                 self.steps.see_no_clip()
-        if self.settings is not None and is_compared(cycle):
+        if self.settings is not None and compared:
             self.settings.tell(self._recorder, stepped=self.version > 0)
         probed = bool(self._written) or is_probed(cycle)
-        self._see_kept()
-        self.steps.before_step(self._windows, replayed=is_compared(cycle), probed=probed, whole=whole)
-        with self._before_guard:
-            if limit:
+        if whole:
+            self._see_kept()
+        self.steps.before_step(self._windows, replayed=compared, probed=probed, whole=whole)
+        if limit:
+            with self._before_guard:
                 self.steps.see_norm(self._windows, self._norm_of_step(optimizer), limit)
 
     def _norm_of_step(self, optimizer: Any) -> Tensor | None:
