@@ -135,25 +135,19 @@ class _InputOf:
 def _measured(layers: Any, place: _Place, tokens: Tensor) -> Slope | None:
     device = tokens.device
     with unseen(device, lambda: torch.autocast(device.type, enabled=False)):
-        there: list[Tensor] = []
-        with _through(place, lambda numbers: there.append(numbers) or numbers):  # type: ignore[func-returns-value]
-            shape = _outputs(layers, tokens, 1).shape
-        [numbers] = there
-        size = numbers.square().mean().sqrt()
         draw = torch.Generator(device=device).manual_seed(_SEED)
-        weights = torch.randn(shape, generator=draw, device=device)
+        numbers, weights, gradient = _at_row(layers, place, tokens, draw)
+        size = numbers.square().mean().sqrt()
         directions = torch.randn((DIRECTIONS, *numbers.shape[1:]), generator=draw, device=device)
-        gradient = _gradients(layers, place, tokens, weights, torch.zeros_like(numbers))
         at_row, typical = _along(gradient, directions), gradient.double().norm()
         before: Tensor | None = None
-        for step in STEPS:
-            slopes = _by_outputs(layers, place, tokens, weights, directions, size * step)
+        for step, slopes in _by_outputs(layers, place, tokens, weights, directions, size):
             # Steps that are too long for a steep place are flat beside the gradient there: they have to agree by their own size.
             own = slopes.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
             if before is not None:
                 doubts = (slopes - before).abs() / own
                 if int((doubts <= KNOWN).sum()) >= ENOUGH:
-                    beside = _beside(layers, place, tokens, weights, directions, size * step)
+                    beside = _beside(layers, place, tokens, weights, directions, step)
                     size_of_both = torch.maximum(typical, own)
                     doubts = torch.maximum(doubts, (beside - at_row).abs() / size_of_both)
                     # Simpson's rule: the mean slope along the way from one side to the other.
@@ -163,6 +157,25 @@ def _measured(layers: Any, place: _Place, tokens: Tensor) -> Slope | None:
                         return Slope(float(gaps[known].amax()), float(doubts[known].amax()))
             before = slopes
     return None
+
+
+def _at_row(layers: Any, place: _Place, tokens: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers of this place, (1, L, H), weights of the outputs, which are drawn, and the gradient at these numbers of the weighed
+    sum of the outputs."""
+    there: list[Tensor] = []
+    moves: list[Tensor] = []
+
+    def moved(numbers: Tensor) -> Tensor:
+        if not there:  # checkpoints compute again
+            there.append(numbers.detach())
+            moves.append(torch.zeros_like(there[0], requires_grad=True))
+        return numbers + moves[0]
+
+    with torch.enable_grad(), _through(place, moved):
+        outputs = _outputs(layers, tokens, 1)
+        weights = torch.randn(outputs.shape, generator=draw, device=tokens.device)
+        (gradient,) = torch.autograd.grad((outputs * weights).sum(), moves, allow_unused=True)
+    return there[0], weights, torch.zeros_like(moves[0]) if gradient is None else gradient
 
 
 def _gradients(layers: Any, place: _Place, tokens: Tensor, weights: Tensor, moves: Tensor) -> Tensor:
@@ -194,13 +207,23 @@ def _beside(layers: Any, place: _Place, tokens: Tensor, weights: Tensor, directi
 
 
 def _by_outputs(
-    layers: Any, place: _Place, tokens: Tensor, weights: Tensor, directions: Tensor, step: Tensor
-) -> Tensor:
-    """(K,) float64, how the weighed sum of the outputs follows the numbers of this place in each direction."""
-    moves = torch.cat([directions, -directions]) * step
-    with _through(place, lambda numbers: numbers + moves):
-        ahead, behind = _outputs(layers, tokens, 2 * DIRECTIONS).double().chunk(2)
-    return ((ahead - behind) * weights.double()).flatten(1).sum(1) / (2 * step.double())
+    layers: Any, place: _Place, tokens: Tensor, weights: Tensor, directions: Tensor, size: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give the length of each step to either side, and (K,) float64, how the weighed sum of the outputs follows the numbers of this
+    place in each direction.
+
+    Two steps of a short row share a forward, which then has no more tokens than one step of the longest row does.
+    """
+    many = min(max(TOKENS // len(tokens), 1), 2)
+    for first in range(0, len(STEPS), many):
+        steps = [size * step for step in STEPS[first : first + many]]
+        moves = torch.cat([way * step for step in steps for way in (directions, -directions)])
+        with _through(place, lambda numbers, moves=moves: numbers + moves):
+            outputs = _outputs(layers, tokens, len(moves)).double()
+        summed = (outputs * weights.double()).flatten(1).sum(1)
+        for step, of_step in zip(steps, summed.split(2 * len(directions)), strict=True):
+            ahead, behind = of_step.chunk(2)
+            yield step, (ahead - behind) / (2 * step.double())
 
 
 def _outputs(layers: Any, tokens: Tensor, rows: int) -> Tensor:

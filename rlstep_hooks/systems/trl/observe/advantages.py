@@ -7,7 +7,6 @@ functions.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +23,6 @@ from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     from rlstep_hooks.observe.advantages import Scale
     from rlstep_hooks.observe.hooks import Call, Hooks
@@ -263,16 +261,15 @@ class RewardWatch:
     def _scores(self, call: Call) -> Iterator[None]:
         self.scoring, self.given, self._rewards = True, None, None
         try:
-            with self._seen_functions() as given:
+            if is_compared(self._rollouts):
+                with self._functions.seen() as given:
+                    yield
+                self.given = given
+            else:
                 yield
         finally:
             self.scoring = False
-        self.given = given
         self._rewards = call.result if isinstance(call.result, Tensor) and call.result.dim() == 2 else None
-
-    def _seen_functions(self) -> AbstractContextManager[GivenRewards | None]:
-        """Keep what the reward functions get and give, where that is compared."""
-        return self._functions.seen() if is_compared(self._rollouts) else nullcontext()
 
     def _read(self, rewards: Tensor, penalty: Tensor | None) -> Scored | None:
         """The rewards of a rollout with the trainer's settings; None where its advantages are not compared."""

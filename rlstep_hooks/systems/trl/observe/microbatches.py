@@ -56,7 +56,7 @@ class MicroBatchHooks:
         """Follows the modes of modules that drop something, from the first update on that is compared."""
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
-        self._dtype = "float32"
+        self._dtype = torch.float32
         """The dtype of the log-probs of the latest loss."""
         self._microbatches = 0
         self.in_epoch = 0
@@ -163,18 +163,23 @@ class MicroBatchHooks:
         activity.detached = ("entropies",) if self._bonus and _is_detached(call.others) else ()
         compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
         kept = self._kept(activity, inputs, call, compared=compared)
+        weights = seen.adapter.token_weights(inputs, call, kept)
+        if not compared:
+            activity.backward = backward = Backward()
+            seen.meter.hold(self._microbatches, inputs, new.detach(), old, None, backward, weights=weights)
+            _let_go(activity, old)
+            return
         terms = None
-        if compared and activity.loss is not None and (kept is not None or not seen.adapter.shares_entropies):
+        if activity.loss is not None and (kept is not None or not seen.adapter.shares_entropies):
             terms = seen.adapter.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
             if terms is not None and terms.settings.beta and terms.reference is None:
                 self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
                 terms = None
         terms = self._with_counted(terms, inputs) if terms is not None else None
-        backward = self._backward.follow(activity.loss, new) if compared else Backward()
-        activity.backward = backward
-        fresh = compared and seen.identities.trained(inputs).sampled == seen.updates.version
+        activity.backward = backward = self._backward.follow(activity.loss, new)
+        fresh = seen.identities.trained(inputs).sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
-        reference = self._first_reference(inputs, activity.calls) if compared else None
+        reference = self._first_reference(inputs, activity.calls)
         clean = self._scored_alone(
             activity.scored_in, inputs, call, old if fresh and self._scores_old(old) else None, fresh=fresh
         )
@@ -187,17 +192,15 @@ class MicroBatchHooks:
             backward,
             entropies,
             reference,
-            weights=seen.adapter.token_weights(inputs, call, kept),
+            weights=weights,
             sampled=inputs.get(SAMPLED) if fresh else None,
             head=None if activity.head is None else activity.head.take(new),
             replaced=self._replaced,
-            whole=compared,
+            whole=True,
             clean=clean,
-            weighed=seen.adapter.weighed(inputs) if compared else None,
+            weighed=seen.adapter.weighed(inputs),
         )
-        # No reference to the graph stays behind: the framework frees it after the backward pass, as without the audit.
-        activity.loss = None
-        activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
+        _let_go(activity, old)
 
     def _kept(self, activity: Activity, inputs: dict[str, Any], call: LogProbCall, *, compared: bool) -> Tensor | None:
         """The tokens that the trainer keeps for their entropy, where those of all processes decide which these are; None elsewhere, and
@@ -256,11 +259,11 @@ class MicroBatchHooks:
 
     def _tell_dtype(self, log_probs: Tensor) -> None:
         """Say once in which dtype log-probs are kept: it decides which updates they can show."""
-        dtype = str(log_probs.dtype).removeprefix("torch.")
-        if dtype != self._dtype:
-            self._dtype = dtype
-            if dtype != "float32":
-                self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"log_prob_dtype": dtype}))
+        if log_probs.dtype != self._dtype:
+            self._dtype = log_probs.dtype
+            if self._dtype != torch.float32:
+                dtype = {"log_prob_dtype": str(self._dtype).removeprefix("torch.")}
+                self._recorder.emit(FactsRead(at=self._recorder.now(), facts=dtype))
 
     def _with_counted(self, terms: LossTerms, inputs: dict[str, Any]) -> LossTerms:
         """Give the terms, with the tokens that the masks of the rollout count in the place of those that the loss was given; among
@@ -365,6 +368,12 @@ class MicroBatchHooks:
     def _reference_in_loss(self) -> bool:
         seen = self._observation
         return seen.schedule.reference_source == "in_loss" and seen.trainer.ref_model is None
+
+
+def _let_go(activity: Activity, old: Tensor | None) -> None:
+    """Keep no reference to the graph: the framework frees it after the backward pass, as without the audit."""
+    activity.loss = None
+    activity.calls = [call for call in activity.calls if not call.grad or call.log_probs is old]
 
 
 def _is_detached(others: tuple[Any, ...]) -> bool:

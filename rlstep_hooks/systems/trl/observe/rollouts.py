@@ -189,7 +189,7 @@ class RolloutHooks:
             seen.alone.reference_beside.begin(trained if trained is not None and is_compared_whole(trained) else None)
         with self._rows_guard:
             self._prompts.begin(rows, looks=compared)
-        if self._corrects_for_engine() and compared:
+        if compared and self._corrects_for_engine():
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         if not self._quick:
             self._recorder.write()  # so that nothing is lost to a kill while it generates
@@ -223,7 +223,7 @@ class RolloutHooks:
         """
         args = self._observation.trainer.args
         return not (
-            self._observation.adapter.samples_with_engine()
+            self._engine is not None
             or self._compiled
             or getattr(args, "cache_implementation", None)
             or getattr(args, "use_transformers_paged", False)
