@@ -218,7 +218,7 @@ def _by_outputs(
     for first in range(0, len(STEPS), many):
         steps = [size * step for step in STEPS[first : first + many]]
         moves = torch.cat([way * step for step in steps for way in (directions, -directions)])
-        with _through(place, lambda numbers, moves=moves: numbers + moves):
+        with _through(place, moves.add):
             outputs = _outputs(layers, tokens, len(moves)).double()
         summed = (outputs * weights.double()).flatten(1).sum(1)
         for step, of_step in zip(steps, summed.split(2 * len(directions)), strict=True):
