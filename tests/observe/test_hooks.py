@@ -57,6 +57,18 @@ def test_before_and_after_see_arguments_and_result() -> None:
     assert (len(seen), gaps.found, "add" in vars(framework)) == (6, [], False)
 
 
+def test_a_hook_that_sleeps_sees_nothing_until_it_is_woken() -> None:
+    framework, seen = Framework(), []
+    hooks = Hooks(Gaps())
+    add = hooks.wrap(framework, "add", after=lambda call: seen.append(call.result), topics=("order",))
+    fetch = hooks.wrap(framework, "fetch", after=lambda call: seen.append(call.result), topics=("order",))
+    for asleep in (True, False):
+        add.asleep = fetch.asleep = asleep
+        assert framework.add(1, two=2) == 3
+        assert asyncio.run(framework.fetch(5)) == 5
+    assert seen == [3, 5]
+
+
 def test_a_hook_that_fails_costs_its_topics_and_nothing_else() -> None:
     framework, gaps = Framework(), Gaps()
     hooks = Hooks(gaps)

@@ -156,3 +156,67 @@ def test_a_factor_that_is_not_known_is_none() -> None:
 
     assert clipped(drop) is None
     assert clipped(lambda tensor: None, torch.bfloat16) is None, "its rounding is no norm's"
+
+
+class Stepped:
+    """A model of two tensors, of which the second may get a gradient later; its updates are followed as a run of one process follows
+    them."""
+
+    def __init__(self) -> None:
+        self.weights = [torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(4))]
+        self.optimizer = torch.optim.SGD(self.weights, lr=0.5)
+        self.steps = StepFollower(RECORDER)
+        self.steps.watch_weights(self.weights)
+        self.steps.watch_graded((f"layers.{place}.proj", of) for place, of in enumerate(self.weights))
+        self.steps.watch_model(self.weights)
+
+    def train(self, update: int, *, looks: bool, reaches: int = 2) -> None:
+        """Make an update, whose gradients reach so many tensors."""
+        self.steps.begin_window(probed=looks)
+        for of in self.weights[:reaches]:
+            of.grad = torch.ones(4)
+        self.steps.before_step(update, replayed=looks, probed=looks, whole=looks)
+        self.optimizer.step()
+        self.steps.after_step(update, 0.5, whole=looks)
+        self.optimizer.zero_grad()
+
+    def told(self) -> dict[int, dict[str, Any]]:
+        """What is known of each probed update."""
+        found: dict[int, dict[str, Any]] = {}
+        for meaning, vector in self.steps._worked_up():
+            for update, fields in meaning.values(vector.tolist()).items():
+                found.setdefault(update, {}).update(fields)
+        return found
+
+
+def test_updates_that_are_passed_over_leave_nothing_behind_for_the_next_one_that_is_looked_at() -> None:
+    run = Stepped()
+    run.train(0, looks=True)
+    for update in range(1, 5):
+        run.train(update, looks=False)
+    run.train(5, looks=True)
+    told = run.told()
+    assert {*told} == {0, 1, 5}, "the update after one that was looked at begins with what that left"
+    assert (told[5]["changed"], told[5]["moved_before"], told[5]["max_change"]) == (8, 0, 0.5)
+    assert told[1] == {"tensors_moved": 0}
+
+
+def test_a_write_before_the_update_after_one_that_was_looked_at_is_found() -> None:
+    run = Stepped()
+    run.train(0, looks=True)
+    with torch.no_grad():
+        run.weights[1][3] = 7.0
+    run.train(1, looks=False)
+    run.train(2, looks=False)
+    assert run.told()[1] == {"tensors_moved": 1}
+
+
+def test_a_tensor_without_a_gradient_is_looked_at_in_each_update_until_it_has_one() -> None:
+    run = Stepped()
+    run.train(0, looks=True, reaches=1)
+    run.train(1, looks=False, reaches=1)
+    run.train(2, looks=False, reaches=1)
+    run.train(3, looks=False, reaches=2)
+    run.train(4, looks=True)
+    assert run.told()[4]["ungraded"] == 0
+    assert run.told() == {}

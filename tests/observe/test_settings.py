@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.settings import SettingsWatch, attributes, optimizer_settings
+from rlstep_hooks.observe.settings import SameValues, SettingsWatch, attributes, optimizer_settings, values_of
 from rlstep_hooks.record.events import ConfigChanged
 
 if TYPE_CHECKING:
@@ -169,3 +169,39 @@ def test_a_setting_that_is_gone_costs_the_settings_and_nothing_else() -> None:
     del owner.rate
     assert not watch.tell(record)
     assert [what for what, _ in record.gaps] == ["settings"]
+
+
+def test_values_that_somebody_may_write_into_are_never_said_to_be_the_same() -> None:
+    owner = SimpleNamespace(size=8, weights=[1.0])
+    same = SameValues(lambda: values_of(("size", "weights"))(owner))
+    assert [same(), same()] == [False, False]
+    owner.weights = (1.0,)
+    assert [same(), same()] == [False, True]
+    owner.size = 9
+    assert [same(), same()] == [False, True]
+
+
+def test_a_change_is_told_where_settings_are_read_by_name_only_if_one_of_them_is_another() -> None:
+    owner, record, reads = SimpleNamespace(size=8, names=("a",)), Record(), []
+
+    def read() -> list[tuple[str, Any]]:
+        reads.append(owner.size)
+        return [("size", owner.size), ("names", owner.names)]
+
+    unchanged = SameValues(lambda: values_of(("size", "names"))(owner))
+    watch = SettingsWatch(read, since="train_begin", unchanged=unchanged)
+    for _ in range(3):
+        assert not watch.tell(record)
+    assert len(reads) == 2, "when it was made, and at the first look"
+    owner.size = 16
+    assert [watch.tell(record), watch.tell(record)] == [True, False]
+    assert record.taken() == [("size", 8, 16)]
+    owner.names = ["a"]
+    owner.size = 8
+    assert not watch.tell(record)
+    owner.names.append("b")
+    assert watch.tell(record)
+    assert record.taken() == [("names", ("a",), ("a", "b"))]
+    del owner.size
+    watch.tell(record)
+    assert [topic for topic, _ in record.gaps] == ["settings"]
