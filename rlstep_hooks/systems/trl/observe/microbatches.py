@@ -59,6 +59,7 @@ class MicroBatchHooks:
         self._dtype = torch.float32
         """The dtype of the log-probs of the latest loss."""
         self._microbatches = 0
+        self._per_cycle = observation.schedule.microbatches_per_cycle
         self.in_epoch = 0
         """Micro-batches of this pass of the loader."""
 
@@ -86,9 +87,9 @@ class MicroBatchHooks:
         seen = self._observation
         activity = seen.activity = Activity("training")
         self._window_begins()
-        cycle, place = divmod(self._microbatches, seen.schedule.microbatches_per_cycle)
+        cycle, place = divmod(self._microbatches, self._per_cycle)
         # One micro-batch of a cycle, not always the same: what is between log-probs and layers is there in all of them.
-        if place == cycle % seen.schedule.microbatches_per_cycle:
+        if place == cycle % self._per_cycle:
             activity.sloped_in = cycle
         looks = is_compared_whole(cycle)
         self._replaced = []
@@ -136,7 +137,7 @@ class MicroBatchHooks:
 
     def _look_at_modes(self) -> None:
         """Compare the modes that the policy's modules had in this forward with those of the first one."""
-        if is_compared(self._microbatches // self._observation.schedule.microbatches_per_cycle):
+        if is_compared(self._microbatches // self._per_cycle):
             self._modes = self._modes or of_forwards(self._observation.trainer)
             self._modes.tell(self._recorder)
 
@@ -161,7 +162,7 @@ class MicroBatchHooks:
         new = call.log_probs
         self._tell_dtype(new)
         activity.detached = ("entropies",) if self._bonus and _is_detached(call.others) else ()
-        compared = is_compared(self._microbatches // seen.schedule.microbatches_per_cycle)
+        compared = is_compared(self._microbatches // self._per_cycle)
         kept = self._kept(activity, inputs, call, compared=compared)
         weights = seen.adapter.token_weights(inputs, call, kept)
         if not compared:
