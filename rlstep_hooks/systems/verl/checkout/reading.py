@@ -22,6 +22,7 @@ from rlstep_hooks.systems.engine.own_configuration import configuration
 from rlstep_hooks.systems.verl.checkout.critic import read_critic
 from rlstep_hooks.systems.verl.checkout.estimators import estimators_in
 from rlstep_hooks.systems.verl.checkout.handed_over import run_by
+from rlstep_hooks.systems.verl.checkout.imports import absent_modules
 from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
@@ -136,6 +137,7 @@ def _read(system: System, program: Program, run: Run, own: dict[str, Setting], g
     logprobs, unclear = read_logprobs(run.fit, source, checkout, values) if _is_fsdp(given) else (None, None)
     has_critic, no_estimator = read_critic(source, checkout, values)
     loop.unknown += [each for each in (unclear, no_estimator) if each is not None]
+    loop.unknown += absent_modules(checkout, source)
     group = _group(loop, values)
     _refuse(loop, workers, run, values, group)
     known = _between(loop, checkout)
