@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from rlstep_hooks.judge.conformance import Difference
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import (
@@ -135,6 +134,9 @@ class Progress:
         shown = self.shown
         if isinstance(shown, RunStarted):
             return Where()
+        # Only of a run, not of a plan, which does not wait for what matches events to load.
+        from rlstep_hooks.judge.conformance import Difference
+
         if isinstance(shown, Difference):
             return shown.where
         if isinstance(shown, Refresh | Rewarded | Carried | TurnsJoined):
