@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.judge.asked_rules import AskedRules
 from rlstep_hooks.judge.causes import fold
 from rlstep_hooks.judge.conformance import AS_PLANNED, NOTHING_PLANNED, Difference, matcher
 from rlstep_hooks.judge.count_rows import explains_counts, unlike_plan
 from rlstep_hooks.judge.delivery import Deliveries, Delivery
-from rlstep_hooks.judge.deviations import Deviation, DeviationsOf, Evidence, explain, none_known
+from rlstep_hooks.judge.deviations import DeviationsOf, none_known
 from rlstep_hooks.judge.health import health_of
 from rlstep_hooks.judge.lags import Lags
 from rlstep_hooks.judge.readings import RunningReadings
 from rlstep_hooks.judge.report import Counts, Report, Summary, ending_of
 from rlstep_hooks.judge.rules import RANK_RULES, RULES
-from rlstep_hooks.judge.rules.base import HANDLERS, Rule, disabled
-from rlstep_hooks.judge.rules.progress import Place, Progress, remember
+from rlstep_hooks.judge.rules.progress import Progress, remember
 from rlstep_hooks.judge.timeline import position_of, start_of
 from rlstep_hooks.judge.whole_numbers import PerRollout, WholeNumber, name_whole_number, whole_number
 from rlstep_hooks.record.events import (
@@ -67,11 +66,7 @@ class Judge:
     def __init__(self, deviations_of: DeviationsOf = none_known) -> None:
         self._deviations_of = deviations_of
         self._run: RunStarted | None = None
-        self._rules: list[Rule] = []
-        self._handlers: dict[str, list[tuple[Rule, Callable[..., None], list[Finding]]]] = {
-            name: [] for name in HANDLERS
-        }
-        self._deviations: tuple[Deviation, ...] = ()
+        self._asked = AskedRules()
         self._conformance: Matcher = NOTHING_PLANNED
         self._progress: Progress | None = None
         self._unobserved: dict[str, str] = {}
@@ -83,14 +78,16 @@ class Judge:
         self._deliveries = Deliveries()
         self._per_rollout = PerRollout()
         self._ended: RunEnded | None = None
-        self._problems = 0
         self.differences: Differences = AS_PLANNED
         """What the matcher found at the latest event, for watchers: differences of this event, or of the event before it that
         only this one could explain."""
-        self.failed = False
-        """Whether an error was found so far."""
         self.age: int | None = None
         """Updates that the sampler's weights lagged behind the policy at the latest rollout; None if not observed."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error was found so far."""
+        return self._asked.failed
 
     @property
     def run(self) -> RunStarted | None:
@@ -280,21 +277,16 @@ class Judge:
         conformance = matcher(schedule, start, rollouts_only=self.cannot_observe("updates"))
         progress.begin(rollouts=conformance.rollouts, epoch=conformance.where().epoch or 0)
         rules = [rule(progress) for rule in RULES]
-        self._run, self._progress, self._conformance, self._rules = event, progress, conformance, rules
-        self._deviations = self._deviations_of(schedule.framework, schedule.version)
+        self._run, self._progress, self._conformance = event, progress, conformance
+        deviations = self._deviations_of(schedule.framework, schedule.version)
+        # In a damaged record a run may begin twice: what was found before stays.
+        self._asked = AskedRules(rules, progress, deviations, self._asked)
         self._subscribe()
         return self._show("started", event)
 
     def _subscribe(self) -> None:
-        """Find for each handler the rules that implement it and can be evaluated, so that other rules cost nothing."""
-        for rule in self._rules:
-            for what, why in self._unobserved.items():
-                if what in rule.topics or (what == "plan" and rule.seen_in != "run"):
-                    disabled(rule, why)
-        self._handlers = {name: [] for name in HANDLERS}
-        for rule in self._rules:
-            for name in () if rule.disabled else rule.handled:
-                self._handlers[name].append((rule, getattr(rule, name), rule.fresh))
+        """Ask only the rules, and compare only the order, that can be judged by what is observed."""
+        self._asked.subscribe(self._unobserved)
         self._matching = NOTHING_PLANNED if self.cannot_observe("order") else self._conformance
 
     def _claim(self, differences: Differences) -> list[Finding]:
@@ -311,43 +303,7 @@ class Judge:
     ) -> list[Finding]:
         """Show an event with its differences from the plan, or a single difference, to the rules with this handler."""
         findings = self._claim(differences) if differences else []
-        progress = self._progress
-        if progress is None:
-            return findings
-        progress.shown, progress.place_shown = shown, progress.place
-        for rule, method, fresh in self._handlers[handler]:
-            before = rule.checks
-            method(shown)
-            if rule.checks != before and progress.rollouts > rule.looked_at:
-                rule.look(progress.rollouts)
-            if fresh:
-                findings += self._taken(rule, shown if isinstance(shown, Difference) else None)
-        return findings
-
-    def _taken(self, rule: Rule, difference: Difference | None = None) -> list[Finding]:
-        """Take the new findings of a rule, each explained by a known deviation if there is one."""
-        fresh = rule.fresh.copy()
-        rule.fresh.clear()
-        return [self._explain(rule, finding, difference) for finding in fresh]
-
-    def _explain(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
-        explained = self._explained(rule, finding, difference)
-        if rule.seen_in != "run":
-            bare, explained = explained, msgspec.structs.replace(explained, planned=True)
-            rule.replace(bare, explained)
-        self.failed = self.failed or explained.severity == "error"
-        self._problems += explained.severity != "info"
-        return explained
-
-    def _explained(self, rule: Rule, finding: Finding, difference: Difference | None) -> Finding:
-        assert self._progress is not None  # there are no rules without a plan
-        evidence = Evidence(finding, self._progress, difference)
-        for deviation in self._deviations:
-            if deviation.explains(evidence):
-                explained = explain(finding, deviation)
-                rule.replace(finding, explained)
-                return explained
-        return finding
+        return findings + self._asked.show(handler, shown) if self._progress is not None else findings
 
     def _observe_measured(self, event: Measured) -> list[Finding]:
         progress = self._progress
@@ -389,38 +345,13 @@ class Judge:
             ("update_values", updates),
         ):
             if arrived:
-                findings += self._call_each(handler, arrived)
+                findings += self._asked.show_each(handler, arrived)
         return findings
-
-    def _call_each(self, handler: str, arrived: list[tuple[Any, Any, Place]]) -> list[Finding]:
-        """Show numbers that arrived together to the rules, rule by rule (the cheapest order); findings are in the order of the
-        numbers."""
-        found: list[tuple[int, Finding]] = []
-        progress = self._progress
-        assert progress is not None  # numbers are taken for a run that has begun
-        # The busiest loop of the judge: of a long run it runs for each rule and each number that arrives, so it calls nothing in vain.
-        measured = {name for values, _, _ in arrived for name in msgspec.to_builtins(values)}
-        for rule, method, fresh in self._handlers[handler]:
-            needed = rule.needed.get(handler)
-            if needed is not None and measured.isdisjoint(needed):
-                continue
-            before = rule.checks
-            for values, event, where in arrived:
-                progress.shown, progress.place_shown = event, where
-                method(values, event)
-                if rule.checks != before:
-                    before = rule.checks
-                    if where[0] > rule.looked_at:
-                        rule.look(where[0])
-                if fresh:
-                    place = arrived.index((values, event, where))
-                    found += ((place, finding) for finding in self._taken(rule))
-        return [finding for _, finding in sorted(found, key=itemgetter(0))]
 
     def report(self) -> Report:
         """The judgement so far."""
         matched = self._conformance.matched
-        outcomes = [rule.outcome(matched) for rule in self._rules if not isinstance(rule, RANK_RULES)]
+        outcomes = [rule.outcome(matched) for rule in self._asked.rules if not isinstance(rule, RANK_RULES)]
         schedule = self._run.schedule if self._run and not self.cannot_observe("plan") else None
         lags, readings = self._lags.result(), self._readings.result()
         not_evaluated = dict(self._unobserved)
@@ -432,7 +363,7 @@ class Judge:
         broken_off = self._broken_off(ending)
         if broken_off:
             not_evaluated["end"] = broken_off
-        findings = fold([found for rule in self._rules for found in rule.findings()])
+        findings = fold([found for rule in self._asked.rules for found in rule.findings()])
         number = self._whole_number() if findings else None
         report = Report(
             run=self._run.run if self._run else "",
@@ -488,7 +419,11 @@ class Judge:
     def summary(self) -> Summary:
         """A short report of the run so far. Takes microseconds, because it does not visit all rules."""
         return Summary(
-            verdict=self.verdict, problems=self._problems, counts=self.counts, lags=self._lags.result(), age=self.age
+            verdict=self.verdict,
+            problems=self._asked.problems,
+            counts=self.counts,
+            lags=self._lags.result(),
+            age=self.age,
         )
 
     @property

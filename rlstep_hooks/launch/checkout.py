@@ -21,7 +21,7 @@ from rlstep_hooks.launch.files import contents, is_allowed, is_everybodys, unpac
 from rlstep_hooks.launch.text import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LARGEST_SOURCE = 1 << 20
 """Bytes of the largest file that is read; no trainer is as large."""
@@ -103,6 +103,23 @@ class Line(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.says} ({self.where})"
+
+
+def first_of(lines: Sequence[object]) -> str:
+    """The first of some lines, and how many more there are."""
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return f"{'; '.join(map(str, lines[:3]))}{more}"
+
+
+def none_known(what: str, lines: Sequence[object], remedy: str) -> LaunchError:
+    """The question that lines ask which may decide the plan, and which are not known.
+
+    Args:
+        what: What has them: "the trainer of EasyR1".
+        lines: The lines, and what is missing.
+        remedy: What a user does.
+    """
+    return LaunchError(f"{what} beside the launch is none that is known: {first_of(lines)}", remedy=remedy)
 
 
 class Checkout(msgspec.Struct, frozen=True):

@@ -255,19 +255,15 @@ class ControlledRun:
             call = self._trainers[silent[0]].stream.missed[0]
             observed.append(f"trainer {listed(silent)} recorded nothing of call {call.number} of {call.name}")
         hint = self.run.facts.get("attach_hint", "") if self.run is not None else ""
-        findings.append(
-            Finding(
-                code=code,
-                severity="error",
-                title=title,
-                expected=f"records of {len(self._trainers)} trainers, of every call",
-                observed="; ".join(observed),
-                where=Where(rank=(absent or silent)[0]),
-                why="what a process did without a record cannot be judged",
-                fix=str(hint) or "attach the audit in every process, and look at how that process ended",
-            )
+        finding, outcome = ProcessMissing.missing(
+            f"records of {len(self._trainers)} trainers, of every call",
+            observed,
+            rank=(absent or silent)[0],
+            fix=str(hint) or "attach the audit in every process, and look at how that process ended",
+            checks=len(self._trainers),
         )
-        return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(self._trainers))
+        findings.append(finding)
+        return outcome
 
     def _ranks(self, findings: list[Finding]) -> RuleOutcome:
         code, title = RanksDisagree.code, RanksDisagree.title

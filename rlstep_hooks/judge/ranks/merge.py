@@ -32,7 +32,6 @@ from rlstep_hooks.judge.report import merge_findings
 from rlstep_hooks.judge.rules import RANK_RULES
 from rlstep_hooks.judge.rules.data.advantages import RewardsMoved
 from rlstep_hooks.judge.rules.observation import ProcessMissing
-from rlstep_hooks.planning.finding import Finding, Where
 from rlstep_hooks.record.events import ENTROPY_SHARE
 from rlstep_hooks.record.ledger import records
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.deviations import DeviationsOf
     from rlstep_hooks.judge.ranks.record_end import RecordEnd
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.record.events import RunStarted
     from rlstep_hooks.record.ledger import Record
 
@@ -151,16 +151,12 @@ def _missing(tails: dict[int, RecordEnd], started: RunStarted, findings: list[Fi
         observed.append(f"no record of rank {listed(absent)}")
     if unfinished:
         observed.append(f"the record of rank {listed(unfinished)} has no end")
-    findings.append(
-        Finding(
-            code=code,
-            severity="error",
-            title=title,
-            expected=f"records of {started.world_size} processes, each to the end of training",
-            observed="; ".join(observed),
-            where=Where(rank=(absent or unfinished)[0]),
-            why="what a process did without a record cannot be judged",
-            fix="attach the callback in every process, and look at how that process ended",
-        )
+    finding, outcome = ProcessMissing.missing(
+        f"records of {started.world_size} processes, each to the end of training",
+        observed,
+        rank=(absent or unfinished)[0],
+        fix="attach the callback in every process, and look at how that process ended",
+        checks=len(tails),
     )
-    return RuleOutcome(code=code, title=title, verdict="FAIL", checks=len(tails))
+    findings.append(finding)
+    return outcome

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from rlstep_hooks.judge.effects import Effects
+from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.rules.base import Rule
+from rlstep_hooks.planning.finding import Finding, Where
 
 
 class ProcessMissing(Rule):
@@ -39,6 +41,31 @@ class ProcessMissing(Rule):
     topics = ("ranks",)
     nothing_seen = "the run has a single process"
     produces = (Effects(("RLS902",), first=None),)
+
+    @classmethod
+    def failed(
+        cls, expected: str, observed: list[str], rank: int, fix: str, checks: int
+    ) -> tuple[Finding, RuleOutcome]:
+        """The finding and the outcome where records are missing.
+
+        Args:
+            expected: The records that there should be.
+            observed: What is missing, by kinds.
+            rank: The first process without its record.
+            fix: What to do.
+            checks: How many records were looked for.
+        """
+        finding = Finding(
+            code=cls.code,
+            severity="error",
+            title=cls.title,
+            expected=expected,
+            observed="; ".join(observed),
+            where=Where(rank=rank),
+            why="what a process did without a record cannot be judged",
+            fix=fix,
+        )
+        return finding, RuleOutcome(code=cls.code, title=cls.title, verdict="FAIL", checks=checks)
 
 
 class RanksDisagree(Rule):

@@ -6,7 +6,7 @@ import ast
 import hashlib
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.checkout import none_known
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
 
@@ -40,11 +40,8 @@ def beside_by_mark(system: System, mark: str, marks: Mapping[str, str], own: str
     """
     having = [release for release, each in marks.items() if each == mark]
     if not having:
-        raise LaunchError(
-            f"the GRPO trainer of {own} beside the launch is none that is known: its sampler, what it makes of a batch, or its "
-            "defaults are those of no release",
-            remedy=f"--version plans it as that release of {system.title}",
-        )
+        why = "its sampler, what it makes of a batch, or its defaults are those of no release"
+        raise none_known(f"the GRPO trainer of {own}", [why], f"--version plans it as that release of {system.title}")
     later = [*marks][[*marks].index(having[-1]) + 1 :]
     end = later[0] if later else system.releases[1] if system.releases is not None else ""
     released = having[0] if len(having) == 1 else f"{having[0]} to {having[-1]}"

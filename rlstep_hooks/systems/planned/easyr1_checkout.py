@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.checkout import find_checkout, nearest
+from rlstep_hooks.launch.checkout import find_checkout, nearest, none_known
 from rlstep_hooks.launch.structured import owner_without
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
@@ -94,9 +94,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         if f"trainer.{other}" in given:
             unknown.append(f"nothing reads trainer.{other}")
     if unknown or loop is None or default is None:
-        raise LaunchError(
-            f"the trainer of EasyR1 beside the launch is none that is known: {'; '.join(unknown[:3])}", remedy=_REMEDY
-        )
+        raise none_known("the trainer of EasyR1", unknown, _REMEDY)
     where = fit.source.at(fit.function.lineno)
     ends = "one rollout before the last step" if loop.omits_last else "when its steps are done"
     text = f"the trainer beside the launch was read: trainer.{epochs} gives the steps, and it ends {ends} ({where})"

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.checkout import UNKNOWN, find_checkout, nearest, value_of
-from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.checkout import UNKNOWN, find_checkout, nearest, none_known, value_of
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import NOTHING
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.checkout import Checkout, Function, Line, Source
     from rlstep_hooks.launch.settings import Setting
+    from rlstep_hooks.launch.text import LaunchError
     from rlstep_hooks.systems.engine.declaration import System
 
 
@@ -88,9 +88,7 @@ def checkout_of(system: System, marker: str, folder: Path) -> Checkout | None:
 
 def not_known(system: System, says: str | Line) -> LaunchError:
     """The question that a line asks which may decide the plan, and which is not known."""
-    return LaunchError(
-        f"the source of {system.title} beside the launch is none that is known: {says}", remedy=_remedy(system)
-    )
+    return none_known(f"the source of {system.title}", [says], _remedy(system))
 
 
 def _remedy(system: System) -> str:

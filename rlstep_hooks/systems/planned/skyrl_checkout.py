@@ -6,9 +6,8 @@ import os.path
 import re
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import find_checkout, nearest
+from rlstep_hooks.launch.checkout import find_checkout, nearest, none_known
 from rlstep_hooks.launch.loops import LoopReader, Shape
-from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
 
@@ -67,11 +66,8 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         if name not in system.settings and _SIZES.search(last := name.rpartition(".")[2]) and _trains_with(last, source)
     ]
     if unknown:
-        raise LaunchError(
-            f"the trainer of {os.path.relpath(checkout.package, checkout.root)} beside the launch is none that is known: "
-            f"{'; '.join(unknown[:3])}",
-            remedy=_REMEDY,
-        )
+        package = os.path.relpath(checkout.package, checkout.root)
+        raise none_known(f"the trainer of {package}", unknown, _REMEDY)
     where = source.at(trains[0].lineno)
     text = f"the trainer beside the launch was read: trainer.epochs passes over the rows, each rollout is trained once ({where})"
     return Beside(system, notes=(Note("assumes", text),))

@@ -7,10 +7,10 @@ import os.path
 import re
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, nearest, repository_of
+from rlstep_hooks.launch.checkout import Checkout, Line, Source, find_checkout, nearest, none_known, repository_of
 from rlstep_hooks.launch.files import find_file
 from rlstep_hooks.launch.settings import Setting
-from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
+from rlstep_hooks.launch.text import Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.openrlhf.checkout.asynchronous import read_async
@@ -101,12 +101,8 @@ def _ask(checkout: Checkout, unknown: list[Line]) -> None:
         LaunchError: One is not.
     """
     if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise LaunchError(
-            f"the trainer of {os.path.relpath(checkout.package, checkout.root)} beside the launch is none that is known: "
-            f"{'; '.join(map(str, unknown[:3]))}{more}",
-            remedy=_REMEDY,
-        )
+        package = os.path.relpath(checkout.package, checkout.root)
+        raise none_known(f"the trainer of {package}", unknown, _REMEDY)
 
 
 def _of_the_file(system: System, command: Command, folder: Path) -> Beside | None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.checkout import Line
+from rlstep_hooks.launch.checkout import Line, first_of
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.verl.checkout.critic import read_critic
 from rlstep_hooks.systems.verl.checkout.estimators import estimators_in
 from rlstep_hooks.systems.verl.checkout.loop import read_loop
-from rlstep_hooks.systems.verl.checkout.reading import GROUP, first_of, no_trainer, of_loader
+from rlstep_hooks.systems.verl.checkout.reading import GROUP, no_trainer, of_loader
 from rlstep_hooks.systems.verl.checkout.run import run_of, settings_of, values_of
 from rlstep_hooks.systems.verl.checkout.workers import read_workers
 from rlstep_hooks.systems.verl.family import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.arguments import read_arguments
-from rlstep_hooks.launch.checkout import Checkout, Line, find_checkout, nearest
+from rlstep_hooks.launch.checkout import Checkout, Line, find_checkout, nearest, none_known
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside, count
@@ -284,12 +284,6 @@ def no_trainer(command: Command, program: Program, remedy: str) -> LaunchError:
     )
 
 
-def first_of(lines: Sequence[Line]) -> str:
-    """The first of some lines, and how many more there are."""
-    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return f"{'; '.join(map(str, lines[:3]))}{more}"
-
-
 def _is_fsdp(given: Mapping[str, Setting]) -> bool:
     """Whether the workers are those for FSDP: the strategy decides, and where it is not known the name of the configuration."""
     strategy = f"{ACTOR}.strategy"
@@ -326,10 +320,7 @@ def _refuse(loop: Loop, workers: Workers | None, run: Run, values: Mapping[str, 
 
 def _ask_about(unknown: Sequence[Line]) -> None:
     if unknown:
-        raise LaunchError(
-            f"the trainer beside the launch is none that is known: {first_of(unknown)}",
-            remedy=REMEDY,
-        )
+        raise none_known("the trainer", unknown, REMEDY)
 
 
 def of_loader(run: Run, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:

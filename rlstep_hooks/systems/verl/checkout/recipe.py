@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import taken
-from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.launch.checkout import none_known, taken
 from rlstep_hooks.systems.verl.checkout.loop import read_loop
 from rlstep_hooks.systems.verl.checkout.program import RECIPES_TRAINER
 from rlstep_hooks.systems.verl.settings import ROLLOUT
@@ -70,12 +69,10 @@ def read_recipe(
         *(line for name, line in loop.repeats.items() if name not in (f"{ROLLOUT}.n", "1")),
     ]
     group = loop.repeats.get(f"{ROLLOUT}.n")
-    said = [*map(str, unknown), *(_lacks(loop, fit, values) if loop.is_read else ())]
+    lacks = _lacks(loop, fit, values) if loop.is_read else ()
+    said = [*map(str, unknown), *(f"{each} ({source.shown})" for each in lacks)]
     if said:
-        raise LaunchError(
-            f"the trainer of DAPO's recipe beside the launch is none that is known: {'; '.join(said[:3])} ({source.shown})",
-            remedy=remedy,
-        )
+        raise none_known("the trainer of DAPO's recipe", said, remedy)
     return f"{_ends(loop.stop, filters=filters)}; {group}"
 
 
