@@ -45,9 +45,9 @@ class AskedRules:
         self._handlers: dict[str, list[tuple[Rule, Callable[..., None], list[Finding]]]] = {
             name: [] for name in HANDLERS
         }
-        self.failed = before is not None and before.failed
+        self.failed: bool = before is not None and before.failed
         """Whether an error was found so far."""
-        self.problems = before.problems if before is not None else 0
+        self.problems: int = before.problems if before is not None else 0
         """How many errors and warnings were found so far."""
 
     def subscribe(self, unobserved: Mapping[str, str]) -> None:

@@ -43,7 +43,7 @@ class ProcessMissing(Rule):
     produces = (Effects(("RLS902",), first=None),)
 
     @classmethod
-    def failed(
+    def missing(
         cls, expected: str, observed: list[str], rank: int, fix: str, checks: int
     ) -> tuple[Finding, RuleOutcome]:
         """The finding and the outcome where records are missing.
