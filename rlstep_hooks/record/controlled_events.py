@@ -83,7 +83,7 @@ class Generated(Event, frozen=True, kw_only=True, gc=False, tag="generated"):
     sampling: tuple[dict[str, float], ...] = ()
     """Sampling settings of the engines, each combination once; empty if not observed."""
     all_drawn: bool | None = None
-    """The same as in `Rollout`."""
+    """Whether the counted tokens are all that were drawn for the rollout, as in `Rollout`; None if that is not known."""
     purpose: Purpose = "training"
 
 
@@ -137,7 +137,7 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     samples: int = 0
     """Samples whose masks were compared."""
     masks_wrong: int | None = None
-    """The same as in `RolloutValues`."""
+    """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
     weights_off: float | None = None
     """Largest distance of an importance weight from the documented one, in units of what rounding explains; None if that was not
     compared."""
@@ -146,7 +146,7 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     weights_cut: float | None = None
     """Fraction of tokens whose documented weight is outside of its bounds."""
     reward_mean: float | None = None
-    """The same as in `RolloutValues`."""
+    """Mean reward of the rollout's samples; None where rewards were not seen. The next two are as in `RolloutValues`."""
     reward_deviation: float | None = None
     equal_groups: int | None = None
 

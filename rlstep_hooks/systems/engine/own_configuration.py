@@ -37,9 +37,9 @@ class InPart(msgspec.Struct, frozen=True):
     """A configuration of which some files are not here."""
 
     names: frozenset[str]
-    """The settings of those that are."""
+    """The settings of the files that are here."""
     missing: tuple[str, ...]
-    """The others, and where they are taken over."""
+    """The files that are not here, each with the place where it is taken over."""
 
 
 def configuration(

@@ -39,7 +39,7 @@ _FEEDS = f"for epoch in range(self.config.{_PASSES}):"
 """The loop of the recipe's fully_async_rollouter.py over the rows, as it was before 0.9; the total of prompts that ends it counts
 trainer.total_epochs."""
 _FEEDS_AS_RELEASED = "for epoch in range(self.config.trainer.total_epochs):"
-"""That loop in verl 0.9.1, experimental/fully_async_policy/fully_async_rollouter.py:814."""
+"""The loop over the rows in verl 0.9.1, experimental/fully_async_policy/fully_async_rollouter.py:814."""
 _WEIGHTS = "self.compute_rollout_importance_weights_and_add_to_batch(batch)"
 _IS_WEIGHTED, _THRESHOLD = "algorithm.rollout_is", "algorithm.rollout_is_threshold"
 
