@@ -10,7 +10,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.checkout import UNKNOWN, Line, value_of
+from rlstep_hooks.launch.checkout import UNKNOWN, Line, taken, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _COMPUTES = ("compute_log_prob", "compute_old_log_prob")
 _CALLED = re.compile(rf"\.({'|'.join(_COMPUTES)})\(")
 _COLUMN = "old_log_probs"
+_OF_ENGINE = "rollout_log_probs"
 
 
 def read_logprobs(
@@ -36,6 +37,8 @@ def read_logprobs(
     Returns:
         The line, and what is not known: both None where the trainer asks for them before the update, as in the releases.
     """
+    if (handed := _from_engine(fit, values)) is not None:
+        return None, Line("old log-probs may be those of the engine that samples", source.at(handed.lineno))
     made = _made_by_workers(checkout)
     if made is None:
         return None, None
@@ -51,6 +54,26 @@ def read_logprobs(
     if elsewhere:
         return None, Line("old log-probs may be computed again outside of fit", source.at(elsewhere[0]))
     return made, None
+
+
+def _from_engine(fit: Function, values: Mapping[str, object]) -> ast.Assign | None:
+    """Where a loop takes the engine's log-probs for old ones by a condition of its own: that of the releases is their bypass mode."""
+    released = {
+        inner
+        for node in ast.walk(fit)
+        if isinstance(node, ast.If) and "bypass" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    nodes = (node for node in taken(fit, values) if isinstance(node, ast.Assign) and node not in released)
+    return next(
+        (node for node in nodes if _is_column(node.value, _OF_ENGINE) and _is_column(node.targets[0], _COLUMN)), None
+    )
+
+
+def _is_column(node: ast.expr, name: str) -> bool:
+    """Whether an expression is a column of a batch: `batch.batch["old_log_probs"]`."""
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == name
 
 
 def _is_call(line: str) -> bool:
