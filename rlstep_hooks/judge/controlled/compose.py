@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from rlstep_hooks.judge.controlled.carried import arrived
+from rlstep_hooks.judge.controlled.parts import put_together
 from rlstep_hooks.record.events import (
     UNSENT,
     AnyEvent,
@@ -443,7 +444,7 @@ class TrainerStream:
                 yield part
                 continue
             count, values = self._of_parts.get(part.index, (0, part))
-            self._of_parts[part.index] = count + 1, _joined(values, part) if count else part
+            self._of_parts[part.index] = count + 1, put_together(values, part) if count else part
         for index, (count, values) in list(self._of_parts.items()):
             if count >= self._parts or index < self._rollout:
                 del self._of_parts[index]
@@ -452,17 +453,6 @@ class TrainerStream:
     def _values(self, values: RolloutValues) -> RolloutValues:
         """A rollout's numbers under its rollout index; a trainer numbers them by refresh."""
         return msgspec.structs.replace(values, index=self._rollout_of_refresh.get(values.index, self._rollout))
-
-
-def _joined(one: RolloutValues, other: RolloutValues) -> RolloutValues:
-    """The numbers of two parts of a rollout, as a trainer of a controlled run measures them: the largest of each."""
-    names = (
-        *("max_abs_advantage", "sampler_gap_mean", "sampler_gap_max", "sampler_gap_99", "sampler_gap_outside"),
-        *("sampler_gap_tokens", "sampler_gap_fresh", "reference_changed"),
-    )
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
-    largest = {name: max((n for n in pair if n is not None), default=None) for name, pair in pairs.items()}
-    return msgspec.structs.replace(one, **largest, sampler_gap_fit=one.sampler_gap_fit or other.sampler_gap_fit)
 
 
 def _remember(known: OrderedDict[int, _Remembered], key: int, value: _Remembered) -> None:

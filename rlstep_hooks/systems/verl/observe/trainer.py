@@ -398,7 +398,7 @@ class VerlTrainer:
         """The context of training's forward of a micro-batch, beside which a row of it may go."""
         if role_of(engine) != "policy":
             return nullcontext()
-        return self._slopes.beside(self._record.calls("policy_updates") - 1, engine, data)
+        return self._slopes.beside(self._losses.rollout, engine, data)
 
     def _oldest(self, data: Any) -> int | None:
         """The oldest version among the weights that generated these samples; None where that is not known."""
