@@ -291,6 +291,8 @@ MINIBATCH_ORDER = "order of the samples in mini-batches"
 """Name of the setting that is which samples of a rollout each of its mini-batches has."""
 DUE_EVALUATIONS = "evaluations that are due"
 """Name of the setting that is after how many rollouts an evaluation comes."""
+EVALUATED_ROWS = "rows of an evaluation"
+"""Name of the setting that is how many rows of its set an evaluation generates for."""
 DUE_CHECKPOINTS = "checkpoints that are due"
 """Name of the setting that is after how many rollouts a checkpoint is written."""
 

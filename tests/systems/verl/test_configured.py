@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +10,19 @@ import pytest
 
 pytest.importorskip("verl")
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 from verl.utils.tensordict_utils import make_iterator
 
 from rlstep_hooks.observe.hooks import Hooks
-from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS
+from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS, EVALUATED_ROWS
 from rlstep_hooks.systems.verl.observe import asked_sampling
 from rlstep_hooks.systems.verl.observe.due_work import DueWork
 from rlstep_hooks.systems.verl.observe.minibatch_order import MiniBatchOrder
+from rlstep_hooks.systems.verl.observe.validations import SAMPLES, Validations
 from tests.systems.verl.kept import Kept
 
 if TYPE_CHECKING:
@@ -148,3 +152,80 @@ def test_sampling_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         0.5,
         1.0,
     )
+
+
+def test_a_penalty_that_no_setting_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "repetition_penalty of requests to the engines"
+    right = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+    assert asked(tmp_path, monkeypatch, validates=False, **right) == []
+    assert asked(tmp_path, monkeypatch, validates=False, **right | {"repetition_penalty": 1.3}) == [(name, 1.0, 1.3)]
+
+
+class Validates(RayPPOTrainer):  # type: ignore[misc]  # verl's is not typed
+    """Validates eight rows in two batches, as verl's trainers do."""
+
+    def __init__(self, **val_kwargs: Any) -> None:
+        rollout = {"val_kwargs": {"n": 3} | val_kwargs}
+        self.config = OmegaConf.create({"data": {}, "actor_rollout_ref": {"rollout": rollout}})
+        self.val_dataset = [*range(8)]
+        self.replay_buffer = SimpleNamespace(sample=self.sample)
+        self.sessions = 3
+        self.batches = 2
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
+        """What V1's queue gives: a session of the first prompt failed."""
+        prompts = [f"{uuid.uuid4()}" for _ in range(batch_size)]
+        keys = [f"{of}_{session}_0" for of in prompts for session in range(self.sessions)]
+        return SimpleNamespace(keys=keys[1:]), {}
+
+    def _get_gen_batch(self, batch: Any) -> Any:
+        return batch
+
+    def validate(self, *, v1: bool) -> None:
+        for _ in range(self.batches):
+            if v1:
+                self.replay_buffer.sample(global_steps=0, partition_id="val", batch_size=4)
+            else:
+                uids = np.repeat([str(uuid.uuid4()) for _ in range(4)], self.sessions)
+                self._get_gen_batch(SimpleNamespace(non_tensor_batch={"uid": uids}))
+
+
+def validated(trainer: Validates, *, v1: bool) -> list[tuple[Any, ...]]:
+    """What is recorded of two validations with a rollout between them."""
+    kept: Any = Kept()
+    followed = Validations(trainer, kept)
+    followed.place(Hooks(kept), v1=v1)
+    for _ in range(2):
+        followed.begin()
+        trainer.validate(v1=v1)
+        followed.ends(v1=v1)
+        trainer.replay_buffer.sample(global_steps=0, partition_id="train", batch_size=2)
+        trainer._get_gen_batch(SimpleNamespace(non_tensor_batch={"uid": np.array(["x"])}))
+    return [(event.name, event.before, event.after) for event in kept.events]
+
+
+@pytest.mark.parametrize("v1", [True, False])
+def test_samples_and_rows_of_a_validation(*, v1: bool) -> None:
+    assert validated(Validates(), v1=v1) == []
+    more, fewer, half = Validates(), Validates(), Validates()
+    more.sessions, fewer.sessions, half.batches = 4, 2, 1
+    assert validated(more, v1=v1) == [(SAMPLES, 3, 4)]
+    assert validated(fewer, v1=v1) == [(SAMPLES, 3, 2)]
+    assert validated(half, v1=v1) == [(EVALUATED_ROWS, "all 8", "4 of them")]
+
+
+def test_rows_that_say_themselves_how_many_samples_they_want() -> None:
+    trainer = Validates()
+    trainer.val_dataset = [*range(8)]
+    trainer.config.data.custom_cls = {"path": "mine.py"}
+    trainer.sessions = 2
+    assert validated(trainer, v1=True) == []
+
+
+def test_a_validation_of_somebodys_own_is_not_compared() -> None:
+    class Own(Validates):
+        def _validate(self) -> None: ...
+
+    trainer = Own()
+    trainer.sessions = 1
+    assert validated(trainer, v1=True) == []

@@ -15,7 +15,7 @@ from rlstep_hooks.observe.kept_tensors import KeptTensors
 from rlstep_hooks.observe.sharding.replicated import replicated
 from rlstep_hooks.observe.weight_sums import TensorSums, moments_of, weights_of
 from rlstep_hooks.systems.verl.observe.carried import Carried
-from rlstep_hooks.systems.verl.observe.settings import clip_grad, of_optimizer
+from rlstep_hooks.systems.verl.observe.settings import clip_grad, of_optimizer, of_precision
 
 KEYS = [("a", "0", 1), ("b", "0", 2)]
 ROWS = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
@@ -78,6 +78,9 @@ def engine(**config: Any) -> Any:
         "weight_decay": 0.01,
         "betas": [0.9, 0.999],
         "override_optimizer_config": None,
+        "optimizer": "AdamW",
+        "optimizer_impl": "torch.optim",
+        "lr": 1e-3,
     } | config
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], weight_decay=0.01, betas=(0.9, 0.999))
     return SimpleNamespace(optimizer=optimizer, optimizer_config=SimpleNamespace(**settings))
@@ -87,6 +90,52 @@ def test_an_optimizer_as_configured_has_no_changes() -> None:
     assert of_optimizer(engine(), "critic.optim").changes() == []
     given = engine(betas=[0.5, 0.6], override_optimizer_config={"betas": [0.9, 0.999], "eps": 1e-8})
     assert of_optimizer(given, "critic.optim").changes() == [], "what overrides the others counts"
+
+
+def test_an_optimizer_that_was_built_otherwise_is_told() -> None:
+    built = engine()
+    built.optimizer.param_groups[0] |= {"eps": 1e-3, "amsgrad": True}
+    changes = of_optimizer(built, "actor.optim").changes()
+    assert sorted(changes) == [("actor.optim.amsgrad", False, True), ("actor.optim.eps", 1e-8, 1e-3)]
+    another = engine(optimizer="Adam")
+    assert ("actor.optim.optimizer", "Adam", "AdamW") in of_optimizer(another, "actor.optim").changes()
+    sgd = engine(optimizer="SGD", override_optimizer_config={"momentum": 0.9})
+    sgd.optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], weight_decay=0.01, momentum=0.9)
+    assert of_optimizer(sgd, "actor.optim").changes() == []
+
+
+def test_tensors_that_are_not_decayed_are_told() -> None:
+    split = engine()
+    split.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "weight_decay": 0.0})
+    assert of_optimizer(split, "actor.optim").changes() == [("actor.optim.weight_decay", 0.01, 0.0)]
+
+
+def test_an_optimizer_of_somebody_elses_is_compared_by_what_it_is_given() -> None:
+    other = engine(optimizer="AdamW8bit", optimizer_impl="bitsandbytes.optim", betas=[0.5, 0.9])
+    assert of_optimizer(other, "actor.optim").changes() == [("actor.optim.betas", (0.5, 0.9), (0.9, 0.999))]
+
+
+def precise(computes: Any, kept: Any, **config: Any) -> list[Any]:
+    """The changes of an engine of FSDP that computes and keeps weights in these dtypes."""
+    settings = {"strategy": "fsdp2", "mixed_precision": {"param_dtype": "fp32"}, "model_dtype": "fp32"} | config
+    module = torch.nn.Linear(2, 2).to(kept)
+    adapters = SimpleNamespace(lora_rank=0)
+    made = SimpleNamespace(
+        module=module, model_config=adapters, engine_config=SimpleNamespace(**settings), _autocast_dtype=computes
+    )
+    return of_precision(made, "fsdp_config").changes()
+
+
+def test_the_precision_of_weights_and_forward() -> None:
+    single, half = torch.float32, torch.bfloat16
+    assert precise(single, single) == []
+    assert precise(half, single, mixed_precision=None) == [], "verl's default"
+    assert precise(half, half, mixed_precision=None, model_dtype="bf16") == []
+    assert precise(half, single) == [("fsdp_config.mixed_precision.param_dtype", "float32", "bfloat16")]
+    assert precise(single, half) == [("fsdp_config.model_dtype", "float32", "bfloat16")]
+    assert precise(half, half, strategy="veomni", mixed_precision=True) == [], (
+        "another engine's settings mean other things"
+    )
 
 
 def test_settings_that_change_are_told_once() -> None:

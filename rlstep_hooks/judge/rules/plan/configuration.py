@@ -22,6 +22,7 @@ from rlstep_hooks.record.events import (
     DROPPING,
     DUE_CHECKPOINTS,
     DUE_EVALUATIONS,
+    EVALUATED_ROWS,
     EVALUATION_MODE,
     MINIBATCH_ORDER,
     PLANNED_EVALUATIONS,
@@ -295,6 +296,10 @@ _TOLD: dict[str, tuple[str, str]] = {
     DUE_EVALUATIONS: (
         "an evaluation that was due did not come, so nobody sees how the policy does when the configuration says",
         "look for code that replaces the trainer's loop or its validation",
+    ),
+    EVALUATED_ROWS: (
+        "an evaluation leaves rows of its set out, so its numbers are those of other rows than everybody thinks",
+        "look for code that replaces the validation, its loader or its data set",
     ),
     DUE_CHECKPOINTS: (
         "a checkpoint that was due was not written, so a run that ends early loses more than the configuration says",

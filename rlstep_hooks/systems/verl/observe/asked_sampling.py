@@ -1,7 +1,8 @@
 """Whether agent loops ask the engines for the sampling that is configured, and for prompts that are, where the loops run.
 
-verl asks with temperature, `top_p` and `top_k` of `actor_rollout_ref.rollout`, in a validation with those of its `val_kwargs`
-(experimental/agent_loop/agent_loop.py 0.9.1:590-607, trainer/ppo/v1/agent_loop_tq.py 0.9.1:63-76). With `data.filter_overlong_prompts`
+verl asks with temperature, `top_p` and `top_k` of `actor_rollout_ref.rollout`, in a validation with those of its `val_kwargs`, and
+with nothing else that changes a distribution (experimental/agent_loop/agent_loop.py 0.9.1:590-607, trainer/ppo/v1/agent_loop_tq.py
+0.9.1:63-76). With `data.filter_overlong_prompts`
 it leaves out rows whose prompt has more tokens than `data.max_prompt_length` (utils/dataset/rl_dataset.py 0.9.1:197). What is asked for
 otherwise goes to a file that the controller reads.
 """
@@ -30,6 +31,10 @@ _IN_TRAINING = "actor_rollout_ref.rollout.*"
 _IN_EVALUATIONS = "actor_rollout_ref.rollout.val_kwargs.*, in evaluations"
 _GREEDY = {"temperature": 0, "top_p": 1.0, "top_k": -1}
 """What is asked for where the data want the most probable tokens (`__do_sample__`, agent_loop.py 0.9.1:598)."""
+
+
+_NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
+"""What leaves a distribution as it is; no setting of verl's asks for anything else."""
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -77,13 +82,22 @@ def asks(sampling: dict[str, Any]) -> None:
         OSError: What was found cannot be written.
     """
     configured = _configured.get()
-    if configured is None or all(sampling.get(name) == value for name, value in _GREEDY.items()):
+    if configured is None:
+        return
+    for of_request, value in _NEUTRAL.items():
+        _compare(sampling, of_request, value, f"{of_request} of requests to the engines")
+    if all(sampling.get(name) == value for name, value in _GREEDY.items()):
         return
     for of_request, value in configured.values.items():
-        asked, name = sampling.get(of_request), configured.label.replace("*", of_request)
-        if asked is not None and float(asked) != value and name not in _told:
-            _told.add(name)
-            _FILES.write(folder(), run_of_ray(), _Asked(name, value, float(asked)))
+        _compare(sampling, of_request, value, configured.label.replace("*", of_request))
+
+
+def _compare(sampling: dict[str, Any], of_request: str, value: float, name: str) -> None:
+    """Write down once that a request asks for something else than this value."""
+    asked = sampling.get(of_request)
+    if asked is not None and float(asked) != value and name not in _told:
+        _told.add(name)
+        _FILES.write(folder(), run_of_ray(), _Asked(name, value, float(asked)))
 
 
 def prompts_with(data: Any, tokens: int) -> None:

@@ -43,7 +43,8 @@ def rate_facts(engine: Any, fact: str) -> dict[str, Any]:
     if kind == "cosine_with_min_lr" and getattr(own, "num_cycles", 0.5) != 0.5:
         return {}
     ticks, warmup = int(own.total_training_steps), int(own.lr_warmup_steps)
-    return {
+    length = {"lr_horizon": ticks} if fact == "lr_schedule" and ticks > 0 else {}
+    return length | {
         fact: {
             "kind": kind,
             "base": float(own.lr),

@@ -23,6 +23,7 @@ from rlstep_hooks.systems.verl.observe.rollouts import PARTITION, counted, promp
 from rlstep_hooks.systems.verl.observe.rows import ANY_NUMBER, FIELDS, LARGEST_VALIDATION, Rows, countable, text
 from rlstep_hooks.systems.verl.observe.sampled import SEVERAL_TURNS, why_not_sampled
 from rlstep_hooks.systems.verl.observe.samples import names_of
+from rlstep_hooks.systems.verl.observe.validations import Validations
 from rlstep_hooks.systems.verl.plan import is_one_step_off, own_agent_loop
 
 SINGLE_TURN = SHIPPED_AGENT_LOOPS[0]
@@ -110,8 +111,10 @@ class RolloutHooks:
         """What is due after each rollout; None where the trainer's loop is another one."""
         self._settings_guard = Guard(recorder, ("settings",))
         self._row_order: RowOrder | None = None
+        self._validations: Validations | None = None
         with self._settings_guard:
             self._row_order = RowOrder(trainer, recorder, known=known, own_fit=own_fit)
+            self._validations = Validations(trainer, recorder)
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
         self._labelled = not _lends_engines(trainer.config)
@@ -151,6 +154,8 @@ class RolloutHooks:
         wrap(trainer, "_validate", around=self._validation, topics=_ORDER)
         if self._due is not None:
             self._due.place(hooks)
+        if self._validations is not None:
+            self._validations.place(hooks, v1=self._v1)
         if self._v1:
             # Verified in 0.9.1 V1: gives the batch that is trained, padding and weight labels in its tags (trainer_base.py:1608).
             wrap(trainer, "_balance_batch", after=self._taken_from_queue, topics=_QUEUE)
@@ -211,8 +216,14 @@ class RolloutHooks:
 
     def _validation(self, call: Call) -> Iterator[None]:
         self.validating = True
+        with self._settings_guard:
+            if self._validations is not None:
+                self._validations.begin()
         try:
             yield
+            with self._settings_guard:
+                if self._validations is not None:
+                    self._validations.ends(v1=self._v1)
         finally:
             self.validating = False
             self._recorder.emit(

@@ -5,7 +5,10 @@ The configuration is read once, when the model is built, so that whatever change
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from rlstep_hooks.observe.settings import SettingsWatch, optimizer_settings
 
@@ -31,24 +34,92 @@ def clip_grad(engine: Any) -> float:
 
 
 def of_optimizer(engine: Any, section: str) -> SettingsWatch:
-    """The limit of the gradients and the settings of an engine's optimizer (workers/config/optimizer.py 0.9.1:298).
+    """The limit of the gradients, and what the optimizer of an engine is and steps with (workers/config/optimizer.py 0.9.1:298).
+
+    A setting that the configuration does not name is the default of the configured class.
 
     Args:
         engine: verl's, when its optimizer has been built.
         section: Where the optimizer's settings stand in the configuration.
     """
 
+    def of(optimizer: Any) -> Iterator[Setting]:
+        yield f"{section}.optimizer", type(optimizer).__name__
+        yield from optimizer_settings(optimizer, lambda name, place: f"{section}.{name}")
+
     def read() -> Iterator[Setting]:
         yield f"{section}.clip_grad", clip_grad(engine)
-        yield from optimizer_settings(engine.optimizer, lambda name, place: f"{section}.{name}")
+        yield from of(engine.optimizer)
 
     def right() -> dict[str, Any]:
         config = engine.optimizer_config
-        given = {"weight_decay": config.weight_decay, "betas": getattr(config, "betas", None)}
-        given |= dict(getattr(config, "override_optimizer_config", None) or {})  # wins over the others
+        if str(config.optimizer_impl).startswith("torch.optim"):
+            return dict(of(_as_configured(config)))
+        given = {"weight_decay": config.weight_decay, "betas": getattr(config, "betas", None)} | _overrides(config)
         return {f"{section}.{name}": value for name, value in given.items() if value is not None}
 
     return SettingsWatch(read, right, since="configuration")
+
+
+def _overrides(config: Any) -> dict[str, Any]:
+    return dict(getattr(config, "override_optimizer_config", None) or {})  # wins over the others
+
+
+def _as_configured(config: Any) -> Any:
+    """The optimizer of torch that the configuration means, of a tensor of its own."""
+    kind = getattr(importlib.import_module(config.optimizer_impl), config.optimizer)
+    given = {"weight_decay": config.weight_decay}
+    if "adam" in str(config.optimizer).lower():
+        given["betas"] = tuple(config.betas)
+    return kind([torch.zeros(1, requires_grad=True)], lr=float(config.lr), **given | _overrides(config))
+
+
+_DTYPES = {
+    "fp32": "float32",
+    "float32": "float32",
+    "fp16": "float16",
+    "float16": "float16",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+}
+"""What the configuration calls a dtype (utils/torch_dtypes.py 0.9.1) -> its name in torch; other names are not compared."""
+
+
+def of_precision(engine: Any, section: str) -> SettingsWatch:
+    """In which precision an engine of FSDP keeps its weights and computes (workers/engine/fsdp/transformer_impl.py 0.9.1:258, 393).
+
+    Args:
+        engine: verl's, when its model has been built; nothing is compared of engines of other strategies.
+        section: Where the settings of FSDP stand in the configuration.
+    """
+    of_fsdp = str(engine.engine_config.strategy) in ("fsdp", "fsdp2")
+
+    def read() -> Iterator[Setting]:
+        if not of_fsdp:
+            return
+        computes = getattr(engine, "_autocast_dtype", None)
+        if computes is not None:
+            yield f"{section}.mixed_precision.param_dtype", _name(computes)
+        # The weights of adapters are cast to those beside them.
+        if not engine.model_config.lora_rank:
+            kept = {_name(of.dtype) for of in engine.module.parameters() if of.requires_grad}
+            yield f"{section}.model_dtype", " and ".join(sorted(kept))
+
+    def right() -> dict[str, Any]:
+        config = engine.engine_config
+        if not of_fsdp:
+            return {}
+        given = {
+            f"{section}.mixed_precision.param_dtype": (config.mixed_precision or {}).get("param_dtype", "bf16"),
+            f"{section}.model_dtype": config.model_dtype or "fp32",
+        }
+        return {name: _DTYPES[str(value)] for name, value in given.items() if str(value) in _DTYPES}
+
+    return SettingsWatch(read, right, since="configuration")
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def of_loss(worker: Any) -> SettingsWatch:

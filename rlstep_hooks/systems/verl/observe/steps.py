@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _SECTIONS: dict[Role, str] = {"policy": "actor_rollout_ref.actor", "critic": "critic"}
 """The section of verl's configuration of each role."""
 
+_OF_FSDP: dict[Role, str] = {"policy": "fsdp_config", "critic": "fsdp"}
+"""What is configured of FSDP, in that section."""
+
 _ORDER, _VALUES, _OPTIMIZER = ("order",), ("log_ratio", "weights"), ("optimizer",)
 _GRADIENT, _REDUCTION, _REPLICAS = ("gradient",), ("reduction",), ("replicas",)
 """What is not observed any more where a hook fails."""
@@ -49,7 +52,7 @@ class EngineSteps:
         self._roles: dict[int, Role] = {}
         """The role of an optimizer, by its id."""
         self._engines: dict[Role, Any] = {}
-        self._settings: dict[Role, SettingsWatch] = {}
+        self._settings: dict[Role, tuple[SettingsWatch, ...]] = {}
         self._limits: dict[Role, float] = {}
         """Limits of the norm of the gradients."""
         self._kept_in: dict[Role, int] = {}
@@ -79,7 +82,10 @@ class EngineSteps:
         steps.watch_moments(optimizer)
         with Guard(self._record.writer, _OPTIMIZER):
             self._limits[role] = settings.clip_grad(engine)
-        self._settings[role] = settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim")
+        self._settings[role] = (
+            settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim"),
+            settings.of_precision(engine, f"{_SECTIONS[role]}.{_OF_FSDP[role]}"),
+        )
         if not (ranks_of(engine) == 1 and self._follows_passes(engine, steps)):
             names = engine.module.named_parameters()
             steps.watch_whole((plain_name(name), local_shard(parameter)) for name, parameter in names)
@@ -182,7 +188,8 @@ class EngineSteps:
 
     def _see_norm(self, call: Call) -> None:
         role = self._roles[id(call.owner)]
-        self._settings[role].tell(self._record.writer)
+        for watched in self._settings[role]:
+            watched.tell(self._record.writer)
         limit = self._limits[role]
         if limit > 0 and self._losses.looks_at_all:
             # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).
