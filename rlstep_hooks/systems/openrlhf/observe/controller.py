@@ -34,6 +34,7 @@ from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
 from rlstep_hooks.systems.openrlhf.observe.deployment import deployment_of, engine_faults
+from rlstep_hooks.systems.openrlhf.observe.due_work import DueWork
 from rlstep_hooks.systems.openrlhf.observe.filtered import GroupFilter
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.kl_coefficient import NAME, AdaptiveCoefficient
@@ -43,6 +44,7 @@ from rlstep_hooks.systems.openrlhf.observe.reference import records_of_reference
 from rlstep_hooks.systems.openrlhf.observe.reward_model import records_of_reward_model
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
 from rlstep_hooks.systems.openrlhf.observe.settings import configured_schedule, of_arguments
+from rlstep_hooks.systems.openrlhf.observe.shuffled import RowsAsTheyStand
 from rlstep_hooks.systems.openrlhf.plan import plan_config
 from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
@@ -137,6 +139,7 @@ class OpenRlhfController:
         self._filter = GroupFilter(configured)
         self._way = CarriedSamples(configured)
         self._arguments = of_arguments(trainer.args)
+        self._configured = configured
         self._coefficient = AdaptiveCoefficient(configured) if configured.algo.kl.target else None
         self._references = records_of_reference(trainer.args, folder(), run)
         self._reward_models = records_of_reward_model(trainer.args, folder(), run)
@@ -238,6 +241,8 @@ class OpenRlhfController:
             wrap(trainer.kl_ctl, "update", before=self._coefficient_updated, topics=("settings",))
             wrap(trainer, "train_step", before=self._compare_coefficient, topics=("settings",))
         wrap(trainer, "train_step", before=self._rollout_begins, after=self._rollout_ends, topics=_ORDER)
+        with Guard(self._recorder, ("settings",)):
+            DueWork(trainer, self._configured, self._recorder).place(self._hooks)
         self._patches.wrap(trainer, "train_step", self._may_raise)
         wrap(maker, "make_experience_batch", after=self._returned, topics=_ORDER)
         wrap(maker, "make_experience_batch", after=self._inspected, topics=_SAMPLES)
@@ -266,6 +271,8 @@ class OpenRlhfController:
             generator = trainer.samples_generator
             self._sampling = SamplingWeights(generator)
             self._sampling.attach(self._hooks)
+            with Guard(self._recorder, ("settings",)):
+                RowsAsTheyStand(generator, self._recorder, resumed=not self._begins).place(self._hooks)
             wrap(generator, "generate_samples", before=self._generates, after=self._came, topics=_ORDER)
             self._patches.wrap(generator, "generate_samples", self._may_stop)
             # samples_generator.py:255: one response of an engine, with its reward.

@@ -46,6 +46,7 @@ from rlstep_hooks.systems.openrlhf.observe.settings import (
     of_optimizer,
     of_trainer,
 )
+from rlstep_hooks.systems.openrlhf.observe.shuffled import SamplesAsTheyCame
 from rlstep_hooks.systems.openrlhf.observe.steps import EngineSteps
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
 
@@ -109,6 +110,8 @@ class OpenRlhfTrainer:
         configured = args.actor if role == "policy" else args.critic
         self._in_force = (of_trainer(trainer, role), of_optimizer(engine, configured, role))
         """What is compared with the arguments before each step."""
+        self._order = SamplesAsTheyCame(self._record.writer) if _shuffles(trainer) else None
+        """Looks at the order of the samples; None where the trainer takes them as they came."""
         self._model = ModelWeights(engine.module.parameters())
         self._steps = EngineSteps(
             engine,
@@ -151,6 +154,9 @@ class OpenRlhfTrainer:
         # ppo_actor.py:259, ppo_critic.py:121: one micro-batch.
         wrap(trainer, "training_step", before=self._begin_loss, topics=_FORMULA)
         wrap(trainer, "training_step", before=self._begin_microbatch, after=self._abandon, topics=_ORDER)
+        if self._order is not None:
+            wrap(trainer, "ppo_train", before=self._order_begins, after=self._order_ends, topics=("settings",))
+            wrap(trainer.replay_buffer, "collate_fn", before=self._takes, topics=("settings",))
         # replay_buffer.py:84: puts the samples of one micro-batch together, while they are on the CPU.
         wrap(trainer.replay_buffer, "collate_fn", after=self._collated, topics=_SAMPLES)
         # replay_buffer.py:68: takes one part of a rollout apart into its samples.
@@ -351,6 +357,18 @@ class OpenRlhfTrainer:
         self._samples.trained()
         self.end("policy_updates" if self.role == "policy" else "critic_updates")
 
+    def _order_begins(self, call: Call) -> None:
+        if self._order is not None:
+            self._order.begin(self._trainer.replay_buffer.items)
+
+    def _takes(self, call: Call) -> None:
+        if self._order is not None:
+            self._order.takes(call.argument("batch", 0))
+
+    def _order_ends(self, call: Call) -> None:
+        if self._order is not None:
+            self._order.end()
+
     def _collated(self, call: Call) -> None:
         batch = call.argument("batch", 0)
         self._samples.collated(call.result, batch[0] if buffer_is_dynamic(self._trainer.replay_buffer) else batch)
@@ -479,6 +497,13 @@ class OpenRlhfTrainer:
         with self._formula:
             return self._meter.arrived()
         return {}
+
+
+def _shuffles(trainer: Any) -> bool:
+    """Whether a trainer shuffles the samples of a rollout (ppo_actor.py:158, ppo_critic.py:70)."""
+    args, strategy = trainer.args, trainer.strategy
+    alone = strategy.ring_attn_group is None and int(args.ds.tensor_parallel_size) <= 1
+    return bool(alone and not args.train.dynamic_batch_enable)
 
 
 _OF_POLICY_LOSS = ("log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs")
