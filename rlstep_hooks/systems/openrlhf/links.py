@@ -15,8 +15,11 @@ _SPREAD: tuple[Deployment, ...] = ("ZeRO-1", "ZeRO-2", "ZeRO-3", "offload", "LoR
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(
-        "the arguments of each process with the beginning; betas, epsilon, clip and the decay of each tensor with those configured",
-        "not engines, references and reward models, and not Muon",
+        "the arguments of each process with the beginning; betas, epsilon, clip and the decay of each tensor with those configured; "
+        "that evaluations and checkpoints come by `eval.steps` and `ckpt.save_steps`, and that an evaluation asks for its temperature, "
+        "its samples and all its rows; that rows and a rollout's samples do not come as they stand, where they are shuffled",
+        "not engines, references and reward models, and not Muon; asynchronous: not evaluations, nor the order of rows; of shuffled "
+        "rows or samples no other order",
         proved=("ZeRO-2",),
     ),
     "completions": yes(
@@ -191,6 +194,7 @@ RULES: dict[str, Link] = {
         "its terms cancel to less than a hundredth of their sizes",
         "compared",
     ),
+    "RLS813": no("its models train in bfloat16 or float16, where a step short enough for a slope is rounded away"),
     "RLS802": yes("old log-probs, advantages and the critic's targets"),
     "RLS811": yes(
         "what each rank's backward passes gave, and what it got of the reduction, joined from all records; policy and critic",

@@ -16,9 +16,11 @@ runs too."""
 
 LINKS: dict[LinkName, Link] = {
     "settings in force": yes(
-        "of the optimizers: betas, decay, epsilon and the limit of the gradient norm, at each step; the order of the first rows of "
+        "of the optimizers: their type, betas, decay, epsilon, what else they step with, and the limit of the gradient norm, at each "
+        "step; the precision of weights and forward, with FSDP; the order of the first rows of "
         "each pass, by `data.shuffle` and `data.seed`; the policy's samples in each mini-batch, by `shuffle` and "
-        "`data_loader_seed`; that validations and checkpoints come by `trainer.test_freq` and `trainer.save_freq`",
+        "`data_loader_seed`; that validations and checkpoints come by `trainer.test_freq` and `trainer.save_freq`, and a validation's "
+        "rows and samples by its set and `val_kwargs.n`",
         "not others, which workers read themselves; of shuffled rows without a seed, or after a resume, only that they do not come "
         "as they stand; not the order of rows in fully_async_policy, nor with a sampler or data set of one's own",
         proved=("FSDP2",),
@@ -123,8 +125,8 @@ LINKS: dict[LinkName, Link] = {
         "the version behind each sample against the bound on its age, and in V1 and fully_async_policy against the sync before its "
         "prompt; the engine's log-probs where it gives them and the trainer computes its own, with the cause of a distance "
         "(temperature, truncation, precision, place); with vLLM what it is given and holds after each sync",
-        "no version where hybrid_rollout lends engines; of the settings of its calls only temperature, top_p and top_k, with "
-        "verl's own agent loops; not what another engine, or an adapter of its own, holds; of samples that are all older than the "
+        "no version where hybrid_rollout lends engines; of the settings of its calls only temperature, top_p, top_k, min_p and "
+        "penalties, with verl's own agent loops; not what another engine, or an adapter of its own, holds; of samples that are all older than the "
         "trainer's log-probs "
         "only a distance with such a cause",
     ),

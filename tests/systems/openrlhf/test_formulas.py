@@ -233,6 +233,37 @@ def test_advantages(estimator: str, more: dict[str, Any]) -> None:
         assert found.advantages_fit == "of the opposite sign"
 
 
+@pytest.mark.parametrize(
+    ("more", "field", "words"),
+    [
+        ({"overlong": 3}, "response_length", "penalties for other lengths than those of the answers"),
+        ({"properly": 0.5}, "truncated", "penalties for other answers than those that were cut off"),
+    ],
+)
+def test_penalties_by_what_a_sample_wrongly_says_are_named(more: dict[str, Any], field: str, words: str) -> None:
+    args = arguments(estimator="reinforce_baseline", samples=3, **more)
+    maker = object.__new__(RemoteExperienceMaker)
+    maker.strategy, maker.advantage_estimator = SimpleNamespace(args=args), "reinforce_baseline"
+    maker.kl_ctl = SimpleNamespace(value=0.1)
+    watch, given = AdvantageWatch(args), experiences(0, 3)
+    for experience in given:
+        experience.rewards += 1.0
+        for tokens, lengths, cut in zip(
+            experience.sequences, experience.response_length, experience.truncated, strict=True
+        ):
+            spans = {"observation_tokens": tokens.tolist(), "action_ranges": [(1, 1 + int(lengths))]}
+            response = spans | {"truncated": bool(cut)}
+            watch.generated(response, 64, SimpleNamespace(sequences=tokens.unsqueeze(0)))
+        right = getattr(experience, field)
+        setattr(experience, field, ~right if field == "truncated" else right + 3)
+    watch.before(given)
+    found = watch.after(maker.compute_advantages_and_returns(given), 0.1, 0)
+    assert found is not None
+    assert found.advantages_off is not None
+    assert found.advantages_off > 100
+    assert found.advantages_fit == words
+
+
 def plain_loss(given: dict[str, torch.Tensor], **changed: Any) -> float:
     """OpenRLHF's own loss of a policy, with a correction for the engine's log-probs."""
     settings = {

@@ -324,8 +324,10 @@ class ConfigRewritten(Rule):
         model that ties them are two tensors, the first rows of a pass come in another order than that of the seed or of the data set
         (TRL, verl), mini-batches have other samples than those that the seed, or the order of the rollout, gives them (verl), or what
         is due does not come: an evaluation by `eval_steps` (TRL), a validation by `trainer.test_freq` or a checkpoint by
-        `trainer.save_freq` (verl). Compared exactly. In OpenRLHF the KL coefficient that adapts
-        (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.
+        `trainer.save_freq` (verl), an evaluation by `eval.steps` or a checkpoint by `ckpt.save_steps` (OpenRLHF). So is an
+        evaluation of these two that leaves out rows of its set, or draws another number of samples for each. In OpenRLHF, which
+        shuffles without a seed of its own, rows or a rollout's samples are wrong where they come as they stand. Compared exactly. In
+        OpenRLHF the KL coefficient that adapts (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.
 
     Why it matters:
         Wrappers around a trainer have raised the batch of a device without a message: 8 became 16 (unsloth#3149). A

@@ -89,6 +89,12 @@ def read_penalties(args: Any) -> Penalties:
     )
 
 
+_PENALISED = {
+    "lengths": "penalties for other lengths than those of the answers",
+    "truncated": "penalties for other answers than those that were cut off",
+}
+
+
 class Compared(msgspec.Struct, frozen=True):
     """What was found; fields as in `Rewarded`."""
 
@@ -109,10 +115,12 @@ class AdvantageWatch:
         self._args = args
         self._masks: dict[int, int] = {}
         """Checksum of the documented mask of each sample that was generated, by that of its tokens."""
+        self._truncated: dict[int, bool] = {}
+        """Whether the answer of each sample was cut off, by the checksum of its tokens."""
         self._given: list[dict[str, Any]] | None = None
 
     def generated(self, response: dict[str, Any], length: int, experience: Any) -> None:
-        """A response of an engine became a sample: the tokens that the sampler chose count, and no others.
+        """A response of an engine became a sample: the tokens that the sampler chose count, and no others; it was cut off or was not.
 
         Args:
             response: What came from the engine or the agent, with the spans of its actions.
@@ -123,7 +131,9 @@ class AdvantageWatch:
         mask = torch.zeros(len(tokens), dtype=torch.bool)
         for start, end in response["action_ranges"]:
             mask[start:end] = True
-        self._masks[checksum_of(experience.sequences[0])] = checksum_of(mask[1:length])
+        key = checksum_of(experience.sequences[0])
+        self._masks[key] = checksum_of(mask[1:length])
+        self._truncated[key] = bool(response.get("truncated", False))
 
     def before(self, experiences: list[Any], divergences: list[Tensor] | None = None) -> None:
         """Advantages are about to be computed from these; rewards are changed in place, so they are copied.
@@ -138,10 +148,25 @@ class AdvantageWatch:
                 "kl": experience.kl if divergences is None else divergences[place],
                 "values": experience.values,
                 "lengths": _lengths(experience.action_mask.bool()),
-                "truncated": experience.truncated,
+                "truncated": self._cut_off(experience),
+                "said": {
+                    "lengths": getattr(experience, "response_length", None),
+                    "truncated": getattr(experience, "truncated", None),
+                },
             }
             for place, experience in enumerate(experiences)
         ]
+
+    def _cut_off(self, experience: Any) -> Tensor | None:
+        """(B,), whether each answer was cut off, as it came; as its sample says where it was not seen to come."""
+        if read_penalties(self._args).truncated is None:
+            return None
+        lengths = experience.attention_mask.sum(1).tolist()
+        keys = [checksum_of(tokens[:length]) for tokens, length in zip(experience.sequences, lengths, strict=True)]
+        if not all(key in self._truncated for key in keys):
+            said: Tensor | None = experience.truncated
+            return said
+        return torch.tensor([self._truncated[key] for key in keys])
 
     def after(self, experiences: list[Any], coefficient: float, rollout: int) -> Compared | None:
         """Advantages were computed; None where this rollout is not compared.
@@ -153,6 +178,7 @@ class AdvantageWatch:
         """
         given, self._given = self._given, None
         masks, self._masks = self._masks, {}
+        self._truncated = {}
         if given is None or not is_compared(rollout):
             return None
         kl = self._args.algo.kl
@@ -166,8 +192,22 @@ class AdvantageWatch:
         if estimator is not None and sum(e.action_mask.numel() for e in experiences) <= LARGEST:
             documented = self._documented(estimator, given, experiences, max(coefficient, 0.0))
             distance = float(documented.off())
-            off, fit = min(distance, 1e30), documented.fit() if distance > 1 else ""
+            off = min(distance, 1e30)
+            if distance > 1:
+                fit = self._as_samples_say(estimator, given, experiences, max(coefficient, 0.0)) or documented.fit()
         return Compared(off, fit, samples, wrong if samples else None)
+
+    def _as_samples_say(
+        self, estimator: Estimator, given: list[dict[str, Any]], experiences: list[Any], coefficient: float
+    ) -> str:
+        """What the penalties are of, where they are those of what the samples say of their answers, and this is wrong."""
+        penalties = read_penalties(self._args)
+        for name, asked in (("lengths", penalties.buffer), ("truncated", penalties.truncated)):
+            if asked is not None and all(part["said"][name] is not None for part in given):
+                said = [part | {name: part["said"][name]} for part in given]
+                if float(self._documented(estimator, said, experiences, coefficient).off()) <= 1:
+                    return _PENALISED[name]
+        return ""
 
     def _documented(
         self, estimator: Estimator, given: list[dict[str, Any]], experiences: list[Any], coefficient: float
