@@ -126,9 +126,8 @@ LINKS: dict[LinkName, Link] = {
         "prompt; the engine's log-probs where it gives them and the trainer computes its own, with the cause of a distance "
         "(temperature, truncation, precision, place); with vLLM what it is given and holds after each sync",
         "no version where hybrid_rollout lends engines; of the settings of its calls only temperature, top_p, top_k, min_p and "
-        "penalties, with verl's own agent loops; not what another engine, or an adapter of its own, holds; of samples that are all older than the "
-        "trainer's log-probs "
-        "only a distance with such a cause",
+        "penalties, with verl's own agent loops; not what another engine, or an adapter of its own, holds; of samples that are all "
+        "older than the trainer's log-probs only a distance with such a cause",
     ),
     "weights between updates": yes("a probe between updates, and all weights in some cycles", "of the policy"),
     "replicas": yes(
