@@ -138,6 +138,8 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     """Samples whose masks were compared."""
     masks_wrong: int | None = None
     """Samples whose mask does not count the tokens that the documentation counts; None if masks were not compared."""
+    masks_like: str = ""
+    """What is wrong with them, where a rejection of the configuration takes tokens out of masks."""
     weights_off: float | None = None
     """Largest distance of an importance weight from the documented one, in units of what rounding explains; None if that was not
     compared."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from rlstep_hooks.systems.verl.observe.correction import (
     read_correction,
     why_not_compared,
 )
+from rlstep_hooks.systems.verl.observe.rejection import Rejected, RejectionWatch, left_by, read_rejection
 
 
 def settings(**section: Any) -> Any:
@@ -109,3 +111,69 @@ def test_what_is_not_compared_has_its_reason(section: dict[str, Any], why: str) 
 def test_what_is_compared_needs_no_reason() -> None:
     assert not why_not_compared(settings())
     assert not why_not_compared(settings(rollout_rs="token_k1"))
+
+
+REJECTIONS = [
+    ("token_k1", "0.9_1.1"),
+    ("token_k1", 1.05),
+    ("token_k2", 0.01),
+    ("token_k3", "0.02"),
+    ("seq_sum_k1", "0.8_1.2"),
+    ("seq_sum_k2", 0.05),
+    ("seq_sum_k3", 0.05),
+    ("seq_mean_k1", "0.95_1.05"),
+    ("seq_mean_k2", 0.01),
+    ("seq_mean_k3", 0.01),
+    ("seq_max_k2", 0.02),
+    ("seq_max_k3", 0.02),
+    ("token_k1,seq_mean_k3", "0.8_1.25,0.01"),
+    ("token_k2, seq_sum_k2", "0.05"),
+]
+"""Criteria of verl with bounds that some of the tokens below pass."""
+
+
+def rejected(options: str, bounds: Any, change: Any = None, *, bypass: bool = False) -> Rejected:
+    """What is found of verl's own rejection, and of what is made of its masks."""
+    algorithm = settings(rollout_is=None, rollout_rs=options, rollout_rs_threshold=bounds, bypass_mode=bypass)
+    watch, data = RejectionWatch(SimpleNamespace(algorithm=algorithm)), samples(0.15, count=24)
+    before = data.batch["response_mask"].clone()
+    watch.begins(data)
+    data, _ = compute_rollout_correction_and_add_to_batch(data, algorithm.rollout_correction)
+    if change is not None:
+        data.batch["response_mask"] = change(data.batch["response_mask"], before)
+    watch.compared(data)
+    return watch.take()
+
+
+@pytest.mark.parametrize(("options", "bounds"), REJECTIONS)
+def test_what_verl_rejects_is_what_is_documented(options: str, bounds: Any) -> None:
+    for seed in range(8):
+        torch.manual_seed(seed)
+        assert rejected(options, bounds) == Rejected(24, 0, "")
+
+
+@pytest.mark.parametrize(("options", "bounds"), REJECTIONS)
+def test_masks_of_another_rejection_are_found(options: str, bounds: Any) -> None:
+    torch.manual_seed(1)
+    found = rejected(options, bounds, lambda mask, before: before)
+    assert found.masks_wrong
+    assert found.masks_like == "nothing is taken out of them"
+    torch.manual_seed(1)
+    found = rejected(options, bounds, lambda mask, before: mask.roll(1, 0) & before)
+    assert found.masks_wrong
+    assert found.masks_like == "other tokens are taken out of them"
+
+
+def test_a_rejection_within_the_loss_is_not_looked_for() -> None:
+    assert read_rejection(settings(rollout_rs="token_k1", rollout_rs_threshold=2.0, bypass_mode=True)) == ()
+    assert read_rejection(settings()) == ()
+
+
+def test_a_number_at_its_bound_is_no_difference() -> None:
+    old, mask = torch.tensor([[0.5, 0.2]]), torch.ones(1, 2, dtype=torch.bool)
+    for option, bounds in (("token_k2", 0.125), ("seq_max_k2", 0.125)):
+        _, unsure = left_by(
+            read_rejection(settings(rollout_rs=option, rollout_rs_threshold=bounds)), old, old * 0, mask
+        )
+        assert bool(unsure[0, 0])
+        assert bool(unsure[0, 1]) == option.startswith("seq")

@@ -288,7 +288,16 @@ class MaskNotDocumented(Rule):
 
     def rewarded(self, event: Rewarded) -> None:
         """Look at the comparison of a rollout that a controller made."""
-        self._compare(event.masks_wrong, event.samples)
+        if event.masks_like and self.any_wrong(event.masks_wrong):
+            self.fail(
+                expected="masks without the tokens that the configured rejection takes out",
+                observed=f"others in {event.masks_wrong} of {event.samples} samples: {event.masks_like}",
+                why="the loss trains tokens on which engine and trainer are too far apart, or leaves out tokens that are near",
+                fix="look at the code between the correction for the engine's log-probs and the loss, and at rollout_rs_threshold",
+                variant="rejection",
+            )
+        elif not event.masks_like:
+            self._compare(event.masks_wrong, event.samples)
 
     def _compare(self, wrong: int | None, samples: int, values: RolloutValues | None = None) -> None:
         if wrong is not None and values is not None and values.rows_joined is not None:

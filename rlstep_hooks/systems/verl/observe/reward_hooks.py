@@ -17,6 +17,7 @@ from rlstep_hooks.record.events import Rewarded
 from rlstep_hooks.systems.verl.observe.advantages import TARGETS, AdvantageWatch
 from rlstep_hooks.systems.verl.observe.correction import CorrectionWatch, why_not_compared
 from rlstep_hooks.systems.verl.observe.process import folder
+from rlstep_hooks.systems.verl.observe.rejection import RejectionWatch
 from rlstep_hooks.systems.verl.observe.rewards import compare_groups, last_of_sessions, samples_of, spread_of
 from rlstep_hooks.systems.verl.observe.rollouts import prompt_of
 from rlstep_hooks.systems.verl.observe.samples import unbound
@@ -54,6 +55,8 @@ class RewardHooks:
         self._watch = AdvantageWatch(config, _ends(trainer))
         self._correction = CorrectionWatch(config)
         self._weighed = Guard(recorder, ("correction",))
+        self._rejection = RejectionWatch(config)
+        self._rejected = Guard(recorder, ("mask",))
         self._coefficient = _coefficient_of(config.algorithm)
         """The coefficient of the KL penalty in the rewards."""
         unweighed = why_not_compared(config.algorithm)
@@ -88,6 +91,11 @@ class RewardHooks:
             # Verified in 0.9.1 V0: the same as above (ray_trainer.py:1667).
             advantages = "compute_advantage"
         hooks.wrap(module, advantages, after=self._advantages, topics=("advantages",))
+        # Verified in 0.9.1: takes tokens out of the masks before advantages are computed; V1's module has the function under its own
+        # name (trainer_base.py:65), V0 looks it up where it stands (ray_trainer.py:1655, separation/ray_trainer.py:609).
+        of_masks = module if v1 else sys.modules["verl.trainer.ppo.rollout_corr_helper"]
+        hooks.wrap(of_masks, "compute_rollout_correction_and_add_to_batch", before=self._rejects, topics=("mask",))
+        hooks.wrap(module, advantages, after=lambda call: self._rejection.compared(call.result), topics=("mask",))
         hooks.wrap(
             module, advantages, after=lambda call: self._correction.compared(call.result), topics=("correction",)
         )
@@ -99,6 +107,9 @@ class RewardHooks:
         if self._trainer.config.algorithm.use_kl_in_reward and control is not None:
             # Verified in 0.9.1: the controller is updated where the penalty is taken off, before advantages (ray_trainer.py:112).
             self._watch.follows(coefficient.penalised(self._watch.divergence(data), len(data), float(control.value)))
+
+    def _rejects(self, call: Call) -> None:
+        self._rejection.begins(call.argument("batch", 0))
 
     def _metric_data(self, call: Call) -> None:
         data, keys = call.result, list(call.kwargs["keys"])
@@ -171,6 +182,10 @@ class RewardHooks:
                 event = _with_scores(event, self._scores, checksums, chosen["rm_scores"])
         with self._weighed:
             event = msgspec.structs.replace(event, **msgspec.structs.asdict(self._correction.take()))
+        with self._rejected:
+            looks, rejected = self._rejection.looks, self._rejection.take()
+            if looks:
+                event = msgspec.structs.replace(event, **msgspec.structs.asdict(rejected))
         self._rollouts.rewarded(event)
 
 
