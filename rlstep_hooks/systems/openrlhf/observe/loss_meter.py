@@ -5,6 +5,7 @@ Nothing waits for it: the tensors of a micro-batch go to the CPU with the other 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,10 @@ class _Held(HeldBatch):
     """What one micro-batch was trained with."""
 
     window: tuple[int, int] | None
-    """Pass and update of the rollout that it belongs to; None where its divisor is taken as it came."""
+    """Pass and update of the rollout that it belongs to, in dynamic batches the update of the run; None where its divisor is taken as it
+    came."""
     window_size: int
+    """Micro-batches that the loss is divided by besides: those of an update, and one in dynamic batches."""
     formula: Formula[Any]
     whole: bool
     """Whether the formula is of what goes into the backward, and not of the first term of that alone."""
@@ -83,6 +86,10 @@ class LossMeter(HeldLosses[_Held]):
         self._accumulation = accumulation
         self._scale = scale
         self._pass = -1
+        self._updates = 0
+        """Updates that were made."""
+        self._of_update: Counter[tuple[int, int]] = Counter()
+        """Micro-batches of each update of this rollout."""
         self._open: tuple[_Held, list[Tensor]] | None = None
         self._step = 0
         self._coefficient = 0.0
@@ -98,6 +105,11 @@ class LossMeter(HeldLosses[_Held]):
         """The passes over a rollout begin."""
         super().next_rollout()
         self._pass = -1
+        self._of_update.clear()
+
+    def next_update(self) -> None:
+        """The model was updated."""
+        self._updates += 1
 
     def begin(self, experience: Any, coefficient: Any, step: int, came: list[Came]) -> None:
         """A micro-batch begins.
@@ -125,19 +137,23 @@ class LossMeter(HeldLosses[_Held]):
     def computed(self, index: int, given: Mapping[str, Any], loss: Tensor) -> None:
         """The loss of a micro-batch was computed from these, by the name of their argument."""
         self._open = None
-        mask = given["action_mask"]
+        mask, dynamic = given["action_mask"], bool(self._args.train.dynamic_batch_enable)
+        window = None if self._ranks > 1 else (self._pass, self._step // self._accumulation)
+        if window is not None:
+            # Dynamic batches say themselves how many belong to an update (replay_buffer.py:106-177).
+            window = (-1, self._updates) if dynamic else window
+            self._of_update[window] += 1
         if not self.takes(mask.numel()):
             return
         tensors, formula, whole = self._policy(given) if self._role == "policy" else self._values(given)
         tensors["action_mask"] = mask
-        dynamic = bool(self._args.train.dynamic_batch_enable) or self._ranks > 1
         computed = [
             tensor.dtype for name, tensor in tensors.items() if name in ("log_probs", "advantages", *_OF_VALUES)
         ]
         held = _Held(
             index=index,
-            window=None if dynamic else (self._pass, self._step // self._accumulation),
-            window_size=self._accumulation,
+            window=window,
+            window_size=1 if dynamic else self._accumulation,
             formula=formula,
             whole=whole,
             shape=tuple(mask.shape),
@@ -229,9 +245,12 @@ class LossMeter(HeldLosses[_Held]):
             if each.held.window is not None:
                 windows.setdefault(each.held.window, []).append(each.given)
         for each in arrived:
-            window = [] if each.held.window is None else windows[each.held.window]
-            if len(window) == each.held.window_size:
-                each.given = _as_part(each.given, window)
+            if each.held.window is None:
+                continue
+            window, size = windows[each.held.window], each.held.window_size
+            due = self._of_update[each.held.window] if self._args.train.dynamic_batch_enable else size
+            if len(window) == due:
+                each.given = _as_part(each.given, window, size)
         return {each.held.index: each.compared() for each in arrived}
 
 
@@ -330,9 +349,9 @@ class _Arrived(msgspec.Struct):
         return all(checksum_of(row[: of.length]) in of.checksums[name] for row, of in rows)
 
 
-def _as_part(given: LossBatch, window: list[LossBatch]) -> LossBatch:
+def _as_part(given: LossBatch, window: list[LossBatch], size: int) -> LossBatch:
     """Give a batch the divisors that the masks of all micro-batches of its update make (utils/loss_utils.py
-    `_optimizer_step_loss_norm`)."""
-    tokens = sum(float(each.mask.sum()) for each in window) / len(window)
-    samples = sum(float((each.mask.sum(1) > 0).sum()) for each in window) / len(window)
+    `_optimizer_step_loss_norm`, in dynamic batches trainer/ppo_utils/replay_buffer.py `setup_dynamic_batch`)."""
+    tokens = sum(float(each.mask.sum()) for each in window) / size
+    samples = sum(float((each.mask.sum(1) > 0).sum()) for each in window) / size
     return replace(given, tokens=tokens, samples=samples)

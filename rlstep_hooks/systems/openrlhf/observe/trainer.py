@@ -170,6 +170,7 @@ class OpenRlhfTrainer:
         hooks.forward(model, before=self._see_inputs, topics=_FORMULA)
         self._steps.place(hooks, trainer.strategy, self._engine.gradient_accumulation_steps())
         hooks.steps(self._engine.basic_optimizer, before=self._compare_settings, topics=("settings",))
+        hooks.steps(self._engine.basic_optimizer, after=lambda _: self._meter.next_update(), topics=_FORMULA)
         # deepspeed.py:685: writes the checkpoint of this process's model.
         wrap(trainer.strategy, "save_ckpt", after=self._saved, topics=("checkpoints",))
         if not policy:
