@@ -44,8 +44,8 @@ class _Held(HeldBatch):
     """What one micro-batch was trained with."""
 
     window: tuple[int, int] | None
-    """Pass and update of the rollout that it belongs to, in dynamic batches the update of the run; None where its divisor is taken as it
-    came."""
+    """Pass and update of the rollout that it belongs to, in dynamic batches the update of the run; None where its divisor is taken as
+    it came."""
     window_size: int
     """Micro-batches that the loss is divided by besides: those of an update, and one in dynamic batches."""
     formula: Formula[Any]
