@@ -154,3 +154,64 @@ def test_some_prompts_of_each_step_are_encoded_again() -> None:
 def test_an_answer_that_is_not_finite_is_the_answer(monkeypatch: pytest.MonkeyPatch, score: float) -> None:
     written, _ = lines(monkeypatch, NaiveRewardManager(lambda **_: score), Data("42", "4"))
     assert [(line.score, line.like) for line in written] == [(None, "")]
+
+
+class Whole(Data):
+    """The same as verl's own manager takes it."""
+
+    def __init__(self, text: str, truth: str) -> None:
+        super().__init__(text, truth)
+        self.item.batch["attention_mask"] = torch.ones(2 + len(text), dtype=torch.long)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self if isinstance(place, slice) else self.item
+
+
+def penalised(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None] = lambda manager: None) -> list[str]:
+    """What is found of completions that verl's own manager penalises from the fifth of eight tokens on."""
+    dapo = pytest.importorskip("verl.experimental.reward_loop.reward_manager.dapo")
+    omegaconf = pytest.importorskip("omegaconf")
+    buffer = {"enable": True, "len": 4, "penalty_factor": 0.7, "log": False}
+    config = omegaconf.OmegaConf.create(
+        {"reward": {"reward_kwargs": {"overlong_buffer_cfg": buffer, "max_resp_len": 8}}}
+    )
+    monkeypatch.setattr(dapo.DAPORewardManager, "init_class", classmethod(lambda *_: None))
+
+    class Now:
+        """Runs at once what the manager gives to another thread."""
+
+        async def run_in_executor(self, _: Any, call: Callable[[], Any]) -> Any:
+            return call()
+
+    manager = dapo.DAPORewardManager(config, NaiveRewardManager.tokenizer, plain)
+    manager.loop = Now()
+    plainly = manager.run_single
+
+    async def run_single(data: Any) -> Any:
+        change(manager)
+        return await plainly(data)
+
+    manager.run_single = run_single
+    written, _ = lines(monkeypatch, manager, Whole("7", "7"), Whole("it is 7", "7"), Whole("it is 78", "9"))
+    return [line.like for line in written]
+
+
+def test_a_penalty_for_length_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert penalised(monkeypatch) == ["", "", ""]
+
+    def without(manager: Any) -> None:
+        manager.overlong_buffer_cfg = None
+
+    like = "given the function's answer without the penalty for its length"
+    assert penalised(monkeypatch, without) == ["", like, like]
+
+    def longer(manager: Any) -> None:
+        manager.max_resp_len = 12
+
+    assert penalised(monkeypatch, longer) == ["", like, like]
+
+    def shorter(manager: Any) -> None:
+        manager.max_resp_len = 6
+
+    like = "given another score than the function's answer less the penalty for its length"
+    assert penalised(monkeypatch, shorter) == ["", like, like]

@@ -2,8 +2,9 @@
 
 Sources: verl 0.9.1, docs/preparation/reward_function.rst, experimental/reward_loop/reward_loop.py and reward_manager/naive.py. A
 function gets the text of the completion without special tokens, and the ground truth, the data source and `extra_info` of the sample's
-row. To the last the manager adds what tools and turns tell (naive.py:49-54, dapo.py). Its answer, or the "score" in
-it, is the reward. What the comparison finds goes to a file that the controller reads (`rlstep_hooks.observe.reward_records`).
+row. To the last the manager adds what tools and turns tell (naive.py:49-54, dapo.py). Its answer, or the "score" in it, is the reward;
+the manager dapo takes a penalty for long completions off, where one is configured (dapo.py:117-121). What the comparison finds goes to
+a file that the controller reads (`rlstep_hooks.observe.reward_records`).
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class _Question(msgspec.Struct, frozen=True):
     """`extra_info` of its row, which others may write to."""
     extra: frozenset[tuple[str, str]]
     """Its parts before the function was asked, with their values as text."""
+    tokens: int
+    """Of the completion."""
 
     def unchanged(self) -> _Question:
         """The question with those parts alone that nobody has written to."""
@@ -80,6 +83,31 @@ class _Answer(msgspec.Struct, frozen=True):
         return (self.source in (None, question.source)) and (self.extra is None or question.extra <= self.extra)
 
 
+class _Penalty(msgspec.Struct, frozen=True):
+    """What is added to the reward of a long completion; never above 0."""
+
+    longest: float
+    """Tokens of the longest completion."""
+    buffer: float
+    """Tokens before that over which the penalty grows."""
+    factor: float
+
+    def of(self, tokens: int) -> float:
+        """What is added to the reward of a completion of so many tokens."""
+        return min(-(tokens - (self.longest - self.buffer)) / self.buffer * self.factor, 0.0)
+
+
+def _penalty_of(manager: Any) -> _Penalty | None:
+    """The penalty that a manager's configuration asks for; None without one."""
+    if type(manager).__name__ != "DAPORewardManager":
+        return None
+    given = manager.config.reward.get("reward_kwargs") or {}
+    buffer = given.get("overlong_buffer_cfg")
+    if buffer is None or not buffer.get("enable"):
+        return None
+    return _Penalty(float(given["max_resp_len"]), float(buffer["len"]), float(buffer["penalty_factor"]))
+
+
 class ScoringWatch:
     """Looks at the samples that one reward manager scores.
 
@@ -92,8 +120,7 @@ class ScoringWatch:
         self._decodes = type(manager).__name__ in _DECODING and type(manager).__module__.startswith(
             "verl.experimental."
         )
-        # With a penalty for long completions the reward is more than the function's answer.
-        self._keeps_answer = getattr(getattr(manager, "overlong_buffer_cfg", None), "enable", False) is False
+        self._penalty = _penalty_of(manager) if self._decodes else None
         self._asked: dict[tuple[str, str], list[_Answer]] = {}
         """Text and ground truth that the function was asked about -> its answers."""
         self._samples = 0
@@ -179,7 +206,7 @@ class ScoringWatch:
             info = known.get("extra_info") or {}
             extra = frozenset(part for part in _parts(info) if part[0] not in written)
             truth, source = str(known["reward_model"]["ground_truth"]), str(known["data_source"])
-            return row, _Question(text, truth, source, info, extra)
+            return row, _Question(text, truth, source, info, extra, completion)
         except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this sample
             return None
 
@@ -206,9 +233,17 @@ class ScoringWatch:
         answers = [answer for answer in answers if answer.suits(question)]
         if not answers:
             return "asked about its text with another data_source or extra_info"
-        if self._keeps_answer and math.isfinite(score) and all(score != answer.score for answer in answers):
+        if not math.isfinite(score) or (self._penalty is None and any(score == answer.score for answer in answers)):
+            return ""
+        if self._penalty is None:
             return "given another score than the function answered"
-        return ""
+        penalty = self._penalty.of(question.tokens)
+        # The length is a tensor, so the sum may be in float32.
+        if any(math.isclose(score, answer.score + penalty, rel_tol=1e-5, abs_tol=1e-6) for answer in answers):
+            return ""
+        if any(score == answer.score for answer in answers):
+            return "given the function's answer without the penalty for its length"
+        return "given another score than the function's answer less the penalty for its length"
 
 
 def _parts(extra_info: dict[Any, Any]) -> frozenset[tuple[str, str]]:
