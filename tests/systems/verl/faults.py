@@ -1006,6 +1006,13 @@ def make_faults() -> None:
         found.apply(rollout)
 
 
-from tests.systems.verl import alone_faults, engine_faults, number_faults, rank_faults, scoring_faults  # noqa: E402, F401 - register their faults with what is defined above
+from tests.systems.verl import (  # noqa: E402 - register their faults with what is defined above
+    alone_faults,  # noqa: F401
+    configured_faults,  # noqa: F401
+    engine_faults,  # noqa: F401
+    number_faults,  # noqa: F401
+    rank_faults,  # noqa: F401
+    scoring_faults,  # noqa: F401
+)
 
 make_faults()

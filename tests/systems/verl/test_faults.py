@@ -105,6 +105,7 @@ LAUNCHES = {
             "engine_at_another_temperature": 1,
             "engine_truncates": 3,
             "answers_from_a_cache": 5,
+            "penalty_asked_of_the_engine": 6,
         },
         # The engine gives no log-probs, which verl leaves out unless they are asked for: nothing else shows these. The text is drawn
         # without a seed, so that it has to be long: with 64 tokens of a completion the evidence is twice the bound.
@@ -192,15 +193,24 @@ LAUNCHES = {
             "clip_of_the_loss_widened": 0,
             "rows_of_another_seed": 0,
             "mini_batches_by_another_seed": 2,
+            "epsilon_of_another_run": 0,
+            "schedule_of_half_the_run": 0,
         },
-        settings=TWO_PASSES | {"data.seed": 7, "actor_rollout_ref.actor.shuffle": True},
-        rows=32,
+        settings=TWO_PASSES
+        | {
+            "data.seed": 7,
+            "actor_rollout_ref.actor.shuffle": True,
+            "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine",
+        },
+        rows=64,
     ),
     "reference": Launch(
         faults={
             "layers_frozen": 0,
             "rows_as_they_stand": 0,
             "validation_at_another_temperature": 0,
+            "validation_with_fewer_samples": 0,
+            "validation_of_the_first_batch": 0,
             "reference_follows_policy": 1,
             "validations_left_out": 2,
             "checkpoints_left_out": 2,
@@ -209,6 +219,8 @@ LAUNCHES = {
         settings=reference()
         | {
             "actor_rollout_ref.rollout.val_kwargs.temperature": 0.5,
+            "actor_rollout_ref.rollout.val_kwargs.n": 3,
+            "data.val_batch_size": 4,
             "trainer.test_freq": 1,
             "trainer.save_freq": 1,
         },
