@@ -1095,6 +1095,7 @@ def make_faults() -> None:
 
 
 # They register themselves, and need what stands above.
-importlib.import_module("tests.systems.openrlhf.foreign_faults")
+for own in ("foreign_faults", "configured_faults"):
+    importlib.import_module(f"tests.systems.openrlhf.{own}")
 if os.environ.get("RLSTEP_TEST_MODULE", MODULE) == MODULE:
     make_faults()

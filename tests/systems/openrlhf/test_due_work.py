@@ -132,8 +132,9 @@ def drawn(rows: list[str], rollouts: int, *, resumed: bool = False, later: list[
 def test_rows_that_are_not_shuffled_are_told() -> None:
     told = [(ROW_ORDER, "a permutation", "that of the data set")]
     other = ROWS[20:] + ROWS[:20]
-    assert drawn(ROWS, 5) == told
-    assert drawn(ROWS, 4) == [], "of a set of forty not all were seen"
+    assert drawn(ROWS, 1) == told
+    assert drawn(ROWS[:8] + ROWS[:7:-1], 5) == told, "eight of forty rows come so once in a hundred million times"
+    assert drawn(["prompt 1", *ROWS[1:]], 5) == []
     assert drawn(other, 10) == []
     assert drawn(other, 10, later=ROWS) == told
     assert drawn(ROWS, 5, resumed=True) == [], "where its pass began is not known"

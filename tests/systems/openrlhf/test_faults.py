@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rlstep_hooks.record.events import RunEnded
+from tests.cpu.openrlhf_cpu.assets import write_rows
 from tests.detection.outcomes import Detected, note
 from tests.systems.openrlhf import rank_faults
 from tests.systems.openrlhf.audited import alarms, audited, shown, tracked
@@ -37,6 +38,8 @@ class Launch:
     on_fail: str = "warn"
     reward_model: bool = False
     """Whether a model gives the rewards."""
+    evaluates: bool = False
+    """Whether four prompts are evaluated behind each rollout."""
     true_beside: frozenset[str] = frozenset()
     """Rules that warn of the launch's own settings, rightly."""
 
@@ -151,6 +154,43 @@ LAUNCHES = {
         settings={},
         reward_model=True,
     ),
+    "configured": Launch(
+        faults={
+            "rows_as_they_stand": 0,
+            "evaluation_with_the_settings_of_training": 0,
+            "flags_of_cut_off_answers_turned_round": 1,
+            "lengths_with_their_prompts": 2,
+            "samples_as_they_came": 3,
+            "policy_at_another_temperature": 4,
+            "reference_at_another_temperature": 5,
+            "evaluations_left_out": 6,
+            "checkpoints_left_out": 7,
+        },
+        rollouts=9,
+        settings={
+            "algo.advantage.estimator": "reinforce_baseline",
+            "algo.kl.init_coef": 0.05,
+            "rollout.temperature": 0.7,
+            "reward.overlong_buffer_len": 8,
+            "reward.stop_properly_penalty_coef": 0.5,
+            "eval.temperature": 0.6,
+            "eval.n_samples_per_prompt": 2,
+            "eval.steps": 1,
+            "ckpt.save_steps": 1,
+            "ckpt.max_num": 1,
+        },
+        evaluates=True,
+    ),
+    "dynamic": Launch(
+        faults={"divisor_of_a_micro_batch": 1},
+        rollouts=3,
+        settings={
+            "algo.advantage.estimator": "group_norm",
+            "train.dynamic_batch_enable": True,
+            "train.max_tokens_per_gpu": 100,
+            "rollout.max_tokens_per_gpu": 200,
+        },
+    ),
     "stop": Launch(
         faults={"critic_micro_batches_dropped": 1, "targets_with_gradient": 1},
         rollouts=6,
@@ -227,6 +267,8 @@ def run_of(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFa
             flags = reinforce(assets, folder, rows=rows) | {"train.max_epochs": 2} | dict(made.settings)
             if made.reward_model:
                 flags |= model_rewards(assets)
+            if made.evaluates:
+                flags |= {"eval.dataset": write_rows(folder / "evaluation.jsonl", 4)}
             flags |= tracked(folder)
             environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
             done[name] = audited(flags, folder, extensions=extensions, environment=environment)

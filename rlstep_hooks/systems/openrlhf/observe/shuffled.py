@@ -38,10 +38,8 @@ class RowsAsTheyStand:
     def __init__(self, generator: Any, recorder: EventRecorder, *, resumed: bool) -> None:
         self._generator = generator
         self._recorder = recorder
-        prompts = getattr(generator.prompts_dataloader.dataset, "prompts", None) or ()
-        self._first = list(prompts[:_LOOKED_AT])
-        known = 0 < len(prompts) <= LARGEST
-        self._told = not known or chance_of(range(len(prompts)), prompts, len(self._first)) >= _CERTAIN
+        self._prompts = getattr(generator.prompts_dataloader.dataset, "prompts", None) or ()
+        self._told = not 0 < len(self._prompts) <= LARGEST
         self._within = False
         """Whether a rollout is generated, and no evaluation."""
         self._passes = 0
@@ -73,10 +71,13 @@ class RowsAsTheyStand:
             return
         if self._begins_anew:
             self._passes, self._begins_anew, self._given = self._passes + 1, False, []
-        if (self._resumed and self._passes == 1) or len(self._given) >= len(self._first):
+        if (self._resumed and self._passes == 1) or len(self._given) >= _LOOKED_AT:
             return
         self._given += call.argument("prompts", 0)
-        if len(self._given) >= len(self._first) and self._given[: len(self._first)] == self._first:
+        seen = len(self._given)
+        if self._given != list(self._prompts[:seen]):
+            self._given = [""] * _LOOKED_AT  # nothing more is to be looked at in this pass
+        elif chance_of(range(len(self._prompts)), self._prompts, seen) < _CERTAIN:
             self._told = True
             _tell(self._recorder, ROW_ORDER, "a permutation", AS_IT_STANDS)
 
