@@ -12,14 +12,16 @@ pytest.importorskip("verl")
 
 import numpy as np
 import torch
+from datasets import Dataset
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.tensordict_utils import make_iterator
 
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS, EVALUATED_ROWS
-from rlstep_hooks.systems.verl.observe import asked_sampling
+from rlstep_hooks.systems.verl.observe import asked_sampling, left_out_rows
 from rlstep_hooks.systems.verl.observe.due_work import DueWork
 from rlstep_hooks.systems.verl.observe.minibatch_order import MiniBatchOrder
 from rlstep_hooks.systems.verl.observe.validations import SAMPLES, Validations
@@ -140,6 +142,41 @@ def test_prompts_that_should_have_been_left_out(tmp_path: Path, monkeypatch: pyt
     assert told(9, filter_overlong_prompts=False) == []
     assert told(9, custom_cls={"path": "mine.py"}) == []
     assert told(9) == [("True, with at most 8 tokens", "a prompt of 9 tokens was generated for")]
+
+
+class Words:
+    """A tokenizer of one token a letter, behind whose prompts two more stand."""
+
+    def apply_chat_template(self, messages: Any, **given: Any) -> list[int]:
+        assert given.pop("return_dict", False) is False, "which verl leaves out"
+        assert given == {"add_generation_prompt": True, "tokenize": True}
+        return [ord(one) for one in messages[0]["content"]] + [0, 0]
+
+
+def filtered(folder: Path, keeps: Any = None, **data: Any) -> list[Any]:
+    """What is recorded of verl's own data set of prompts with one to thirty letters, and of one that keeps others."""
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "x" * (1 + place)}]} for place in range(30)])
+    rows.to_parquet(folder / "rows.parquet")
+    config = OmegaConf.create({"max_prompt_length": 12, "filter_overlong_prompts_workers": None} | data)
+    dataset = RLHFDataset(str(folder / "rows.parquet"), Words(), config, max_samples=data.get("max_samples", -1))
+    if keeps is not None:
+        dataset.dataframe = dataset.dataframe.filter(keeps)
+    kept: Any = Kept()
+    left_out_rows.look(SimpleNamespace(train_dataset=dataset), kept)
+    return kept.changed
+
+
+def test_rows_that_should_not_have_been_left_out(tmp_path: Path) -> None:
+    def even(row: Any) -> bool:
+        return len(row["prompt"][0]["content"]) % 2 == 0
+
+    assert filtered(tmp_path) == [], "ten have at most twelve tokens"
+    assert filtered(tmp_path, filter_overlong_prompts=False) == []
+    assert filtered(tmp_path, even, max_samples=20) == [], "which rows these are is not looked at"
+    right = "True, which leaves prompts of more than 12 tokens out"
+    told = "25 rows are left out, and 5 of 16 that were looked at have no more"
+    assert filtered(tmp_path, even) == [(right, told)]
+    assert filtered(tmp_path, even, filter_overlong_prompts=False) == [("False", "15 rows are left out")]
 
 
 def test_sampling_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.events import EpochEnd, Generated
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
+from rlstep_hooks.systems.verl.observe import left_out_rows
 from rlstep_hooks.systems.verl.observe.asked_sampling import AskedSampling
 from rlstep_hooks.systems.verl.observe.due_work import DueWork
 from rlstep_hooks.systems.verl.observe.order_of_rows import RowOrder
@@ -115,6 +116,7 @@ class RolloutHooks:
         with self._settings_guard:
             self._row_order = RowOrder(trainer, recorder, known=known, own_fit=own_fit)
             self._validations = Validations(trainer, recorder)
+            left_out_rows.look(trainer, recorder)
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
         self._labelled = not _lends_engines(trainer.config)
