@@ -12,7 +12,9 @@ import pytest
 
 from rlstep_hooks.record.events import Generated, Phase, WeightSync
 from tests.systems.verl.asynchronous import check_beside, check_described, check_named
-from tests.systems.verl.audited import Expected, audited
+from tests.systems.verl.audited import Expected, alarms, audited
+from tests.systems.verl.faults import MODULE as PLAIN
+from tests.systems.verl.faults import asking as asking_plainly
 from tests.systems.verl.launch import Assets, grpo, separate
 from tests.systems.verl.separate_faults import FAULTS, MODULE, asking
 
@@ -56,6 +58,7 @@ def test_rollouts_ahead_of_training_in_parts(assets: Assets, tmp_path: Path) -> 
     assert (outcomes["RLS520"].verdict, outcomes["RLS402"].verdict, outcomes["RLS602"].verdict) == ("PASS",) * 3
     assert (outcomes["RLS312"].verdict, outcomes["RLS312"].checks) == ("PASS", 4 + 16), "rollouts and micro-batches"
     assert "of the tokens" in outcomes["RLS312"].note
+    assert (outcomes["RLS813"].verdict, outcomes["RLS813"].checks) == ("PASS", 1), "in the second rollout"
 
 
 @pytest.mark.thorough
@@ -72,6 +75,26 @@ def test_resumed_with_samples_in_the_queue(assets: Assets, tmp_path: Path) -> No
     outcomes = {rule.code: rule for rule in resumed.report.rules}
     assert (outcomes["RLS520"].verdict, outcomes["RLS702"].verdict) == ("PASS", "PASS")
     assert (outcomes["RLS402"].verdict, outcomes["RLS402"].missed) == ("PASS", 0)
+
+
+@pytest.mark.thorough
+def test_what_one_part_of_a_rollout_shows(tmp_path: Path) -> None:
+    rejects = {
+        "algorithm.rollout_correction.rollout_rs": "token_k1",
+        "algorithm.rollout_correction.rollout_rs_threshold": "0.9_1.1",
+    }
+    # By their part: the first one of the second rollout, where slopes are measured, the second of the third, the first of the fifth.
+    made = asking_plainly({"backward_of_a_layer_halved": 2, "rejection_left_out": 5, "rejection_of_other_samples": 8})
+    overrides = grpo(Assets.write(tmp_path, train_rows=48)) | separate() | rejects
+    run = audited(overrides, tmp_path / "run", modules=[PLAIN], environment=made)
+    assert run.outcome.status == 0, run.outcome.tail
+    found = {(f.code, f.where.rollout, f.observed.rpartition(": ")[2]) for f in alarms(run.report)}
+    slopes = {one for one in found if one[0] == "RLS813"}
+    assert {one[1] for one in slopes} == {1}, found
+    assert found - slopes == {
+        ("RLS518", 2, "nothing is taken out of them"),
+        ("RLS518", 4, "other tokens are taken out of them"),
+    }
 
 
 @pytest.fixture(scope="module")

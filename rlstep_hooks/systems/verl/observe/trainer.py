@@ -62,6 +62,10 @@ class VerlTrainer:
         """Whether numbers are fetched after the updates of a rollout, and not with the sync that follows."""
         self.syncing = False
         """Whether weights are brought to the engines now."""
+        self._cycle = 0
+        """Rollouts that the policy was trained on, all parts of each, and whose sync is over."""
+        self._in_training = False
+        """Whether it was trained since the latest sync."""
         self._fresh = False
         """Whether old log-probs of the current rollout were computed here."""
         self._saved_versions: dict[Any, int] = {}
@@ -283,6 +287,7 @@ class VerlTrainer:
         """A call of the controller begins."""
         with self._record.order:
             self._record.begin(name)
+            self._in_training = self._in_training or name == "policy_updates"
             if name == "sync":
                 self._fresh = False
             if name == "refresh" and self._losses.looks:
@@ -398,7 +403,7 @@ class VerlTrainer:
         """The context of training's forward of a micro-batch, beside which a row of it may go."""
         if role_of(engine) != "policy":
             return nullcontext()
-        return self._slopes.beside(self._losses.rollout, engine, data)
+        return self._slopes.beside(self._cycle, engine, data)
 
     def _oldest(self, data: Any) -> int | None:
         """The oldest version among the weights that generated these samples; None where that is not known."""
@@ -511,6 +516,8 @@ class VerlTrainer:
             if label is not None:
                 self._versions_of[str(label)] = self.version
         self.write_numbers()
+        self._cycle += self._in_training
+        self._in_training = False
         self._losses.next_rollout()
         self._value_losses.next_rollout()
 
