@@ -28,26 +28,31 @@ def look(trainer: Any, recorder: EventRecorder) -> None:
         trainer: verl's, when its data sets are there.
         recorder: Takes what is found.
     """
-    rows = trainer.train_dataset
+    try:
+        changed = _changed(trainer.train_dataset)
+    except Exception:  # noqa: BLE001 - a set of another form, which the rest of the audit does not depend on
+        return
+    if changed is not None:
+        before, after = changed
+        at = recorder.now()
+        recorder.emit(ConfigChanged(at=at, name=_NAME, before=before, after=after, since="configuration"))
+
+
+def _changed(rows: Any) -> tuple[str, str] | None:
+    """What is configured and what was done where rows are missing that should be there."""
     places = _left_out(rows) if _is_read(rows) else ()
     if not places:
-        return
+        return None
     filters, longest = bool(rows.filter_overlong_prompts), int(rows.max_prompt_length)
     chosen = places[:: max(len(places) // ROWS, 1)][:ROWS]
     short = sum(_tokens(rows, place) <= longest for place in chosen) if filters else len(chosen)
     if not short:
-        return
-    recorder.emit(
-        ConfigChanged(
-            at=recorder.now(),
-            name=_NAME,
-            before=f"True, which leaves prompts of more than {longest} tokens out" if filters else "False",
-            after=f"{len(places)} rows are left out, and {short} of {len(chosen)} that were looked at have no more"
-            if filters
-            else f"{len(places)} rows are left out",
-            since="configuration",
-        )
-    )
+        return None
+    left_out = f"{len(places)} rows are left out"
+    if not filters:
+        return "False", left_out
+    found = f"{left_out}, and {short} of {len(chosen)} that were looked at have no more"
+    return f"True, which leaves prompts of more than {longest} tokens out", found
 
 
 def _is_read(rows: Any) -> bool:

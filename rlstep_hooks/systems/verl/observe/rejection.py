@@ -97,9 +97,14 @@ class RejectionWatch:
         self._parts: list[Rejected] = []
 
     @property
+    def rejects(self) -> bool:
+        """Whether the controller rejects anything."""
+        return bool(self._bounds)
+
+    @property
     def looks(self) -> bool:
         """Whether the rollout that is looked at now is compared."""
-        return bool(self._bounds) and is_compared(self._rollouts)
+        return self.rejects and is_compared(self._rollouts)
 
     def begins(self, data: Any) -> None:
         """The correction is about to see a rollout, or one part of it: verl's `DataProto`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +94,10 @@ class RewardHooks:
         hooks.wrap(module, advantages, after=self._advantages, topics=("advantages",))
         # Verified in 0.9.1: takes tokens out of the masks before advantages are computed; V1's module has the function under its own
         # name (trainer_base.py:65), V0 looks it up where it stands (ray_trainer.py:1655, separation/ray_trainer.py:609).
-        of_masks = module if v1 else sys.modules["verl.trainer.ppo.rollout_corr_helper"]
-        hooks.wrap(of_masks, "compute_rollout_correction_and_add_to_batch", before=self._rejects, topics=("mask",))
-        hooks.wrap(module, advantages, after=lambda call: self._rejection.compared(call.result), topics=("mask",))
+        if self._rejection.rejects:
+            of_masks = module if v1 else importlib.import_module("verl.trainer.ppo.rollout_corr_helper")
+            hooks.wrap(of_masks, "compute_rollout_correction_and_add_to_batch", before=self._rejects, topics=("mask",))
+            hooks.wrap(module, advantages, after=lambda call: self._rejection.compared(call.result), topics=("mask",))
         hooks.wrap(
             module, advantages, after=lambda call: self._correction.compared(call.result), topics=("correction",)
         )

@@ -53,7 +53,7 @@ def of_optimizer(engine: Any, section: str) -> SettingsWatch:
 
     def right() -> dict[str, Any]:
         config = engine.optimizer_config
-        if str(config.optimizer_impl).startswith("torch.optim"):
+        if str(getattr(config, "optimizer_impl", "")).startswith("torch.optim"):
             return dict(of(_as_configured(config)))
         given = {"weight_decay": config.weight_decay, "betas": getattr(config, "betas", None)} | _overrides(config)
         return {f"{section}.{name}": value for name, value in given.items() if value is not None}
@@ -68,10 +68,10 @@ def _overrides(config: Any) -> dict[str, Any]:
 def _as_configured(config: Any) -> Any:
     """The optimizer of torch that the configuration means, of a tensor of its own."""
     kind = getattr(importlib.import_module(config.optimizer_impl), config.optimizer)
-    given = {"weight_decay": config.weight_decay}
+    given = {"lr": float(config.lr), "weight_decay": config.weight_decay}
     if "adam" in str(config.optimizer).lower():
         given["betas"] = tuple(config.betas)
-    return kind([torch.zeros(1, requires_grad=True)], lr=float(config.lr), **given | _overrides(config))
+    return kind([torch.zeros(1, requires_grad=True)], **given | _overrides(config))
 
 
 _DTYPES = {
@@ -100,8 +100,8 @@ def of_precision(engine: Any, section: str) -> SettingsWatch:
         computes = getattr(engine, "_autocast_dtype", None)
         if computes is not None:
             yield f"{section}.mixed_precision.param_dtype", _name(computes)
-        # The weights of adapters are cast to those beside them.
-        if not engine.model_config.lora_rank:
+        # The weights of adapters are cast to those beside them, and quantised ones have scales of their own.
+        if not engine.model_config.lora_rank and not getattr(engine, "_qat_enabled", False):
             kept = {_name(of.dtype) for of in engine.module.parameters() if of.requires_grad}
             yield f"{section}.model_dtype", " and ".join(sorted(kept))
 
