@@ -84,10 +84,10 @@ def schedule_of_half_the_run(at: int) -> None:
 # Requests
 
 
-@fault(report="a penalty left in a sampler", code="RLS101", variant="repetition_penalty of requests")
+@fault(report="a penalty left in a sampler", code="RLS101", variant="frequency_penalty of requests")
 def penalty_asked_of_the_engine(at: int) -> None:
-    """Requests of a rollout ask the engine to draw repeated tokens less often."""
-    with_sampling(at, repetition_penalty=1.3)
+    """Requests of a rollout ask the engine to draw tokens less often that it drew before. This one does not know how."""
+    with_sampling(at, frequency_penalty=0.5)
 
 
 # Samples that a correction rejects
