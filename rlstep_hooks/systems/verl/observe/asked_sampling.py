@@ -52,6 +52,8 @@ class _Configured(msgspec.Struct, frozen=True):
     """The full name of a setting, with a "*" for the name that a request has for it."""
     values: dict[str, float]
     """By the names that a request has for them."""
+    penalty: float = 1.0
+    """Of repeated tokens; verl's own loops ask for none, and leave this to the engine."""
 
 
 _configured: ContextVar[_Configured | None] = ContextVar("rlstep_sampling", default=None)
@@ -72,7 +74,8 @@ def session_begins(worker: Any, loop: str, *, validates: bool) -> None:
     own = worker.config.actor_rollout_ref.rollout
     label, values = (_IN_EVALUATIONS, own.val_kwargs) if validates else (_IN_TRAINING, own)
     known = loop in SHIPPED_AGENT_LOOPS
-    _configured.set(_Configured(label, {name: float(values[name]) for name in _NAMES}) if known else None)
+    penalty = float(own.get("repetition_penalty", None) or 1.0)
+    _configured.set(_Configured(label, {name: float(values[name]) for name in _NAMES}, penalty) if known else None)
 
 
 def asks(sampling: dict[str, Any]) -> None:
@@ -85,6 +88,8 @@ def asks(sampling: dict[str, Any]) -> None:
     if configured is None:
         return
     for of_request, value in _NEUTRAL.items():
+        if of_request == "repetition_penalty" and sampling.get(of_request) == configured.penalty:
+            continue
         _compare(sampling, of_request, value, f"{of_request} of requests to the engines")
     if all(sampling.get(name) == value for name, value in _GREEDY.items()):
         return
