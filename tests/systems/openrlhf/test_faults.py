@@ -170,7 +170,7 @@ LAUNCHES = {
         settings={
             "algo.advantage.estimator": "reinforce_baseline",
             "algo.kl.init_coef": 0.05,
-            "rollout.temperature": 0.7,
+            "rollout.temperature": 0.5,
             "reward.overlong_buffer_len": 8,
             "reward.stop_properly_penalty_coef": 0.5,
             "eval.temperature": 0.6,
