@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.systems.verl.faults import (
     wrap_in_controller,
     wrap_in_trainer,
 )
-from tests.systems.verl.number_faults import with_sampling
+from tests.systems.verl.scoring_faults import SAMPLES
 
 MANAGER = "verl.trainer.ppo.v1.agent_loop_tq"
 
@@ -86,8 +87,15 @@ def schedule_of_half_the_run(at: int) -> None:
 
 @fault(report="a penalty left in a sampler", code="RLS101", variant="frequency_penalty of requests")
 def penalty_asked_of_the_engine(at: int) -> None:
-    """Requests of a rollout ask the engine to draw tokens less often that it drew before. This one does not know how."""
-    with_sampling(at, frequency_penalty=0.5)
+    """Sessions of a rollout ask the engine to draw tokens less often that it drew before. This one does not know how."""
+    begun = itertools.count()
+
+    async def run(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+        if next(begun) // SAMPLES == at:
+            args = ({**args[0], "frequency_penalty": 0.5}, *args[1:])
+        return await wrapped(*args, **kwargs)
+
+    wrap_in_controller("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker", "_run_agent_loop", run)
 
 
 # Samples that a correction rejects
