@@ -1,4 +1,4 @@
-"""Faults of whole trainers that an audit is attached to (AReaL, SkyRL), and how one of them is found."""
+"""Faults of whole trainers that an audit is attached to (AReaL, RLlib, SkyRL), and how one of them is found."""
 
 from __future__ import annotations
 

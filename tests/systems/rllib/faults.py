@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,28 +15,12 @@ from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
+from tests.systems.whole_trainers import Fault
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-
-Patch = "pytest.MonkeyPatch"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One mistake."""
-
-    name: str
-    breaks: Callable[[Any, pytest.MonkeyPatch], None]
-    """Gets the algorithm, and what undoes patches after the test."""
-    code: str
-    says: str = ""
-    """Words of the finding's cause or observation."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    rollouts: int = 2
-    first: int = 0
-    """The rollout in which it is first seen."""
 
 
 def _loss_with(**changed: Any) -> Callable[[Any, pytest.MonkeyPatch], None]:
@@ -258,7 +241,7 @@ FAULTS = (
     Fault("one pass more", _with_update(lambda given: given.update(num_epochs=4)), "RLS202"),
     Fault("smaller mini-batches", _with_update(lambda given: given.update(minibatch_size=16)), "RLS207"),
     Fault("weights are not synced", _not_synced, "RLS402", "", {"runners": 1}, first=1),
-    Fault("the runner keeps its weights", _weights_not_taken, "RLS301", rollouts=4, first=1),
+    Fault("the runner keeps its weights", _weights_not_taken, "RLS301", "", {"rollouts": 4}, first=1),
     Fault("every third step is skipped", _every_third_step_skipped, "RLS204"),
     Fault("the loss is doubled on its way", _losses_doubled, "RLS805"),
     Fault("the values are detached", _outputs_with(values=lambda of: of.detach()), "RLS805", "detach"),
