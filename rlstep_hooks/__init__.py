@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.rllib.observe.audit import StepAuditRLlib
     from rlstep_hooks.systems.sb3.observe.callback import StepAuditSB3Callback
     from rlstep_hooks.systems.skyrl.observe.audit import StepAuditSkyRL
+    from rlstep_hooks.systems.tinker.observe.loops import StepAuditTinker
     from rlstep_hooks.systems.trl.observe.callback import StepAuditCallback
     from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
     from rlstep_hooks.testing.assertions import assert_schedule
@@ -38,6 +39,7 @@ _HOMES = {
     "StepAuditRLlib": "rlstep_hooks.systems.rllib.observe.audit",
     "StepAuditSB3Callback": "rlstep_hooks.systems.sb3.observe.callback",
     "StepAuditSkyRL": "rlstep_hooks.systems.skyrl.observe.audit",
+    "StepAuditTinker": "rlstep_hooks.systems.tinker.observe.loops",
     "__version__": "rlstep_hooks.version",
     "assert_schedule": "rlstep_hooks.testing.assertions",
     "audit": "rlstep_hooks.systems.own_loop.loop",
@@ -55,6 +57,7 @@ __all__ = [
     "StepAuditRLlib",
     "StepAuditSB3Callback",
     "StepAuditSkyRL",
+    "StepAuditTinker",
     "__version__",
     "assert_schedule",
     "audit",

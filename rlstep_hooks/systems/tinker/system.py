@@ -115,9 +115,9 @@ SYSTEM = System(
     facts={"lr_constant": "True", "save_every": "save_every or None", "eval_every": "eval_every or None"},
     attaches_by="`rlstep run -- python -m tinker_cookbook.recipes...` for a program that never heard of this package.",
     on_import={
-        "tinker.lib.public_interfaces.training_client": "rlstep_hooks.systems.tinker.observe.injection:observe_training",
-        "tinker.lib.public_interfaces.sampling_client": "rlstep_hooks.systems.tinker.observe.injection:observe_sampling",
-        "tinker.lib.public_interfaces.service_client": "rlstep_hooks.systems.tinker.observe.injection:observe_service",
+        "tinker.lib.public_interfaces.training_client": "rlstep_hooks.systems.tinker.observe.loops:observe_training",
+        "tinker.lib.public_interfaces.sampling_client": "rlstep_hooks.systems.tinker.observe.boundary:observe_sampling",
+        "tinker.lib.public_interfaces.service_client": "rlstep_hooks.systems.tinker.observe.boundary:observe_service",
         "tinker_cookbook.rl.train": "rlstep_hooks.systems.tinker.observe.injection:audit_loop",
     },
     observes=(

@@ -60,6 +60,8 @@ def loss_of(name: str, new: Tensor, given: dict[str, Tensor], settings: dict[str
     if name == "cross_entropy":
         return -(new * given["weights"]).sum()
     advantages = given["advantages"]
+    if name == "dro":
+        return -(new * advantages - 0.5 * settings["beta"] * (new - given["logprobs"]) ** 2).sum()
     ratio = torch.exp(new - given["logprobs"])
     low, high = CLIPS.get(name, (0.0, 0.0))
     clipped = ratio.clamp(settings.get("clip_low_threshold", low), settings.get("clip_high_threshold", high))

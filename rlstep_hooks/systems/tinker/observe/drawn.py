@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.record.events import UNSENT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     import numpy as np
@@ -31,6 +32,8 @@ class Drawn:
     version: int | None
     """The policy version of the sampler's weights; None if it is not known."""
     settings: dict[str, float]
+    moment: int = 0
+    """When it was asked for, as whoever asked counts."""
 
 
 class Samplers:
@@ -45,8 +48,8 @@ class Samplers:
         """Clients that are being made."""
         self._saves: list[tuple[Future[Any], int]] = []
         """Weights that are being saved."""
-        self._asked: list[tuple[Future[Any], tuple[int, ...] | None, int | None, dict[str, float]]] = []
-        """Samples that were asked for."""
+        self._asked: list[tuple[Future[Any], Callable[[Any], Drawn]]] = []
+        """Samples that were asked for, and what makes a sequence of one of them."""
         self._drawn: dict[str, Drawn] = {}
 
     def client(self, future: Future[Any], version: int | None) -> None:
@@ -68,11 +71,13 @@ class Samplers:
         self._saves = waiting
         return self._paths.get(path)
 
-    def asked(self, client: Any, future: Future[Any], prompt: Any, settings: Any) -> None:
+    def asked(self, client: Any, future: Future[Any], prompt: Any, settings: Any, moment: int = 0) -> None:
         """A client was asked for samples."""
-        self._asked.append((future, _tokens(prompt), self._version_of(client), _settings(settings)))
+        tokens, version, given = _tokens(prompt), self.version_of(client), _settings(settings)
+        self._asked.append((future, lambda one: Drawn(tokens, one.tokens_np, one.logprobs_np, version, given, moment)))
 
-    def _version_of(self, client: Any) -> int | None:
+    def version_of(self, client: Any) -> int | None:
+        """The policy version of the weights that a client samples with; None if it is not known."""
         waiting = []
         for future, version in self._clients:
             if not future.done():
@@ -85,26 +90,36 @@ class Samplers:
     def drawn(self, sequence: str) -> Drawn | None:
         """The sequence of this name; None if no sampler of this process drew it."""
         if sequence not in self._drawn:
-            self._collect()
+            self.collect()
         return self._drawn.get(sequence)
 
-    def _collect(self) -> None:
-        waiting = []
+    def collect(self) -> list[str]:
+        """Take what has arrived; the names of the sequences that are new."""
+        waiting, new = [], []
         for each in self._asked:
-            future, prompt, version, settings = each
+            future, made = each
             if not future.done():
                 waiting.append(each)
             elif not future.cancelled() and future.exception() is None:
                 for one in future.result().sequences:
-                    self._drawn[one.sequence_id] = Drawn(prompt, one.tokens_np, one.logprobs_np, version, settings)
+                    self._drawn[one.sequence_id] = made(one)
+                    new.append(one.sequence_id)
         self._asked = waiting
+        return new
 
     def forget(self, older_than: int) -> None:
         """Forget what weights before this version drew, and what was not drawn from the policy."""
-        self._collect()
+        self.collect()
         self._drawn = {
             name: one for name, one in self._drawn.items() if one.version is not None and one.version >= older_than
         }
+
+    def forget_asked(self, before: int) -> set[str]:
+        """Forget what was asked for before a moment; the names of these sequences."""
+        gone = {name for name, one in self._drawn.items() if one.moment < before}
+        for name in gone:
+            del self._drawn[name]
+        return gone
 
 
 def _tokens(prompt: Any) -> tuple[int, ...] | None:

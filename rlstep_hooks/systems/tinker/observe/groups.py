@@ -11,11 +11,6 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from rlstep_hooks.observe.advantages import Estimator, Rewards
-from rlstep_hooks.observe.alternative_advantages import Documented
-
 _MASKED = "parse_error_masked"
 """Metric of a turn that is left out: rl/types.py `PARSE_ERROR_MASKED_METRIC_KEY`."""
 
@@ -124,6 +119,12 @@ class Groups:
         order = [at for group in known for at in group]
         if not order:
             return None
+        # A loop of one's own has no groups to compare, and need not have torch.
+        import torch
+
+        from rlstep_hooks.observe.advantages import Estimator, Rewards
+        from rlstep_hooks.observe.alternative_advantages import Documented
+
         numbers = [number for number, group in enumerate(known) for _ in group]
         given = Rewards(
             scores=torch.tensor([self.rewards[at] for at in order], dtype=torch.float64).float(),

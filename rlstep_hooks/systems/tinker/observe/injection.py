@@ -1,8 +1,4 @@
-"""How `rlstep run` attaches to the cookbook's loop and to the client below it.
-
-The client's methods are wrapped when their module is imported, and look only while a run is audited: whatever a program puts around
-them later stands outside, so what is seen is what the client is really asked for.
-"""
+"""How `rlstep run` attaches to the cookbook's loop; `boundary` has the hooks on the client below it."""
 
 from __future__ import annotations
 
@@ -12,71 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from rlstep_hooks.observe.hooks import Hooks, LateRecorder
-from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.systems.engine import index
+from rlstep_hooks.systems.tinker.observe.boundary import PATCHES, RUNNING
 from rlstep_hooks.systems.tinker.system import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rlstep_hooks.observe.hooks import Call
-    from rlstep_hooks.systems.tinker.observe.audit import Asked, TinkerAudit
+    from rlstep_hooks.systems.tinker.observe.audit import Asked
 
 _SETTINGS_OF_SAMPLING = {"top_p": 1.0, "top_k": -1.0}
 """What the loop leaves at the client's default (tinker 0.38.0 `SamplingParams`)."""
-
-
-class _Running:
-    """The run that is audited in this process."""
-
-    audit: TinkerAudit | None = None
-    session: Session | None = None
-
-
-_running = _Running()
-_patches = Patches()
-_hooks = Hooks(LateRecorder(lambda: _running.session.recorder if _running.session is not None else None), _patches)
-
-
-def _look(name: str) -> Callable[[Call], None]:
-    """What looks at a call once it has returned, by the name of a method of the audit."""
-
-    def look(call: Call) -> None:
-        if _running.audit is not None:
-            getattr(_running.audit, name)(call)
-
-    return look
-
-
-def observe_training(module: Any) -> None:
-    """The training client (tinker 0.38.0 lib/public_interfaces/training_client.py); its deprecated `..._async` methods call these."""
-    client = module.TrainingClient
-    # Gives MicroBatch. Verified in 0.38.0.
-    _hooks.wrap(client, "forward_backward", after=_look("passed"), topics=("order", "samples", "log_ratio"))
-    _hooks.wrap(client, "forward_backward_custom", after=_look("passed_otherwise"), topics=("order",))
-    # Gives Update. Verified in 0.38.0.
-    _hooks.wrap(client, "optim_step", after=_look("stepped"), topics=("order", "updates", "learning_rate"))
-    # Give WeightSync, and the version of what a client samples. Verified in 0.38.0.
-    sampler = ("sampler", "versions")
-    _hooks.wrap(client, "save_weights_and_get_sampling_client", after=_look("weights_for_client"), topics=sampler)
-    _hooks.wrap(client, "save_weights_for_sampler", after=_look("weights_for_path"), topics=sampler)
-    _hooks.wrap(client, "create_sampling_client", after=_look("client_of_path"), topics=sampler)
-    # `load_state` and `load_state_with_optimizer` end here. Verified in 0.38.0.
-    _hooks.wrap(client, "_load_state_impl", after=_look("reloaded"), topics=("versions",))
-
-
-def observe_sampling(module: Any) -> None:
-    """The sampling client (tinker 0.38.0 lib/public_interfaces/sampling_client.py)."""
-    # Gives the samples of Rollout. `sample_async` calls it; `compute_logprobs` does not.
-    _hooks.wrap(module.SamplingClient, "sample", after=_look("sampled"), topics=("samples", "sampler"))
-
-
-def observe_service(module: Any) -> None:
-    """The service client (tinker 0.38.0 lib/public_interfaces/service_client.py)."""
-    _hooks.wrap(module.ServiceClient, "create_sampling_client", after=_look("client_of_base"), topics=("sampler",))
 
 
 def audit_loop(module: Any) -> None:
@@ -95,25 +37,20 @@ def audit_loop(module: Any) -> None:
 
     async def step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         # Outside of the hooks, which contain every error: "raise" ends the run before the step that follows the error.
-        if _running.session is not None:
-            _running.session.raise_if_asked()
+        if RUNNING.session is not None:
+            RUNNING.session.raise_if_asked()
         return await wrapped(*args, **kwargs)
 
-    _patches.wrap(module, "do_train_step_and_get_sampling_client", step)
+    PATCHES.wrap(module, "do_train_step_and_get_sampling_client", step)
     for name in ("do_sync_training", "do_sync_training_with_stream_minibatch", "do_async_training"):
-        _patches.wrap(module, name, around)
-
-
-def detach() -> list[str]:
-    """Leave the client and the loop as they were; names that somebody else has wrapped since are returned."""
-    return _patches.restore()
+        PATCHES.wrap(module, name, around)
 
 
 def _begin(module: Any, loop: str, given: dict[str, Any]) -> Session | None:
     """Begin the audit of a run; None where none is asked for, or one is under way."""
-    if not os.environ.get("RLSTEP_DIR") or _running.session is not None:
+    if not os.environ.get("RLSTEP_DIR") or RUNNING.session is not None:
         return None
-    session = _running.session = Session(Options.asked(), index.deviations_of)
+    session = RUNNING.session = Session(Options.asked(), index.deviations_of)
     with session.beginning():
         refusal = _refusal(loop, given)
         if refusal:
@@ -177,7 +114,7 @@ def _attach(session: Session, module: Any, given: dict[str, Any]) -> None:
     audit = TinkerAudit(asked, given["training_client"], recorder)
     session.follow(audit)
     audit.attach(module)
-    _running.audit = audit
+    RUNNING.audit = audit
 
 
 def _facts(asked: Asked) -> dict[str, Any]:
@@ -202,5 +139,5 @@ def _end(session: Session | None, error: BaseException | None) -> None:
     """End the audit of a run."""
     if session is None:
         return
-    _running.audit = _running.session = None
+    RUNNING.audit = RUNNING.session = None
     session.end(error)

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 METRIC = "loss:sum"
 CLIPS = {"ppo": (0.8, 1.2), "cispo": (0.0, 4.0)}
 """Bounds of the ratio where a request names none."""
-NAMED = ("importance_sampling", "ppo", "cispo", "cross_entropy")
+NAMED = ("importance_sampling", "ppo", "cispo", "dro", "cross_entropy")
 """Losses whose formula is documented."""
+BETA = "beta"
+"""Setting of dro; what holds where a request does not name it is not documented."""
 ROUNDING = 2.0**-16
 """Relative error of each term that a service explains which computes in float32, with log-probs that it rounds once more."""
 BFLOAT16 = 2.0**-8
@@ -88,8 +90,10 @@ def _each(name: str, terms: Terms, settings: Mapping[str, float]) -> np.ndarray 
     new, weights = terms.new.astype(np.float64), terms.weights.astype(np.float64)
     if name == "cross_entropy":
         return -new * weights
-    if terms.old is None or name not in NAMED:
+    if terms.old is None or name not in NAMED or (name == "dro" and BETA not in settings):
         return None
+    if name == "dro":
+        return -(new * weights - 0.5 * float(settings[BETA]) * (new - terms.old.astype(np.float64)) ** 2)
     ratio = np.exp(new - terms.old.astype(np.float64))
     low, high = CLIPS.get(name, (0.0, np.inf))
     clipped = np.clip(ratio, settings.get("clip_low_threshold", low), settings.get("clip_high_threshold", high))

@@ -95,12 +95,15 @@ class Step:
     def prepared(self, data: Iterable[Any]) -> None:
         """The loop has made data of groups."""
         for datum in data:
-            row = Sent(datum)
-            if row.name is None:
-                self.whole = False
-            else:
-                self._names.setdefault(row.name, len(self.rows))
-            self.rows.append(row)
+            self.prepared_row(Sent(datum))
+
+    def prepared_row(self, row: Sent) -> None:
+        """The same for one datum."""
+        if row.name is None:
+            self.whole = False
+        else:
+            self._names.setdefault(row.name, len(self.rows))
+        self.rows.append(row)
 
     def penalised(
         self, rows: list[Sent], after: list[np.ndarray | None], base: Sequence[Sequence[float | None]]
