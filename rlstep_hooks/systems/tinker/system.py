@@ -113,7 +113,8 @@ SYSTEM = System(
         ),
     ),
     facts={"lr_constant": "True", "save_every": "save_every or None", "eval_every": "eval_every or None"},
-    attaches_by="`rlstep run -- python -m tinker_cookbook.recipes...` for a program that never heard of this package.",
+    attaches_by="`rlstep run -- python -m tinker_cookbook.recipes...` for a program that never heard of this package; for a loop of "
+    "your own over the client (tinker 0.38) the same, or `with StepAuditTinker(client, schedule):` around it, which knows its plan.",
     on_import={
         "tinker.lib.public_interfaces.training_client": "rlstep_hooks.systems.tinker.observe.loops:observe_training",
         "tinker.lib.public_interfaces.sampling_client": "rlstep_hooks.systems.tinker.observe.boundary:observe_sampling",
@@ -125,28 +126,30 @@ SYSTEM = System(
         "forward_backward: data, loss, and the log-probs that come back",
         "optim_step: the rate and the other parameters of Adam",
         "weights that samplers get",
-        "rewards and advantages of the loop",
+        "rewards and advantages of the cookbook's loop",
+        "loops of one's own over the client: what they send and get, and their order, age and sizes where they say their plan",
     ),
     does_not_observe=(
         "gradients, weights and the optimizer's moments, which the service keeps",
         "samples that other processes draw (rollout_executor)",
-        "loops of one's own over the client",
-        "asynchronous training, streamed mini-batches",
+        "asynchronous training, streamed mini-batches of the cookbook",
+        "rewards, groups and the formula of the advantages of a loop of one's own",
     ),
     links={
         "settings in force": yes("loss, its configuration, and Adam's parameters of each call"),
         "completions": no("the service draws them, and returns no distribution"),
         "completions on the way": yes("tokens of prompt and completion, from the sampler's answer to forward_backward"),
-        "rewards on the way": yes("from the end of an episode to the advantages"),
+        "rewards on the way": yes("from the end of an episode to the advantages", "not in a loop of one's own"),
         "advantages": yes(
-            "rewards minus the mean of their group, and the KL penalty of kl_penalty_coef from what its reference says, in float64"
+            "rewards minus the mean of their group, and the KL penalty of kl_penalty_coef from what its reference says, in float64",
+            "not in a loop of one's own, whose rewards nobody sees",
         ),
-        "advantages on the way": yes("from the prepared data to forward_backward"),
+        "advantages on the way": yes("from the prepared data to forward_backward", "not in a loop of one's own"),
         "mask": yes("tokens that were not drawn have no advantage"),
         "mask on the way": no("the service gets no mask: advantages of 0 stand for it"),
         "loss": yes(
-            "importance_sampling, ppo, cispo and cross_entropy, from the log-probs that came back",
-            "not gspo, dro, stable_reinforce, nor losses of one's own",
+            "importance_sampling, ppo, cispo, dro with its beta, and cross_entropy, from the log-probs that came back",
+            "not gspo, stable_reinforce, nor losses of one's own",
         ),
         "backward": no("the service keeps gradients to itself"),
         "gradients cleared": no("the service keeps gradients to itself"),
@@ -155,7 +158,10 @@ SYSTEM = System(
         "gradient norm": no("the service clips where grad_clip_norm is sent, and shows no gradient"),
         "optimizer step": no("the service keeps weights to itself"),
         "optimizer moments": no("the service keeps the optimizer to itself"),
-        "learning rate": yes("that of each optim_step against the configuration"),
+        "learning rate": yes(
+            "that of each optim_step against the configuration, or against StepAuditTinker(learning_rate=...)",
+            "not in a loop of one's own that does not say it",
+        ),
         "reference": no("its log-probs come from a sampler whose weights are not seen"),
         "reference on the way": no("its log-probs go into the advantages, which are compared"),
         "sampler": yes(
@@ -167,20 +173,32 @@ SYSTEM = System(
         "replicas": none("one client"),
     },
     rules={
-        "RLS101": yes("loss, its configuration, and Adam's parameters of each call"),
-        "RLS306": yes(
-            "tokens of prompt and completion, from the sampler's answer to forward_backward", often="compared"
+        "RLS101": yes(
+            "loss, its configuration, and Adam's parameters of each call", "in a loop of one's own those that it says"
         ),
-        "RLS402": yes("the version of the weights that each sampler was made from"),
+        "RLS305": yes(
+            "old log-probs of the tokens that count, bit for bit, with those of the sampler, or those that the service was asked for",
+            "in a loop of one's own without a plan only where they are 0, shifted, or those of another sample",
+            often="compared",
+        ),
+        "RLS306": yes(
+            "tokens of prompt and completion, from the sampler's answer to forward_backward",
+            "in a loop of one's own, which gives data no provenance, those of rows that some sample is recognised in",
+            often="compared",
+        ),
+        "RLS402": yes(
+            "the version of the weights that each sampler was made from",
+            "in a loop of one's own where it says its plan; not of samplers that were made before the audit",
+        ),
         "RLS403": yes(
             "the sampler's log-probs beside those of forward_backward at the same weights",
             "only at temperature 1",
             often="compared",
         ),
-        "RLS410": yes("temperature, top_p and top_k of each sample"),
+        "RLS410": yes("temperature, top_p and top_k of each sample", "in a loop of one's own those that it says"),
         "RLS801": yes(
-            "importance_sampling, ppo, cispo and cross_entropy, from the log-probs that came back",
-            "not gspo, dro, stable_reinforce, nor losses of one's own",
+            "importance_sampling, ppo, cispo, dro with its beta, and cross_entropy, from the log-probs that came back",
+            "not gspo, stable_reinforce, nor losses of one's own",
             often="compared",
         ),
     },

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import deque
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tinker
@@ -21,6 +21,7 @@ from rlstep_hooks import Schedule, StepAuditTinker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Audit = Literal["planned", "bare", "none"]
 PROMPTS = [[5, 9, 13, 2], [7, 7, 30], [11, 3, 8, 21, 40], [2, 17, 29]]
 GROUP = 4
 LENGTH = 6
@@ -32,9 +33,11 @@ def reward(tokens: Any) -> float:
     return sum(token % 2 == 0 for token in tokens) / len(tokens) + 0.01 * len(tokens)
 
 
-def audited(client: Any, audit: bool, schedule: Schedule, **told: Any) -> Any:
-    """The audit of a loop that says its plan; nothing where `rlstep run` audits it."""
-    return StepAuditTinker(client, schedule, **told) if audit else nullcontext()
+def audited(client: Any, audit: Audit, schedule: Schedule, **told: Any) -> Any:
+    """The audit of a loop that says its plan, of one that says nothing, or none."""
+    if audit == "planned":
+        return StepAuditTinker(client, schedule, log_dir=None, listeners=(), **told)
+    return StepAuditTinker(client, log_dir=None, listeners=()) if audit == "bare" else nullcontext()
 
 
 def datum(prompt: list[int], tokens: list[int], log_probs: list[float], advantage: float) -> types.Datum:
@@ -53,12 +56,17 @@ def datum(prompt: list[int], tokens: list[int], log_probs: list[float], advantag
 # One person: GRPO by hand, one update a batch, synchronous calls.
 
 
-def grpo(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "", rounds: int = 4) -> Any:
+def grpo(service: tinker.ServiceClient, *, audit: Audit = "planned", broken: str = "", rounds: int = 4) -> Any:
     """GRPO with one update a batch."""
     client = service.create_lora_training_client(base_model="tiny/model", rank=4)
     settings = types.SamplingParams(max_tokens=LENGTH, temperature=0.5 if broken == "temperature" else 1.0)
     plan = Schedule.ppo(actors=len(PROMPTS), steps=GROUP, rollouts=rounds)
-    told = {"loss": "importance_sampling", "learning_rate": RATE, "adam": types.AdamParams(), "sampling": {"temperature": 1.0}}
+    told = {
+        "loss": "importance_sampling",
+        "learning_rate": RATE,
+        "adam": types.AdamParams(),
+        "sampling": {"temperature": 1.0},
+    }
     first = None
     with audited(client, audit, plan, **told) as seen:
         for number in range(rounds):
@@ -80,18 +88,24 @@ def grpo(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "",
             if broken == "a sample twice" and late:
                 data = [data[1], *data[1:]]
             rate = RATE / 2 if broken == "rate" and late else RATE
-            passed = client.forward_backward(data, "ppo" if broken == "another loss" and late else "importance_sampling")
+            passed = client.forward_backward(
+                data, "ppo" if broken == "another loss" and late else "importance_sampling"
+            )
             if broken == "forward_backward twice" and late:
                 client.forward_backward(data, "importance_sampling").result()
             if not (broken == "no step" and late):
-                client.optim_step(types.AdamParams(learning_rate=rate, beta2=0.999 if broken == "beta" else 0.95)).result()
+                client.optim_step(
+                    types.AdamParams(learning_rate=rate, beta2=0.999 if broken == "beta" else 0.95)
+                ).result()
             if broken == "two steps" and late:
                 client.optim_step(types.AdamParams(learning_rate=rate)).result()
             passed.result()
     return seen
 
 
-def _grpo_row(broken: str, prompt: list[int], tokens: list[int], scores: list[float], advantage: float, group: Any) -> Any:
+def _grpo_row(
+    broken: str, prompt: list[int], tokens: list[int], scores: list[float], advantage: float, group: Any
+) -> Any:
     if broken == "last token" and len(tokens) > 2:
         tokens = [*tokens[:-1], (tokens[-1] + 1) % 50]
     if broken == "prompt cut":
@@ -101,7 +115,9 @@ def _grpo_row(broken: str, prompt: list[int], tokens: list[int], scores: list[fl
     if broken == "log-probs of the next token":
         scores = [*scores[1:], 0.0]
     if broken == "log-probs of others":
-        scores = next((list(other) for _, other in group if len(other) == len(scores) and list(other) != scores), scores)
+        scores = next(
+            (list(other) for _, other in group if len(other) == len(scores) and list(other) != scores), scores
+        )
     made = datum(prompt, tokens, scores, advantage)
     if broken == "advantage of the prompt":
         made.loss_fn_inputs["advantages"] = types.TensorData.from_numpy(
@@ -118,12 +134,12 @@ def _grpo_row(broken: str, prompt: list[int], tokens: list[int], scores: list[fl
 PASSES, PARTS = 2, 2
 
 
-def ppo(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "", rounds: int = 3) -> Any:
+def ppo(service: tinker.ServiceClient, *, audit: Audit = "planned", broken: str = "", rounds: int = 3) -> Any:
     """PPO with several updates a rollout."""
     return asyncio.run(_ppo(service, audit=audit, broken=broken, rounds=rounds))
 
 
-async def _ppo(service: tinker.ServiceClient, *, audit: bool, broken: str, rounds: int) -> Any:
+async def _ppo(service: tinker.ServiceClient, *, audit: Audit, broken: str, rounds: int) -> Any:
     client = await service.create_lora_training_client_async(base_model="tiny/model", rank=4)
     sampler: Any = await service.create_sampling_client_async(base_model="tiny/model")
     plan = Schedule.ppo(actors=len(PROMPTS), steps=GROUP, epochs=PASSES, minibatches=PARTS, rollouts=rounds)
@@ -137,7 +153,9 @@ async def _ppo(service: tinker.ServiceClient, *, audit: bool, broken: str, round
         updates = 0
         for number in range(rounds):
             late = number == 1
-            rows = [row for rows in await asyncio.gather(*(_group(sampler, prompt) for prompt in PROMPTS)) for row in rows]
+            rows = [
+                row for rows in await asyncio.gather(*(_group(sampler, prompt) for prompt in PROMPTS)) for row in rows
+            ]
             for part in range(PASSES):
                 if not (broken == "not shuffled" or part == 0):
                     shuffle.shuffle(rows)
@@ -149,7 +167,10 @@ async def _ppo(service: tinker.ServiceClient, *, audit: bool, broken: str, round
                 for batch in batches:
                     advantages = torch.tensor([row[3] for row in batch])
                     normalised = (advantages - advantages.mean()) / (advantages.std() + 1e-6)
-                    data = [_ppo_row(row, float(own), broken if late else "") for row, own in zip(batch, normalised, strict=True)]
+                    data = [
+                        _ppo_row(row, float(own), broken if late else "")
+                        for row, own in zip(batch, normalised, strict=True)
+                    ]
                     bounds = {} if broken == "bounds" and late else clips
                     passed = client.forward_backward(data, "ppo", bounds)
                     due = rate(number, number * PASSES * PARTS if broken == "rate by rollout" else updates)
@@ -188,12 +209,18 @@ def _ppo_row(row: tuple[list[int], list[int], list[float], float], advantage: fl
 # A third: samples drawn ahead, by weights that are one or two rollouts old, and old log-probs from the sampler.
 
 
-def ahead(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "", rounds: int = 5, age: int = 2) -> Any:
+def ahead(
+    service: tinker.ServiceClient, *, audit: Audit = "planned", broken: str = "", rounds: int = 5, age: int = 2
+) -> Any:
     """Asynchronous sampling: a queue of batches that were asked for earlier."""
     client = service.create_lora_training_client(base_model="tiny/model", rank=4)
     plan = Schedule.ppo(actors=len(PROMPTS), steps=GROUP, rollouts=rounds)
     settings = types.SamplingParams(max_tokens=LENGTH)
-    told = {"loss": "cispo", "learning_rate": lambda rollout, update: RATE * min(1.0, (rollout + 1) / 3), "max_age": age}
+    told = {
+        "loss": "cispo",
+        "learning_rate": lambda rollout, update: RATE * min(1.0, (rollout + 1) / 3),
+        "max_age": age,
+    }
     with audited(client, audit, plan, **told) as seen:
         queue: deque[Any] = deque()
         sampler: Any = None
@@ -219,14 +246,16 @@ ANSWERS = [[4, 6, 8], [10, 12], [2, 4, 6, 8], [6, 6]]
 USER = [33, 34]
 
 
-def warmed(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "", rounds: int = 3) -> Any:
+def warmed(service: tinker.ServiceClient, *, audit: Audit = "planned", broken: str = "", rounds: int = 3) -> Any:
     """Supervision, then reinforcement in several turns."""
     client = service.create_lora_training_client(base_model="tiny/model", rank=4)
-    base = service.create_sampling_client(base_model="tiny/model").result()
     plan = Schedule.ppo(actors=len(PROMPTS), steps=2, microbatches=2, rollouts=rounds)
     with audited(client, audit, plan, loss="importance_sampling") as seen:
+        base = service.create_sampling_client(base_model="tiny/model").result()
         for _ in range(3):
-            client.forward_backward([_gold(*pair) for pair in zip(PROMPTS, ANSWERS, strict=True)], "cross_entropy").result()
+            client.forward_backward(
+                [gold(*pair) for pair in zip(PROMPTS, ANSWERS, strict=True)], "cross_entropy"
+            ).result()
             client.optim_step(types.AdamParams(learning_rate=RATE)).result()
         for number in range(rounds):
             sampler = base if broken == "base" else client.save_weights_and_get_sampling_client().result()
@@ -244,7 +273,8 @@ def warmed(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "
     return seen
 
 
-def _gold(prompt: list[int], answer: list[int]) -> types.Datum:
+def gold(prompt: list[int], answer: list[int]) -> types.Datum:
+    """The row of an answer that is trained by supervision."""
     row = prompt + answer
     weights = [0.0] * (len(prompt) - 1) + [1.0] * len(answer)
     return types.Datum(
@@ -280,7 +310,7 @@ def _two_turns(prompt: list[int], first: Any, second: Any, advantage: float, bro
 # A fifth: old log-probs that the training client computes again before the updates, and dro.
 
 
-def recomputed(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "", rounds: int = 3) -> Any:
+def recomputed(service: tinker.ServiceClient, *, audit: Audit = "planned", broken: str = "", rounds: int = 3) -> Any:
     """Old log-probs by a forward of the training client, two updates on them."""
     client = service.create_lora_training_client(base_model="tiny/model", rank=4)
     plan = Schedule.ppo(actors=len(PROMPTS), steps=GROUP, epochs=2, rollouts=rounds, old_logprobs="recompute")
@@ -294,7 +324,9 @@ def recomputed(service: tinker.ServiceClient, *, audit: bool = True, broken: str
                 for prompt in PROMPTS
                 for one in sampler.sample(types.ModelInput.from_ints(prompt), GROUP, settings).result().sequences
             ]
-            plain = [datum(prompt, list(one.tokens), list(one.logprobs), reward(one.tokens) - 0.5) for prompt, one in drawn]
+            plain = [
+                datum(prompt, list(one.tokens), list(one.logprobs), reward(one.tokens) - 0.5) for prompt, one in drawn
+            ]
             for _ in range(2):
                 if not old or broken == "recomputed each time":
                     outputs = client.forward(plain, "importance_sampling").result().loss_fn_outputs
@@ -320,7 +352,7 @@ def _with_old(one: types.Datum, old: np.ndarray) -> types.Datum:
 # A sixth: the best of each group by supervision, with a loss that the service does not know in the end.
 
 
-def best(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "", rounds: int = 3) -> Any:
+def best(service: tinker.ServiceClient, *, audit: Audit = "planned", broken: str = "", rounds: int = 3) -> Any:
     """Rejection sampling: samples above the mean, and only those."""
     client = service.create_lora_training_client(base_model="tiny/model", rank=4)
     plan = Schedule.ppo(actors=len(PROMPTS), steps=GROUP, rollouts=rounds)
@@ -332,7 +364,7 @@ def best(service: tinker.ServiceClient, *, audit: bool = True, broken: str = "",
             for prompt in PROMPTS:
                 sequences = sampler.sample(types.ModelInput.from_ints(prompt), GROUP, settings).result().sequences
                 mean = sum(reward(one.tokens) for one in sequences) / GROUP
-                data += [_gold(prompt, list(one.tokens)) for one in sequences if reward(one.tokens) > mean]
+                data += [gold(prompt, list(one.tokens)) for one in sequences if reward(one.tokens) > mean]
             client.forward_backward(data, "cross_entropy").result()
             client.optim_step(types.AdamParams(learning_rate=0.0 if broken == "rate at zero" else RATE)).result()
     return seen

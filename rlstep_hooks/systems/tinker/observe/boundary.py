@@ -34,8 +34,8 @@ class Running:
 
 
 RUNNING = Running()
-PATCHES = Patches()
-_hooks = Hooks(LateRecorder(lambda: RUNNING.session.recorder if RUNNING.session is not None else None), PATCHES)
+_patches = Patches()
+_hooks = Hooks(LateRecorder(lambda: RUNNING.session.recorder if RUNNING.session is not None else None), _patches)
 _PLACES = "tinker.lib.public_interfaces"
 _placed: set[str] = set()
 
@@ -69,7 +69,7 @@ def observe_training(module: Any) -> None:
     # Gives MicroBatch.
     _hooks.wrap(client, "forward_backward", after=_look("passed"), topics=("order", "samples", "log_ratio"))
     _hooks.wrap(client, "forward_backward_custom", after=_look("passed_otherwise"), topics=("order",))
-    PATCHES.wrap(client, "forward_backward", _raise)
+    _patches.wrap(client, "forward_backward", _raise)
     # Gives old log-probs that a loop computes after it has sampled.
     _hooks.wrap(client, "forward", after=_look("forwarded"), topics=("refresh",))
     # Gives Update.
@@ -108,6 +108,6 @@ def place() -> bool:
 
 
 def detach() -> list[str]:
-    """Leave the client and the loop as they were; names that somebody else has wrapped since are returned."""
+    """Leave the client as it was; names that somebody else has wrapped since are returned."""
     _placed.clear()
-    return PATCHES.restore()
+    return _patches.restore()

@@ -272,15 +272,13 @@ class ClientAudit:
         current = self._round
         new = tuple(datum for datum in data if datum.name is None or datum.name not in self._rows)
         current.take(new)
-        if current.unknown:
-            self._cannot(NOT_DRAWN, "samples", "order")
+        if not drawn:
+            self._cannot(NOT_DRAWN, "order")
         for datum in new:
             row = current.row_of(datum)
             if datum.name is not None and row is not None:
                 self._rows[datum.name] = SampleRows(current.index, (row,))
-        oldest, sources = self._oldest(data), {datum.old_source for datum in data}
-        source: OldSource = sources.pop() if len(sources) == 1 else "unknown"
-        computed = [datum.computed for datum in data]
+        oldest, (source, computed) = self._oldest(data), _source(data)
         event = MicroBatch(
             at=self._now(),
             index=counts.microbatches,
@@ -288,9 +286,7 @@ class ClientAudit:
             trained=self._trained(data),
             policy_version=self._version,
             sampled_version=oldest,
-            old_version=min((version for version in computed if version is not None), default=None)
-            if None not in computed
-            else None,
+            old_version=computed,
             old_source=source,
             constants=("old_logprobs", "advantages")
             if any(datum.old is not None for datum in data)
@@ -338,16 +334,18 @@ class ClientAudit:
         sampled = datum.old_as_sampled(self._samplers.drawn)
         if datum.old is None:
             datum.old_source = "none"
-        elif sampled:
-            datum.old_source, datum.computed = "engine", self._sampled_by(datum)
-            datum.old_intact = due != "recompute" or None
-        elif sampled is False:
+            return
+        # Both may be the same bits; then they are what the plan says.
+        if due == "recompute" or sampled is False:
             asked, version = self._scores.computed(datum)
             if asked:
-                datum.old_source, datum.computed = "recompute", version
-                datum.old_intact = due != "engine"
-            elif due is not None or datum.old_like(self._samplers.drawn, self._origins):
-                datum.old_intact = False
+                datum.old_source, datum.computed, datum.old_intact = "recompute", version, due != "engine"
+                return
+        if sampled:
+            datum.old_source, datum.computed = "engine", self._sampled_by(datum)
+            datum.old_intact = True if due != "recompute" else None
+        elif sampled is False and (due is not None or datum.old_like(self._samplers.drawn, self._origins)):
+            datum.old_intact = False
 
     def _sampled_by(self, datum: Found) -> int | None:
         found = [self._drawn(piece.sequence) for piece in datum.drawn]
@@ -401,7 +399,7 @@ class ClientAudit:
         if current is None or self._recorder is None:
             return
         self._counts.rollouts += 1
-        due = len(current.rows) if self._told.filters else None
+        due = len(current.rows) if self._told.filters or current.unknown else None
         rollout = current.rollout(self._now(), due=due, digests=self._digests)
         refresh = current.refresh(self._now())
         self._recorder.emit(rollout, *(() if refresh is None else (refresh,)), *current.events)
@@ -469,3 +467,13 @@ class ClientAudit:
             self._round.events.append(event)
         elif self._recorder is not None:
             self._recorder.emit(event)
+
+
+def _source(data: tuple[Found, ...]) -> tuple[OldSource, int | None]:
+    """Where the old log-probs of data come from that have a token which counts, and the oldest version that computed them."""
+    counting = [datum for datum in data if datum.old is None or datum.counted.any()] or list(data)
+    sources = {datum.old_source for datum in counting}
+    computed = [datum.computed for datum in counting]
+    known = [version for version in computed if version is not None]
+    source: OldSource = sources.pop() if len(sources) == 1 else "unknown"
+    return source, min(known) if known and len(known) == len(computed) else None

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.session.session import Options, Run, Session
 from rlstep_hooks.systems.engine import index
-from rlstep_hooks.systems.tinker.observe.boundary import PATCHES, RUNNING
+from rlstep_hooks.systems.tinker.observe.boundary import RUNNING
 from rlstep_hooks.systems.tinker.system import SYSTEM
 
 if TYPE_CHECKING:
     from rlstep_hooks.systems.tinker.observe.audit import Asked
 
+_patches = Patches()
 _SETTINGS_OF_SAMPLING = {"top_p": 1.0, "top_k": -1.0}
 """What the loop leaves at the client's default (tinker 0.38.0 `SamplingParams`)."""
 
@@ -41,9 +43,9 @@ def audit_loop(module: Any) -> None:
             RUNNING.session.raise_if_asked()
         return await wrapped(*args, **kwargs)
 
-    PATCHES.wrap(module, "do_train_step_and_get_sampling_client", step)
+    _patches.wrap(module, "do_train_step_and_get_sampling_client", step)
     for name in ("do_sync_training", "do_sync_training_with_stream_minibatch", "do_async_training"):
-        PATCHES.wrap(module, name, around)
+        _patches.wrap(module, name, around)
 
 
 def _begin(module: Any, loop: str, given: dict[str, Any]) -> Session | None:

@@ -94,10 +94,10 @@ class Origins:
                 if turn is not None:
                     found.append(turn)
                     end = begin
-        if not found and row.scores is not None:
-            found = self._by_scores(row)
+        found += self._by_scores(row, found)
         if not found:
             return ()
+        found.sort(key=lambda turn: turn.begin, reverse=True)
         self._uses[found[0].sequence] += 1
         # A prompt may begin like another one did with its answer: what counts tells.
         told = [turn for turn in found[1:] if row.counts[turn.begin : turn.end].any()]
@@ -111,34 +111,40 @@ class Origins:
 
     def _turn(self, row: Row, begin: int, end: int, names: Iterable[str]) -> Turn | None:
         """The sequence whose tokens stand there. Where several have the same, the one with its log-probs, and that was found least."""
-        fitting: list[tuple[tuple[int, int, int], Turn]] = []
+        fitting: list[tuple[tuple[bool, int, int, int], Turn]] = []
         for name in names:
             drawn = self._samplers.drawn(name)
             if drawn is None:
                 continue
             common = _common(row.tokens[begin:end], drawn.tokens)
             alike = _alike(row, begin, drawn)
-            if common and not row.counts[begin + common : end].any():
+            whole = bool(common) and not row.counts[begin + common : end].any()
+            if whole:
                 stands = begin + common
             elif alike >= max(FEWEST_ALIKE, int(row.counts[begin:end].sum()) // 2):
                 stands = min(begin + len(drawn.tokens), end)
             else:
                 continue
-            fitting.append(((alike, common, -self._uses[name]), Turn(name, begin, stands)))
+            fitting.append(((whole, alike, common, -self._uses[name]), Turn(name, begin, stands)))
         # Of those that fit equally the first that was drawn.
         return max(fitting, key=itemgetter(0))[1] if fitting else None
 
-    def _by_scores(self, row: Row) -> list[Turn]:
-        """Sequences whose log-probs stand in the row although it has other tokens before them."""
+    def _by_scores(self, row: Row, known: Iterable[Turn]) -> list[Turn]:
+        """Sequences whose log-probs stand in the row although it has other tokens before them, beside those that are known."""
+        if row.scores is None:
+            return []
         found: list[Turn] = []
-        end = len(row.tokens)
-        scores = row.scores if row.scores is not None else np.zeros(0)
-        for begin in reversed(range(1, len(scores) - FEWEST_ALIKE + 1)):
-            name = self._scores.get(_key(scores[begin:])) if row.counts[begin] and scores[begin] else None
+        free = row.counts & (row.scores != 0)
+        for turn in known:
+            free[turn.begin : turn.end] = False
+        begins = np.flatnonzero(free)
+        end = 0
+        for begin in begins.tolist():
+            name = self._scores.get(_key(row.scores[begin:])) if begin >= end else None
             drawn = None if name is None else self._samplers.drawn(name)
             if name is not None and drawn is not None:
-                found.append(Turn(name, begin, min(begin + len(drawn.tokens), end)))
-                end = begin
+                end = min(begin + len(drawn.tokens), len(row.tokens))
+                found.append(Turn(name, begin, end))
         return found
 
 
@@ -176,4 +182,5 @@ def _alike(row: Row, begin: int, drawn: Drawn) -> int:
 
 
 def _key(scores: np.ndarray) -> bytes:
-    return np.ascontiguousarray(scores[:FEWEST_ALIKE], np.float32).tobytes()
+    key: bytes = np.ascontiguousarray(scores[:FEWEST_ALIKE], np.float32).tobytes()
+    return key
