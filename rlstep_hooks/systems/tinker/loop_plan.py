@@ -8,6 +8,7 @@ from rlstep_hooks.planning.schedule import Schedule
 
 FRAMEWORK = "A loop over Tinker's client"
 NO_PLAN = "the loop did not say its plan: StepAuditTinker(client, Schedule.ppo(...))"
+_FILTERED = "a rollout of which no sample is left makes no update"
 _AGE = "the age of samples that are drawn ahead is bounded in rollouts, and not in updates"
 
 
@@ -36,7 +37,15 @@ def plan_of_loop(
         max_age_updates=0 if max_age == 0 and given is not None else None,
     )
     if filtered:
-        planned = msgspec.structs.replace(planned, remainder="data_dependent", rows_bound="data_dependent")
+        planned = msgspec.structs.replace(
+            planned,
+            remainder="data_dependent",
+            rows_bound="data_dependent",
+            # A rollout may be left out as a whole.
+            rollouts=None,
+            updates=None,
+            not_evaluated=planned.not_evaluated | dict.fromkeys(("rollouts", "updates"), _FILTERED),
+        )
     if planned.max_age_updates is None:
         planned = msgspec.structs.replace(planned, not_evaluated=planned.not_evaluated | {"max_age_updates": _AGE})
     return planned

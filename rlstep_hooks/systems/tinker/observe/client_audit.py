@@ -113,7 +113,7 @@ class ClientAudit:
         self._recorder: Recorder | None = None
         self._guard: Guard | None = None
         self._samplers = Samplers()
-        self._origins = Origins(self._samplers)
+        self._origins = Origins(self._samplers, ahead=told.draws_ahead)
         self._scores = Scores()
         self._round: Round | None = None
         self._rows: dict[tuple[str, int], SampleRows] = {}
@@ -225,7 +225,7 @@ class ClientAudit:
         with self._lock:
             if self.follows(call.owner):
                 self._origins.collect()
-                data = self._found(call.argument("data", 0))
+                data = self._found(call.argument("data", 0), trained=False)
                 self._scores.forwards(self._version, data, call.result.future())
 
     def passed(self, call: Call) -> None:
@@ -246,7 +246,7 @@ class ClientAudit:
                     not_evaluated("a second training client trains: it is not observed")
                 return
             self._origins.collect()
-            data = self._found(call.argument("data", 0))
+            data = self._found(call.argument("data", 0), trained=True)
             drawn = any(datum.name is not None for datum in data)
             if not self.begun and drawn:
                 self._counts.before = self._counts.made
@@ -258,8 +258,8 @@ class ClientAudit:
             self._train(data, loss, settings, call.result.future(), drawn=drawn)
             self._scores.forwards(self._version, data, call.result.future())
 
-    def _found(self, data: Iterable[Any]) -> tuple[Found, ...]:
-        return tuple(Found(datum, self._origins) for datum in data)
+    def _found(self, data: Iterable[Any], *, trained: bool) -> tuple[Found, ...]:
+        return tuple(Found(datum, self._origins, trained=trained) for datum in data)
 
     def _train(self, data: tuple[Found, ...], loss: str, settings: dict[str, Any], future: Any, *, drawn: bool) -> None:
         counts = self._counts
@@ -307,7 +307,8 @@ class ClientAudit:
     def _begins(self, current: Round, data: tuple[Found, ...]) -> bool:
         """Whether data are of another rollout than the one under way."""
         names = [datum.name for datum in data if datum.name is not None]
-        if any(name in self._rows for name in names):
+        # Rows that are equal may be taken for each other: most of them tell.
+        if 2 * sum(name in self._rows for name in names) >= len(names):
             return False
         if self._told.samples is not None and len(current.rows) >= self._told.samples:
             return True

@@ -28,12 +28,13 @@ class Found(Sent):
     Args:
         datum: The client's own datum.
         origins: Finds the sequences that it is made of.
+        trained: Whether it is trained, and not only looked at.
     """
 
-    def __init__(self, datum: Any, origins: Origins) -> None:
+    def __init__(self, datum: Any, origins: Origins, *, trained: bool) -> None:
         super().__init__(datum)
         self.row = self._row()
-        turns = () if self.row is None else origins.turns(self.row)
+        turns = () if self.row is None else origins.turns(self.row, trained=trained)
         self._last = turns[-1].sequence if turns else None
         self._of_inputs = self._pieces(turns, first=0)
         self.pieces = self._pieces(turns, first=1)

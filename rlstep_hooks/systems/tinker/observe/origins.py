@@ -49,10 +49,12 @@ class Origins:
 
     Args:
         samplers: What the samplers drew.
+        ahead: Whether samples are drawn while older ones are trained.
     """
 
-    def __init__(self, samplers: Samplers) -> None:
+    def __init__(self, samplers: Samplers, *, ahead: bool) -> None:
         self._samplers = samplers
+        self._ahead = ahead
         self._prompts: dict[int, list[str]] = {}
         """Checksum of a prompt -> the sequences that were drawn after it."""
         self._scores: dict[bytes, str] = {}
@@ -84,8 +86,13 @@ class Origins:
         """The sequence of this name."""
         return self._samplers.drawn(sequence)
 
-    def turns(self, row: Row) -> tuple[Turn, ...]:
-        """The sequences that a row is made of, in the order of their tokens; none where it has other tokens than any of them."""
+    def turns(self, row: Row, *, trained: bool) -> tuple[Turn, ...]:
+        """The sequences that a row is made of, in the order of their tokens; none where it has other tokens than any of them.
+
+        Args:
+            row: The row.
+            trained: Whether it is trained, and not only looked at.
+        """
         found, end = [], len(row.tokens)
         known = [(place, of) for place, of in enumerate(_checksums(row.tokens).tolist()) if of in self._prompts]
         for begin, of in reversed(known):
@@ -98,7 +105,7 @@ class Origins:
         if not found:
             return ()
         found.sort(key=lambda turn: turn.begin, reverse=True)
-        self._uses[found[0].sequence] += 1
+        self._uses[found[0].sequence] += trained
         # A prompt may begin like another one did with its answer: what counts tells.
         told = [turn for turn in found[1:] if row.counts[turn.begin : turn.end].any()]
         return (*reversed(told), found[0])
@@ -110,8 +117,9 @@ class Origins:
         return bool(scores[0]) and _key(scores) in self._scores
 
     def _turn(self, row: Row, begin: int, end: int, names: Iterable[str]) -> Turn | None:
-        """The sequence whose tokens stand there. Where several have the same, the one with its log-probs, and that was found least."""
-        fitting: list[tuple[tuple[bool, int, int, int], Turn]] = []
+        """The sequence whose tokens stand there. Where several have the same, the one with its log-probs; then, where nothing is drawn
+        ahead, one of the latest, since older ones may have been left out; and one that was trained least."""
+        fitting: list[tuple[tuple[bool, int, int, int, int], Turn]] = []
         for name in names:
             drawn = self._samplers.drawn(name)
             if drawn is None:
@@ -125,7 +133,9 @@ class Origins:
                 stands = min(begin + len(drawn.tokens), end)
             else:
                 continue
-            fitting.append(((whole, alike, common, -self._uses[name]), Turn(name, begin, stands)))
+            uses = -self._uses[name]
+            order = (uses, -drawn.moment) if self._ahead else (drawn.moment, uses)
+            fitting.append(((whole, alike, common, *order), Turn(name, begin, stands)))
         # Of those that fit equally the first that was drawn.
         return max(fitting, key=itemgetter(0))[1] if fitting else None
 
