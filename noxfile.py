@@ -522,7 +522,7 @@ def llamafactory(session: nox.Session) -> None:
 @nox.session
 @leaves_room
 def tinker(session: nox.Session) -> None:
-    """The Tinker cookbook's own loop and client against a server of the tests that trains: clean runs and faults. Not by default."""
+    """The Tinker cookbook's loop, and others over its client, against a server of the tests that trains. Not by default."""
     train_pinned(session, "tinker")
 
 

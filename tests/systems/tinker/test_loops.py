@@ -104,8 +104,8 @@ SERVER = (
 
 
 def _run(home: Path, loop: str, fault: str = "", **given: Any) -> Report:
-    with served(home, fault) as address:
-        audit = LOOPS[loop](tinker.ServiceClient(base_url=address), **given)
+    with served(home, fault) as address, tinker.ServiceClient(base_url=address) as service:
+        audit = LOOPS[loop](service, **given)
     report: Report = audit.report
     return report
 

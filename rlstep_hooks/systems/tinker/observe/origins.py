@@ -57,6 +57,8 @@ class Origins:
         self._ahead = ahead
         self._prompts: dict[int, list[str]] = {}
         """Checksum of a prompt -> the sequences that were drawn after it."""
+        self._lengths: set[int] = set()
+        """Tokens of these prompts."""
         self._scores: dict[bytes, str] = {}
         """First log-probs -> the sequence that has them."""
         self._uses: Counter[str] = Counter()
@@ -68,6 +70,7 @@ class Origins:
             drawn = self._samplers.drawn(name)
             if drawn is None or not drawn.prompt or not len(drawn.tokens):
                 continue
+            self._lengths.add(len(drawn.prompt))
             self._prompts.setdefault(checksum(np.asarray(drawn.prompt)), []).append(name)
             if drawn.log_probs is not None and len(drawn.log_probs) >= FEWEST_ALIKE:
                 self._scores[_key(drawn.log_probs)] = name
@@ -94,13 +97,13 @@ class Origins:
             trained: Whether it is trained, and not only looked at.
         """
         found, end = [], len(row.tokens)
-        known = [(place, of) for place, of in enumerate(_checksums(row.tokens).tolist()) if of in self._prompts]
-        for begin, of in reversed(known):
-            if begin < end:
-                turn = self._turn(row, begin, end, self._prompts[of])
-                if turn is not None:
-                    found.append(turn)
-                    end = begin
+        sums = _checksums(row.tokens)
+        for begin in sorted((length for length in self._lengths if length < end), reverse=True):
+            names = self._prompts.get(int(sums[begin])) if begin < end else None
+            turn = None if names is None else self._turn(row, begin, end, names)
+            if turn is not None:
+                found.append(turn)
+                end = begin
         found += self._by_scores(row, found)
         if not found:
             return ()
