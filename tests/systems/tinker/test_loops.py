@@ -96,7 +96,7 @@ BY_ITSELF = frozenset(
 )
 """Mistakes that a call shows by itself, whatever the plan is."""
 SERVER = (
-    # Loop, fault of the server, the rule that finds it, and its rollout. At a ratio of 1 a loss of centred advantages is 0 whatever its sign.
+    # Loop, fault of the server, the rule that finds it, and its rollout. At a ratio of 1 a loss of centred advantages is 0 anyway.
     ("recomputed", "loss_sign", "RLS801", 0),
     ("best", "loss_halved", "RLS801", 0),
     ("grpo", "sampler_keeps_first_weights", "RLS403", 1),
