@@ -163,7 +163,7 @@ def _sleeps() -> dict[str, object]:
 
 def test_each_child_has_its_answer(tmp_path: Path) -> None:
     jobs = [("answers", functools.partial(dict, value=3)), ("fails", _fails), ("sleeps", _sleeps)]
-    answers = dict(run_each(jobs, tmp_path, limit_s=1.0, at_once=2))
+    answers = dict(run_each(jobs, tmp_path, limit_s=4.0, at_once=2))
     assert answers == {"answers": {"value": 3}, "fails": {"raised": "KeyError: 'gone'"}, "sleeps": {"hung": True}}
     assert "KeyError" in (tmp_path / "fails.log").read_text()
 
