@@ -110,7 +110,7 @@ class Hooks:
         after: Callable[[Call], None] | None = None,
         around: Callable[[Call], Iterator[None]] | None = None,
         topics: tuple[str, ...],
-    ) -> Placed:
+    ) -> Sleep:
         """Look at the calls of one method. Several hooks on one method look one outside the other, the latest outermost.
 
         Args:
@@ -123,13 +123,14 @@ class Hooks:
             topics: What is not observed any more where a hook fails.
 
         Returns:
-            The hook, which sleeps when it is told to.
+            What lets the hook sleep. It does not hold the hook, so who keeps it waits for no garbage collector.
         """
-        seen = Placed(self, before, after, around, Guard(self.recorder, topics))
+        sleep = Sleep()
+        seen = _Looks(self, before, after, around, Guard(self.recorder, topics), sleep)
         self._patches.wrap(
             owner, name, seen.awaits if inspect.iscoroutinefunction(getattr(owner, name)) else seen.calls
         )
-        return seen
+        return sleep
 
     def forward(
         self,
@@ -204,21 +205,28 @@ class Hooks:
 
 
 @dataclass(slots=True)
-class Placed:
-    """A hook in its place: it looks at the calls of one method."""
+class Sleep:
+    """Whether a hook sleeps."""
+
+    asleep: bool = False
+    """Whether calls go straight on, as long as there is nothing to look at. Entering a hook takes some ten microseconds between two
+    forwards, whatever it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What looks at the calls of one method."""
 
     hooks: Hooks
     before: Callable[[Call], None] | None
     after: Callable[[Call], None] | None
     around: Callable[[Call], Iterator[None]] | None
     guard: Guard
-    asleep: bool = False
-    """Whether calls go straight on, as long as there is nothing to look at. Entering a hook takes some ten microseconds between two
-    forwards, whatever it does."""
+    sleep: Sleep
 
     def calls(self, wrapped: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the method, and look."""
-        if self.asleep:
+        if self.sleep.asleep:
             return wrapped(*args, **kwargs)
         call = Call(owner, args, kwargs)
         running = self._begin(call)
@@ -233,7 +241,7 @@ class Placed:
         self, wrapped: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a coroutine function, await it, and look."""
-        if self.asleep:
+        if self.sleep.asleep:
             return await wrapped(*args, **kwargs)
         call = Call(owner, args, kwargs)
         running = self._begin(call)

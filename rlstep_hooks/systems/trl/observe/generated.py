@@ -19,7 +19,7 @@ from rlstep_hooks.systems.trl.observe.randomness import Drawn, RandomWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.hooks import Call, Hooks, Placed
+    from rlstep_hooks.observe.hooks import Call, Hooks, Sleep
     from rlstep_hooks.session.recorder import Recorder
 SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory", "multi_turn_scheduler")
 """Settings of a trainer whose completions are put together of several generations."""
@@ -38,8 +38,8 @@ class GeneratedWatch:
         self._looks = False
         self._seen: list[tuple[Tensor, Tensor]] = []
         """The prompts of each call, and its prompts with completions."""
-        self._placed: list[Placed] = []
-        """The hooks, which sleep in rollouts whose tokens are not compared."""
+        self._sleeps: list[Sleep] = []
+        """Lets the hooks sleep in rollouts whose tokens are not compared."""
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hook.
@@ -50,17 +50,17 @@ class GeneratedWatch:
             return
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         if callable(getattr(model, "generate", None)):
-            self._placed.append(hooks.wrap(model, "generate", after=self._generates, topics=("samples",)))
+            self._sleeps.append(hooks.wrap(model, "generate", after=self._generates, topics=("samples",)))
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         # Called by `generate` before it draws, so that whatever was to be seeded is. It gives the processors of logits, of which the
         # first gets them as the model gave them (transformers 4.51.3, 4.57.6 and 5.23.0).
         if hasattr(inner, "_get_logits_processor"):
-            self._placed.append(hooks.wrap(inner, "_get_logits_processor", after=self._draws, topics=("samples",)))
+            self._sleeps.append(hooks.wrap(inner, "_get_logits_processor", after=self._draws, topics=("samples",)))
         self._sleep()
 
     def _sleep(self) -> None:
-        for placed in self._placed:
-            placed.asleep = not self._looks
+        for sleep in self._sleeps:
+            sleep.asleep = not self._looks
 
     def begin(self, *, looks: bool, log_probs: bool) -> None:
         """A rollout begins; its tokens are compared if `looks`, and their log-probs are taken too if `log_probs`."""
