@@ -173,8 +173,7 @@ class ClientAudit:
         except ValueError:  # images
             return
         with self._lock:
-            version = self._samplers.version_of(call.owner)
-            self._scores.asked(None if version is None else self._relative(version), tokens, call.result.future())
+            self._scores.asked(self._samplers.version_of(call.owner), tokens, call.result.future())
 
     def weights_for_client(self, call: Call) -> None:
         """Weights are saved, and a sampling client is made of them."""
@@ -226,7 +225,7 @@ class ClientAudit:
             if self.follows(call.owner):
                 self._origins.collect()
                 data = self._found(call.argument("data", 0), trained=False)
-                self._scores.forwards(self._version, data, call.result.future())
+                self._scores.forwards(self._counts.made, data, call.result.future())
 
     def passed(self, call: Call) -> None:
         """forward_backward was called."""
@@ -256,7 +255,7 @@ class ClientAudit:
             if not self.begun:
                 return
             self._train(data, loss, settings, call.result.future(), drawn=drawn)
-            self._scores.forwards(self._version, data, call.result.future())
+            self._scores.forwards(self._counts.made, data, call.result.future())
 
     def _found(self, data: Iterable[Any], *, trained: bool) -> tuple[Found, ...]:
         return tuple(Found(datum, self._origins, trained=trained) for datum in data)
@@ -338,9 +337,14 @@ class ClientAudit:
             return
         # Both may be the same bits; then they are what the plan says.
         if due == "recompute" or sampled is False:
-            asked, version = self._scores.computed(datum)
-            if asked:
-                datum.old_source, datum.computed, datum.old_intact = "recompute", version, due != "engine"
+            said = self._scores.computed(datum)
+            if said is not None:
+                # A sampler that says once more what it drew with rounds otherwise, and is still the sampler.
+                version = None if said.version is None else self._relative(said.version)
+                of_sampler = said.by_sampler and version == self._sampled_by(datum) and due != "recompute"
+                datum.old_source, datum.computed = "engine" if of_sampler else "recompute", version
+                # What the training client computed where the plan has the sampler's is another order, and no other number.
+                datum.old_intact = True if of_sampler or due != "engine" else None
                 return
         if sampled:
             datum.old_source, datum.computed = "engine", self._sampled_by(datum)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,45 +18,54 @@ if TYPE_CHECKING:
     Gives = Callable[[], np.ndarray | None]
 
 
+@dataclass(frozen=True)
+class Said:
+    """What the service was asked for of one row."""
+
+    version: int | None
+    """Updates that the training client had made to the weights that computed it."""
+    by_sampler: bool
+    """Whether a sampler did; else the training client."""
+    gives: Gives
+    """The log-probs; None until they have arrived."""
+
+
 class Scores:
     """What the service said of rows, in this round and the one before."""
 
     def __init__(self) -> None:
-        self._now: dict[int, list[tuple[int | None, Gives]]] = {}
-        self._before: dict[int, list[tuple[int | None, Gives]]] = {}
+        self._now: dict[int, list[Said]] = {}
+        self._before: dict[int, list[Said]] = {}
 
     def forwards(self, version: int, data: Iterable[Found], future: Future[Any]) -> None:
         """A forward of the training client, with or without a backward, was asked for."""
         for place, datum in enumerate(data):
             if datum.row is not None:
-                self._add(checksum(datum.row.tokens), version, _output(future, place))
+                self._add(checksum(datum.row.tokens), Said(version, False, _output(future, place)))
 
     def asked(self, version: int | None, tokens: np.ndarray, future: Future[Any]) -> None:
         """A sampler was asked for the log-probs of a whole row."""
-        self._add(checksum(tokens), version, _all_but_first(future))
+        self._add(checksum(tokens), Said(version, True, _all_but_first(future)))
 
     def next_round(self) -> None:
         """Forget what was asked before this round."""
         self._before, self._now = self._now, {}
 
-    def computed(self, datum: Found) -> tuple[bool, int | None]:
-        """Whether the old log-probs of a datum are some that were asked for, bit for bit where they count, and the policy version that
-        computed them."""
+    def computed(self, datum: Found) -> Said | None:
+        """What was asked for that the old log-probs of a datum are, bit for bit where they count; None where they are nothing of it."""
         if datum.row is None or datum.old is None:
-            return False, None
+            return None
         of, counted = checksum(datum.row.tokens), datum.counted
-        for version, gives in (*self._now.get(of, ()), *self._before.get(of, ())):
-            given = gives()
-            if (
-                given is not None
-                and len(given) == len(datum.old)
-                and np.array_equal(given[counted], datum.old[counted])
-            ):
-                return True, version
-        return False, None
+        known: list[Said] = [*self._now.get(of, ()), *self._before.get(of, ())]
+        for said in known:
+            given = said.gives()
+            fits = given is not None and len(given) == len(datum.old)
+            if given is not None and fits and np.array_equal(given[counted], datum.old[counted]):
+                return said
+        return None
 
-    def _add(self, of: int, version: int | None, gives: Gives) -> None:
-        self._now.setdefault(of, []).append((version, gives))
+    def _add(self, of: int, said: Said) -> None:
+        self._now.setdefault(of, []).append(said)
 
 
 def _output(future: Future[Any], place: int) -> Gives:
