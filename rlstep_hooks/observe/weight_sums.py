@@ -82,7 +82,7 @@ class TensorSums:
         for tensor in self._read():
             by_device.setdefault(tensor.device, []).append(
                 tensor.detach()
-            )  # a shard has it, and nothing else of a tensor
+            )  # a shard itself has no shape
         with torch.no_grad():
             if sums_of is not None:
                 return {device: torch.stack(sums_of.of(tensors, self._part)) for device, tensors in by_device.items()}
