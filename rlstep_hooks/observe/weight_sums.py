@@ -80,9 +80,7 @@ class TensorSums:
     def _sums(self, sums_of: SumsOfMoment | None) -> _Sums:
         by_device: dict[torch.device, list[Tensor]] = {}
         for tensor in self._read():
-            by_device.setdefault(tensor.device, []).append(
-                tensor.detach()
-            )  # a shard itself has no shape
+            by_device.setdefault(tensor.device, []).append(tensor.detach())  # a shard itself has no shape
         with torch.no_grad():
             if sums_of is not None:
                 return {device: torch.stack(sums_of.of(tensors, self._part)) for device, tensors in by_device.items()}
