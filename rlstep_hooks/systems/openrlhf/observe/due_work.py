@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS, EVALUATED_ROWS, ConfigChanged
+from rlstep_hooks.observe.configured import OtherThanConfigured
+from rlstep_hooks.record.events import DUE_CHECKPOINTS, DUE_EVALUATIONS, EVALUATED_ROWS
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks
@@ -33,7 +34,7 @@ class DueWork:
 
     def __init__(self, trainer: Any, args: Any, recorder: EventRecorder) -> None:
         self._trainer = trainer
-        self._recorder = recorder
+        self._otherwise = OtherThanConfigured(recorder)
         evaluates = bool(getattr(args.eval, "dataset", None)) and not args.train.async_enable
         self._evaluates_every = _steps(args.eval.steps) if evaluates else 0
         self._saves_every = _steps(args.ckpt.save_steps)
@@ -46,7 +47,6 @@ class DueWork:
         self._saved = False
         self._drawn: int | None = None
         """Rows that the evaluation that goes on has drawn; None where none goes on."""
-        self._told: set[str] = set()
 
     def place(self, hooks: Hooks) -> None:
         """Put the hooks on the trainer."""
@@ -94,24 +94,16 @@ class DueWork:
         for name, right in self._asked.items():
             asked = call.kwargs.get(name, right)
             if asked != right:
-                self._tell(_ASKED[name], right, asked)
+                self._otherwise.tell(_ASKED[name], right, asked)
 
     def _has_evaluated(self, call: Call) -> None:
         drawn, self._drawn = self._drawn, None
         if drawn is not None and drawn < self._rows:
-            self._tell(EVALUATED_ROWS, f"all {self._rows}", f"{drawn} of them")
+            self._otherwise.tell(EVALUATED_ROWS, f"all {self._rows}", f"{drawn} of them")
 
     def _missing(self, name: str, every: int, argument: str, rollout: int) -> None:
         rollouts = "each rollout" if every == 1 else f"every {every} rollouts"
-        self._tell(name, f"one after {rollouts} ({argument})", f"none after rollout {rollout}")
-
-    def _tell(self, name: str, right: Any, found: Any) -> None:
-        if name in self._told:
-            return
-        self._told.add(name)
-        self._recorder.emit(
-            ConfigChanged(at=self._recorder.now(), name=name, before=right, after=found, since="configuration")
-        )
+        self._otherwise.tell(name, f"one after {rollouts} ({argument})", f"none after rollout {rollout}")
 
 
 def _steps(argument: Any) -> int:

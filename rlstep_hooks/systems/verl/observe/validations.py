@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.record.events import EVALUATED_ROWS, ConfigChanged
+from rlstep_hooks.observe.configured import OtherThanConfigured
+from rlstep_hooks.record.events import EVALUATED_ROWS
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks
@@ -31,7 +32,7 @@ class Validations:
 
     def __init__(self, trainer: Any, recorder: EventRecorder) -> None:
         self._trainer = trainer
-        self._recorder = recorder
+        self._otherwise = OtherThanConfigured(recorder)
         rows = getattr(trainer, "val_dataset", None)
         self._rows = len(rows) if rows is not None and _is_verls(type(trainer), "_validate") else 0
         """Rows of the set; 0 where validations are not compared."""
@@ -39,7 +40,6 @@ class Validations:
         own = (data.get("custom_cls") or {}).get("path") or _OWN_NUMBER in set(_columns(rows))
         self._samples = 0 if own else int((rollout.get("val_kwargs") or {}).get("n", 1))
         """Samples that are configured for each row; 0 where the rows say it themselves."""
-        self._told: set[str] = set()
         self._open = False
         """Whether a validation goes on."""
         self._seen = 0
@@ -86,20 +86,12 @@ class Validations:
             return
         rows = self._seen if v1 else len(self._sessions)
         if rows < self._rows:
-            self._tell(EVALUATED_ROWS, f"all {self._rows}", f"{rows} of them")
+            self._otherwise.tell(EVALUATED_ROWS, f"all {self._rows}", f"{rows} of them")
         counts = [len(of) for of in self._sessions.values()]
         # Sessions fail, and then a prompt has fewer; no prompt has more.
         found = max(counts)
         if self._samples and found != self._samples:
-            self._tell(SAMPLES, self._samples, found)
-
-    def _tell(self, name: str, right: Any, found: Any) -> None:
-        if name in self._told:
-            return
-        self._told.add(name)
-        self._recorder.emit(
-            ConfigChanged(at=self._recorder.now(), name=name, before=right, after=found, since="configuration")
-        )
+            self._otherwise.tell(SAMPLES, self._samples, found)
 
 
 def _columns(rows: Any) -> Any:
