@@ -1,7 +1,7 @@
-"""A mistake of the forward that computes log-probs, in single rollouts: in the refresh and in the loss alike, so that the ratio is 1.
+"""A mistake of the forward that computes log-probs, from one rollout on: in the refresh and in the loss alike, so that the ratio is 1.
 
 Every process of a launch imports this module (`RLSTEP_TEST_MODULE`). `RLSTEP_TEST_FORWARD=positions_of_completion@1` names the mistake
-and the rollout (from 0) that it is made in.
+and the first rollout (from 0) that it is made in; later rollouts have it too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _batch(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 def _forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
     """Positions begin again at the completion."""
     name, _, at = os.environ[VARIABLE].partition("@")
-    if name != "positions_of_completion" or _now[0] != int(at):
+    if name != "positions_of_completion" or _now[0] < int(at):
         return wrapped(*args, **kwargs)
     mask = kwargs.get("action_mask", args[1] if len(args) > 1 else None)
 

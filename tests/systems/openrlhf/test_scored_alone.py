@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 SHARP = 30.0
 """Weights of usual initial sizes attend to all tokens alike, and give nearly the same logits whatever is attended to."""
-HEAD = 90.0
-"""By how much larger the head's weights are: the prompts of a rollout differ from run to run, and the mistake must show with any."""
+HEAD = 20.0
+"""By how much larger the head's weights are. At 90 the policy is nearly sure of each token, and half of the rollouts hide the mistake."""
+FIRST = 2
+"""Rollout that the mistake is made in first. The prompts of a rollout differ from run to run, so that four rollouts have it."""
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +39,21 @@ def sharp(tmp_path_factory: pytest.TempPathFactory) -> Assets:
 
 def test_rows_alone_are_silent_until_positions_are_wrong(sharp: Assets, extensions: Path, tmp_path: Path) -> None:
     run = audited(
-        reinforce(sharp, tmp_path, rows=8 * 4),
+        reinforce(sharp, tmp_path, rows=8 * (FIRST + 4)),
         tmp_path,
         extensions=extensions,
         environment={
             "RLSTEP_TEST_MODULE": forward_faults.MODULE,
-            forward_faults.VARIABLE: "positions_of_completion@2",
+            forward_faults.VARIABLE: f"positions_of_completion@{FIRST}",
         },
     )
     assert run.outcome.status == 0, run.outcome.tail
     values = [of for event in run.record("rank0") if isinstance(event, Measured) for of in event.rollouts]
     gaps = {of.index: of.clean_gap for of in values if of.clean_gap is not None}
-    assert len(gaps) == 4, (run.report.not_evaluated, run.outcome.tail)
-    assert [rollout for rollout, gap in gaps.items() if gap > MEAN_TOLERANCE["reduced"]] == [2], (gaps, values)
-    (found,) = [finding for finding in run.findings() if finding.code == "RLS314"]
-    assert found.where.rollout == 2
+    assert len(gaps) == FIRST + 4, (run.report.not_evaluated, run.outcome.tail)
+    wrong = [rollout for rollout, gap in gaps.items() if gap > MEAN_TOLERANCE["reduced"]]
+    assert wrong, gaps
+    assert min(wrong) >= FIRST, gaps
+    found = next(finding for finding in run.findings() if finding.code == "RLS314")
+    assert found.where.rollout == wrong[0]
     assert "position ids: they begin again at the completion" in found.why
