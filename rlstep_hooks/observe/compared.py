@@ -27,8 +27,8 @@ def is_compared_whole(cycle: int) -> bool:
 
 def is_sloped(cycle: int) -> bool:
     """Whether the slope of the model's layers is measured in this cycle of rollouts."""
-    often = SPENDING.whole_one_of < cadence.WHOLE_ONE_OF and cycle % SPENDING.whole_one_of == 0
-    return cycle in cadence.SLOPES_AT or (cycle > 0 and (often or cycle % cadence.SLOPE_ONE_OF == 0))
+    later = cycle > 0 and (cycle % cadence.SLOPE_ONE_OF == 0 or cycle % SPENDING.slope_one_of == 0)
+    return cycle in cadence.SLOPES_AT or later
 
 
 def part_read(update: int, per_cycle: int) -> int | None:

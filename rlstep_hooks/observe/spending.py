@@ -19,23 +19,25 @@ from rlstep_hooks.record import cadence
 
 COSTLY = range(2, cadence.ALL_OF_FIRST)
 """Cycles whose recomputation is timed: not the first two, in which much is done once."""
+SLOPED = max(cadence.SLOPES_AT)
+"""Cycle whose measurement of a slope is timed: a forward and backward passes of one row cost much more than all that is recomputed."""
 PLAIN = range(cadence.PROBED_OF_FIRST, cadence.PROBED_OF_FIRST + 8)
 """Cycles that are timed without anything being recomputed in them."""
+SHARE_OF_SLOPES = 0.1
+"""The part of what is left of the share that measured slopes may take."""
 
 
-def one_of(costly: float, plain: float, cycle: float, share: float) -> int:
-    """How many cycles go by until one is recomputed again, so that hooks take this share of the time.
+def one_of(more: float, left: float, most: int) -> int:
+    """How many cycles go by until one is looked at again in more detail, so that this takes no more than what is left.
 
     Args:
-        costly: Seconds that hooks take in a cycle that is recomputed.
-        plain: Seconds that they take in another.
-        cycle: Seconds of a cycle without hooks.
-        share: The share of the time of the run without hooks.
+        more: Seconds by which hooks take longer in such a cycle.
+        left: Seconds of each cycle that may be spent on it.
+        most: The answer where nothing is left, and the largest one.
     """
-    left = share * cycle - plain
     if left <= 0:
-        return cadence.ONE_OF
-    return min(max(math.ceil((costly - plain) / left), 1), cadence.ONE_OF)
+        return most
+    return min(max(math.ceil(more / left), 1), most)
 
 
 class Spending:
@@ -56,6 +58,8 @@ class Spending:
         """Later cycles of which one is recomputed."""
         self.whole_one_of = 1 if self.all else cadence.WHOLE_ONE_OF
         """Later cycles of which one has the numbers of the whole model recomputed: fewer, where nobody asked for more."""
+        self.slope_one_of = 1 if self.all else cadence.SLOPE_ONE_OF
+        """Later cycles of which one has the slope of the model's layers measured."""
         self._seconds = 0.0
         self._depth = 0
         self._entered = 0.0
@@ -113,8 +117,12 @@ class Spending:
         # Medians, because an evaluation or a checkpoint makes one of these cycles much longer.
         hooks = statistics.median(spent for spent, _ in plain)
         cycle = statistics.median(lasted - spent for spent, lasted in plain)
-        self.one_of = one_of(max(spent for spent, _ in costly), hooks, cycle, self._share)
+        left = self._share * cycle - hooks
+        self.one_of = one_of(max(spent for spent, _ in costly) - hooks, left * (1 - SHARE_OF_SLOPES), cadence.ONE_OF)
         self.whole_one_of = cadence.WHOLE_ONE_OF if self.one_of == cadence.ONE_OF else self.one_of
+        if SLOPED in known and SLOPED + 1 in known:
+            sloped = self._seconds_of(SLOPED)[0] - hooks
+            self.slope_one_of = one_of(sloped, left * SHARE_OF_SLOPES, cadence.SLOPE_ONE_OF)
 
     def _seconds_of(self, cycle: int) -> tuple[float, float]:
         """What hooks took of a cycle, and how long it lasted."""

@@ -41,7 +41,9 @@ class Nothing:
         raise AssertionError(what)
 
 
-def compared(cycles: int, clock: Clock, *, costly: float, plain: float, cycle: float) -> list[int]:
+def compared(
+    cycles: int, clock: Clock, *, costly: float, plain: float, cycle: float, slope: float = 0.0
+) -> list[int]:
     """A run of one process: the cycles that are recomputed, each of which lasts `cycle` seconds besides its hooks."""
     guard, found = Guard(Nothing(), ()), []
     for index in range(cycles):
@@ -49,6 +51,7 @@ def compared(cycles: int, clock: Clock, *, costly: float, plain: float, cycle: f
             recomputed = is_compared(index)
             with guard:  # a hook within another takes no time twice
                 clock.now += costly if recomputed else plain
+                clock.now += slope * is_sloped(index)
         clock.now += cycle
         found += [index] * recomputed
     return found
@@ -70,17 +73,17 @@ def test_what_has_no_meaning(asked: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("costly", "plain", "cycle", "expected"),
+    ("more", "left", "expected"),
     [
-        (0.5, 0.01, 60.0, 1),  # minutes: 0.6 s a cycle are allowed
-        (0.5, 0.01, 20.0, 3),  # 0.2 s are allowed, 0.01 are spent, 0.49 more cost one of 2.58
-        (0.0025, 0.0005, 0.026, ONE_OF),  # the tiny model of the benchmarks: nothing is left
-        (9.0, 0.01, 2.0, ONE_OF),
-        (0.01, 0.02, 60.0, 1),
+        (0.49, 0.59, 1),
+        (0.49, 0.19, 3),  # one of 2.58
+        (0.002, -0.0002, ONE_OF),  # the tiny model of the benchmarks: nothing is left
+        (9.0, 0.01, ONE_OF),
+        (-0.01, 0.58, 1),
     ],
 )
-def test_what_a_hundredth_pays_for(costly: float, plain: float, cycle: float, expected: int) -> None:
-    assert one_of(costly, plain, cycle, 0.01) == expected
+def test_what_is_left_pays_for(more: float, left: float, expected: int) -> None:
+    assert one_of(more, left, ONE_OF) == expected
 
 
 def test_long_rollouts_are_all_recomputed_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +104,19 @@ def test_hooks_stay_within_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [cycle for cycle in found if cycle >= 24][:3] == [25, 30, 35]
     assert is_probed(29)
     assert (clock.now - began) / (500 * 2.0) < 1.05 + 0.01  # the first 8 cycles are above it
+
+
+def test_slopes_stay_within_the_share_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The larger run of the benchmarks, in which one of ten cycles once had its slope measured, for a twentieth of the time."""
+    monkeypatch.delenv(COMPARE, raising=False)
+    monkeypatch.setattr(spending, "time", clock := Clock())
+    SPENDING.begin(alone=True)
+    compared(100, clock, costly=0.18, plain=0.003, cycle=2.0, slope=1.2)
+    assert [cycle for cycle in range(24, 1000) if is_sloped(cycle)] == [328, 656, 984]
+    SPENDING.begin(alone=True)
+    compared(100, clock, costly=0.5, plain=0.01, cycle=300.0, slope=2.0)
+    # A tenth of the 2.99 s that are left of each cycle pays for one slope of 2 s in seven cycles.
+    assert [cycle for cycle in range(24, 40) if is_sloped(cycle)] == [28, 35]
 
 
 def test_processes_that_record_together_recompute_the_same_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
