@@ -41,9 +41,7 @@ class Nothing:
         raise AssertionError(what)
 
 
-def compared(
-    cycles: int, clock: Clock, *, costly: float, plain: float, cycle: float, slope: float = 0.0
-) -> list[int]:
+def compared(cycles: int, clock: Clock, *, costly: float, plain: float, cycle: float, slope: float = 0.0) -> list[int]:
     """A run of one process: the cycles that are recomputed, each of which lasts `cycle` seconds besides its hooks."""
     guard, found = Guard(Nothing(), ()), []
     for index in range(cycles):

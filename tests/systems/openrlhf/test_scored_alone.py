@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHARP = 30.0
 """Weights of usual initial sizes attend to all tokens alike, and give nearly the same logits whatever is attended to."""
 HEAD = 20.0
-"""By how much larger the head's weights are. At 90 the policy is nearly sure of each token, and half of the rollouts hide the mistake."""
+"""By how much larger the head's weights are. At 90 the policy is nearly sure of each token, and half of the rollouts hide it."""
 FIRST = 2
 """Rollout that the mistake is made in first. The prompts of a rollout differ from run to run, so that four rollouts have it."""
 
