@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 HUB_MODEL = "trl-internal-testing/tiny-Qwen2ForCausalLM-2.5"
 LIMIT = 300.0
 """Seconds."""
-OF_FRAMEWORKS = ("{'train_runtime'", "DeepSpeed deepspeed.ops")
-"""Beginnings of lines that a framework prints by itself: transformers' figures when training ends, and what DeepSpeed says of an
-operation that it has built."""
+OF_FRAMEWORKS = ("{'train_runtime'", "DeepSpeed deepspeed.ops", "[20")
+"""Beginnings of lines that a framework prints by itself: transformers' figures when training ends, what DeepSpeed says of an operation
+that it has built, and its log, whose lines begin with the date."""
 
 
 class DraftReport(msgspec.Struct, frozen=True):
