@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 _PARSERS = ("HfArgumentParser", "TrlParser")
+_MAKERS = (*_PARSERS, "ArgumentParser", "add_subparsers", "add_mutually_exclusive_group")
+"""Calls that make what takes arguments."""
 _OF_FILES = frozenset(("parse_yaml_file", "parse_json_file", "parse_dict"))
 """Methods of such parsers that take the fields from elsewhere."""
 _OPTIONAL = re.compile(r"Optional\[(\w+)\]|(\w+) \| None")
@@ -27,9 +29,14 @@ class Option(msgspec.Struct, frozen=True):
     """An option that a file adds to its parser."""
 
     names: tuple[str, ...]
-    """The long flags that set it, without dashes."""
+    """The long flags that set it, without dashes; of an argument without a flag the number of its place, counted from 0."""
     keywords: dict[str, ast.expr]
     """What `add_argument` is given."""
+
+    @property
+    def placed(self) -> bool:
+        """Whether it is an argument without a flag, known by its place."""
+        return self.names[0].isdigit()
 
 
 def options_of(tree: ast.Module, source: str, flags: Collection[str]) -> dict[str, Option | None]:
@@ -40,7 +47,7 @@ def options_of(tree: ast.Module, source: str, flags: Collection[str]) -> dict[st
         source: Its path.
         flags: The long options that it is called with.
     """
-    found = dict(_added(tree))
+    found = dict(_placed(tree)) | dict(_added(tree))
     for name, option in _of_dataclasses(tree, source, flags):
         found[name] = None if name in found else option
     return found
@@ -106,6 +113,27 @@ def default_of_field(value: ast.expr) -> ast.expr:
     if isinstance(value, ast.Call) and _last(value.func) == "field":
         return next((word.value for word in value.keywords if word.arg == "default"), value)
     return value
+
+
+def _placed(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
+    """The arguments without a flag, `parser.add_argument("config", nargs="?")`, by the attributes that they set.
+
+    None where their places cannot be told: several parsers, subcommands, and arguments that take any number of words.
+    """
+    calls = sorted((node for node in ast.walk(tree) if isinstance(node, ast.Call)), key=lambda call: call.lineno)
+    added = [
+        (call.args[0].value, {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
+        for call in calls
+        if _last(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant)
+    ]
+    found = [(name, words) for name, words in added if isinstance(name, str) and not name.startswith("-")]
+    parsers = [call for call in calls if _last(call.func) in _MAKERS]
+    counted = all(ast.unparse(words.get("nargs", ast.Constant(None))) in ("None", "'?'") for _, words in found)
+    known = counted and len(parsers) == 1 and _last(parsers[0].func) == "ArgumentParser"
+    for place, (name, words) in enumerate(found):
+        if "nargs" not in words:
+            words["required"] = ast.Constant(value=True)
+        yield name, Option((str(place),), words) if known else None
 
 
 def _added(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:

@@ -273,7 +273,7 @@ class Values:
         keywords = option.keywords
         written = [name for name in option.names if name in self._flags]
         given = self._flags[written[0]] if written else ""
-        if len(written) > 1 or given is None:
+        if len(written) > 1 or given is None or (option.placed and not written and self._may_hide_words()):
             raise NotLiteralError(node)
         named = keywords.get("action")
         action = named.value if isinstance(named, ast.Constant) else "store"
@@ -292,6 +292,15 @@ class Values:
         except ValueError:
             pass
         raise NotLiteralError(node)
+
+    def _may_hide_words(self) -> bool:
+        """Whether a word behind a flag of the command may be an argument of its own: `--quick sizes.yaml`, `--size 4 sizes.yaml`."""
+        for option in filter(None, self._options.values()):
+            action = option.keywords.get("action")
+            bare = isinstance(action, ast.Constant) and str(action.value).startswith("store_")
+            if any(self._flags.get(name, "true") != "true" for name in option.names if bare):
+                return True
+        return None in self._flags.values()
 
     def _worked_out(self, node: ast.expr, depth: int) -> Any:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:

@@ -624,6 +624,39 @@ def test_a_command_ends_with_its_line_behind_a_pipeline_too(text: str, launched:
 
 
 @pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("declare -A M=([a]=1 [b]=2)\nk=b\ns ${M[$k]} ${M[a]}", ["2", "1"]),
+        ('declare -A M=([a-b]="x y" [c]=)\ns "${M[a-b]}" ${M[c]:-4}', ["x y", "4"]),
+        ("declare -A M\nM[a]=1\nk=b\nM[$k]=2\nM[a]=3\ns ${M[a]}", ["3"]),
+        ("declare -A M=([a]=1)\nM+=([b]=2)\ns ${M[b]} ${M[c]:-none}", ["2", "none"]),
+        ('run() {\n  local -A M=([a]=1)\n  s "${M[$1]}" "${M[@]}"\n}\nrun a', ["1", "1"]),
+        ("M=(5 6)\nunset M\ndeclare -A M=([0]=7)\ns ${M[0]}", ["7"]),
+    ],
+)
+def test_words_at_the_keys_of_an_associative_array(script: str, words: list[str]) -> None:
+    command = read_text(script, "run.sh")[-1]
+    assert [token.text for token in command.arguments] == words
+    assert not any(token.unknown for token in command.arguments)
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("declare -A M=([a]=1)\ns n=${M[$TASK]}", "TASK"),
+        ("declare -A M=([a]=1 [b]=$SIZE)\ns n=${M[b]}", "SIZE"),
+        ("declare -A M=([a]=1)\nM[$TASK]=2\ns n=${M[a]}", ""),
+        ("declare -A M=([$TASK]=1 [a]=2)\ns n=${M[a]}", ""),
+        ('declare -A M=([a]=1 [b]=2)\ns n="${M[*]}"', ""),
+        ("declare -A M=([a]=1)\ns n=${M[b]}", "M[b]"),
+    ],
+)
+def test_words_of_an_associative_array_that_only_the_run_knows(script: str, name: str) -> None:
+    """The order of all its words is bash's own."""
+    assert unknown_names(script) == [name]
+
+
+@pytest.mark.parametrize(
     ("script", "names"),
     [
         ('declare -A M=([a]=1 [b]=2)\nfor k in "${!M[@]}"; do s n=$k; done', ["k"]),

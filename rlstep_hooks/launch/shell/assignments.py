@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.shell.keyed_arrays import at_key, key_of
 from rlstep_hooks.launch.shell.rewrites import redirected
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
@@ -36,8 +37,11 @@ def follow_assignment(walk: Walk, node: Node, depth: int) -> None:
     if value_node is None:
         value = Text("")
     elif value_node.type == "array":
-        elements = (child for child in value_node.named_children if child.type != "comment")
-        value = tuple(field for child in elements for field in fields_of(child, walk.scope))
+        elements = [child for child in value_node.named_children if child.type != "comment"]
+        if walk.scope.meant(name) in walk.scope.keyed:  # blanks in a value do not separate words here
+            value = tuple(joined(child, walk.scope) for child in elements)
+        else:
+            value = tuple(field for child in elements for field in fields_of(child, walk.scope))
     else:
         value = joined(value_node, walk.scope)
     if any(child.type == "+=" for child in node.children):
@@ -51,6 +55,9 @@ def _assign_element(walk: Walk, node: Node, element: Node, value_node: Node | No
     array_node, index_node = element.child_by_field_name("name"), element.child_by_field_name("index")
     name = source_of(array_node)
     before = walk.scope.named(name)
+    if walk.scope.meant(name) in walk.scope.keyed and index_node is not None:
+        _assign_at_key(walk, node, name, index_node, value_node)
+        return
     if not isinstance(before, tuple) or index_node is None or index_node.type == "word":
         return
     index = joined(index_node, walk.scope)
@@ -62,6 +69,18 @@ def _assign_element(walk: Walk, node: Node, element: Node, value_node: Node | No
         return
     value = joined(value_node, walk.scope) if value_node is not None else Text("")
     walk.scope.assign(name, (*before[: int(index.text)], value, *before[int(index.text) + 1 :]), place)
+
+
+def _assign_at_key(walk: Walk, node: Node, name: str, index: Node, value_node: Node | None) -> None:
+    """`NAME[KEY]=VALUE` in an associative array. A key that only the run knows may be any of them."""
+    place = walk.scope.place(node)
+    key = key_of(index, lambda part: joined(part, walk.scope))
+    if key.unknown or any(child.type == "+=" for child in node.children):
+        why = f"{name} is changed by {source_of(node)}, which is not evaluated"
+        changed = Text(source_of(node), (UnknownText(name, why, place),), any_number=True)
+    else:
+        changed = at_key(key.text, joined(value_node, walk.scope) if value_node is not None else Text(""))
+    walk.scope.append(name, (changed,), place)
 
 
 def follow_declaration(walk: Walk, node: Node, depth: int) -> None:
@@ -76,7 +95,9 @@ def follow_declaration(walk: Walk, node: Node, depth: int) -> None:
     for child in node.named_children:
         name = source_of(child.child_by_field_name("name") or child)
         if of_function and child.type in ("variable_assignment", "variable_name"):
-            _begin_local(walk, child, name, array="a" in options)
+            _begin_local(walk, child, name, array="a" in options or "A" in options)
+        if "A" in options and child.type in ("variable_assignment", "variable_name"):
+            walk.scope.keyed.add(name)
         if child.type == "variable_assignment":
             follow_assignment(walk, child, depth)
         if exports and child.type in ("variable_assignment", "variable_name"):
@@ -115,7 +136,9 @@ def _refer(walk: Walk, node: Node) -> None:
 def follow_unset(walk: Walk, node: Node, depth: int) -> None:
     """`unset NAME`."""
     for child in node.named_children:
-        walk.scope.variables.pop(walk.scope.meant(source_of(child)), None)
+        name = walk.scope.meant(source_of(child))
+        walk.scope.variables.pop(name, None)
+        walk.scope.keyed.discard(name)
 
 
 def follow_function(walk: Walk, node: Node, depth: int) -> None:

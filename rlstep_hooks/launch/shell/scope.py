@@ -87,6 +87,8 @@ class Scope:
         """Where the script is at this point; None if that depends on the machine."""
         self.references: dict[str, str] = {}
         """Names that stand for another variable (`declare -n NAME=OTHER`), and that variable's name."""
+        self.keyed: set[str] = set()
+        """Arrays whose words stand at keys (`declare -A`)."""
         self.locals: list[dict[str, Variable | None]] = []
         """For each function that is being followed, what its own variables were before it; None for what was not set."""
         self.assigning: set[tuple[str, int]] = set()

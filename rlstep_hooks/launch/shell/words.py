@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.shell.arithmetic import number
+from rlstep_hooks.launch.shell.keyed_arrays import entries, key_of
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.substitutions import output
 from rlstep_hooks.launch.shell.syntax import default_word, source_of, start_of
@@ -239,6 +240,8 @@ def _expansion(node: Node, scope: Scope, *, quoted: bool, double: bool) -> _Piec
 def _value_of(node: Node, scope: Scope) -> Variable | None:
     """The value of a variable, also of an array's word whose number is an expression: `${LIST[$i]}`, `${LIST[i - 1]}`."""
     name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
+    if name is not None and index is not None and scope.meant(source_of(name)) in scope.keyed:
+        return _at_key(node, scope, source_of(name), index)
     if node.type != "subscript" or name is None or index is None or source_of(index).strip("@*").isdigit():
         return scope.value_of(node)
     words = scope.named(source_of(name))
@@ -252,6 +255,19 @@ def _value_of(node: Node, scope: Scope) -> Variable | None:
     if uncounted is not None:
         return uncounted
     return words[number] if -len(words) <= number < len(words) else None
+
+
+def _at_key(node: Node, scope: Scope, name: str, index: Node) -> Variable | None:
+    """What an associative array holds at a key: `${SIZES[$1]}`; the order of all that it holds is bash's own."""
+    words = scope.named(name)
+    held = entries(words) if isinstance(words, tuple) else {} if words is None else None
+    if held is None or (source_of(index) in ("@", "*") and len(held) > 1):
+        unknown = unresolved(node, scope)
+        return Text(unknown.text, unknown.unknown, any_number=True)
+    if source_of(index) in ("@", "*"):
+        return tuple(held.values())
+    key = key_of(index, lambda part: joined(part, scope))
+    return Text(source_of(node), key.unknown) if key.unknown else held.get(key.text)
 
 
 def _has_keys(words: tuple[Text, ...]) -> bool:

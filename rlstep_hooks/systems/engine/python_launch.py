@@ -47,7 +47,8 @@ def calls_of(
         return None
     from rlstep_hooks.launch.python_file import read_calls
 
-    flags = dict(read_arguments(command.arguments)[0])
+    flags, loose = read_arguments(command.arguments)
+    flags |= {str(at): Setting(str(at), word.text, word.place, unknown=word.unknown) for at, word in enumerate(loose)}
     if _has_unnamed(command):
         flags[UNNAMED] = Setting(UNNAMED, None, command.place)
     return read_calls(

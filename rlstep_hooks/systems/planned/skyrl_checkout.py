@@ -10,6 +10,7 @@ from rlstep_hooks.launch.checkout import find_checkout, nearest, none_known
 from rlstep_hooks.launch.loops import LoopReader, Shape
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
+from rlstep_hooks.systems.planned.skyrl_program import own_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,9 @@ _PROGRAMS = {
 _SIZES = re.compile(r"mini_?batch|batch_size|epochs|updates")
 """The names of settings that say how much is trained at once, and how often."""
 _LIMIT = "trainer.max_training_steps"
-_REMEDY = "--version a956457 plans it as SkyRL of that commit"
+_REMEDY = "--version 0.3.0 plans it as SkyRL of that release"
+_OTHER_PROGRAM = "trainer.override_entrypoint"
+"""The module to which SkyRL's own program hands the whole run (skyrl/train/entrypoints/main_base.py main)."""
 
 
 def beside(system: System, command: Command, folder: Path, given: Mapping[str, Setting]) -> Beside | None:
@@ -47,9 +50,15 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         given: What it sets.
 
     Raises:
-        LaunchError: The trainer has lines that may change the length, and that are not known.
+        LaunchError: The trainer has lines that may change the length, and that are not known, or another program has the run.
     """
+    other = given.get(_OTHER_PROGRAM)
+    if other is not None and other.value not in (None, ""):
+        why = f"{_OTHER_PROGRAM} hands the run to {other.value}, which may train otherwise ({other.place})"
+        raise none_known("the program", [why], _REMEDY)
     marker = _PROGRAMS.get(command.program.name)
+    if marker is None and (own := own_loop(command, folder)):
+        raise none_known("the trainer", [own], _REMEDY)
     checkout = nearest(folder, find_checkout(marker, [folder]), "SkyRL", _REMEDY) if marker else None
     source = checkout.source(marker.partition("/")[2]) if checkout is not None and marker else None
     trains = source.methods("train", of="RayPPOTrainer") if source is not None else []

@@ -86,6 +86,77 @@ def test_a_line_that_may_leave_rollouts_of_skyrl_out_is_asked_about(tmp_path: Pa
         in_skyrl(tmp_path, before="if stale:\n    continue")
 
 
+OTHER = "trainer.override_entrypoint=integrations.own.entrypoint"
+
+
+def test_a_program_that_skyrl_hands_the_run_to_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(
+        LaunchError, match=r"override_entrypoint hands the run to integrations.own.entrypoint"
+    ) as caught:
+        in_skyrl(tmp_path, more=OTHER)
+    assert "--version 0.3.0" in str(caught.value)
+
+
+@pytest.mark.parametrize(("more", "options"), [(OTHER, {"version": "0.3.0"}), ("trainer.override_entrypoint=null", {})])
+def test_skyrls_own_program_is_planned_where_nothing_else_has_the_run(
+    tmp_path: Path, more: str, options: dict[str, object]
+) -> None:
+    plan = in_skyrl(tmp_path, more=more, **options)
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == 30
+
+
+SKYRL_PROGRAM = """
+from skyrl.train.entrypoints.main_base import BasePPOExp
+from .own import {name}
+
+class Exp(BasePPOExp):
+    def get_trainer(self, *args, **kwargs):
+        return {name}(*args, **kwargs)
+
+def main():
+    Exp(cfg).run()
+"""
+SKYRL_TRAINER = """
+from skyrl.train.trainer import RayPPOTrainer
+
+class {name}(RayPPOTrainer):
+    def {method}(self):
+        pass
+"""
+
+
+def of_own_program(folder: Path, program: str, name: str, method: str) -> Plan:
+    """The plan of a program of somebody's own over SkyRL's trainer."""
+    (folder / ".git").mkdir()
+    (folder / "examples/train/own").mkdir(parents=True)
+    (folder / "examples/train/own" / f"{program}.py").write_text(SKYRL_PROGRAM.format(name=name))
+    (folder / "examples/train/own/own.py").write_text(SKYRL_TRAINER.format(name=name, method=method))
+    launch = LAUNCH.format(package="skyrl.train", more="trainer.placement.colocate_all=false")
+    (folder / "train.sh").write_text(
+        launch.replace("skyrl.train.entrypoints.main_base", f"examples.train.own.{program}")
+    )
+    return plan_launch([str(folder / "train.sh")], Options(rows=1000))
+
+
+@pytest.mark.parametrize("method", ["train", "train_critic_and_policy", "convert_to_training_input"])
+def test_a_trainer_over_skyrls_with_a_loop_of_its_own_is_asked_about(tmp_path: Path, method: str) -> None:
+    with pytest.raises(LaunchError, match=rf"OwnTrainer has {method} of its own \(own.py:5\)"):
+        of_own_program(tmp_path, "main_own", "OwnTrainer", method)
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "method"),
+    [("main_own", "OwnTrainer", "postprocess_generator_output"), ("main_async", "AsyncRayPPOTrainer", "train")],
+)
+def test_a_trainer_over_skyrls_that_leaves_its_loop_is_planned(
+    tmp_path: Path, program: str, name: str, method: str
+) -> None:
+    schedule = of_own_program(tmp_path, program, name, method).schedule
+    assert schedule is not None
+    assert schedule.rollouts == 30
+
+
 def test_a_limit_that_the_trainer_beside_the_launch_does_not_read_is_asked_about(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"nothing reads trainer.max_training_steps"):
         in_skyrl(
