@@ -370,6 +370,8 @@ class Trainer:
             rest = iter(rows)
             for size in minibatches:
                 chunk = list(itertools.islice(rest, size // schedule.world_size))
+                if schedule.remainder == "drop" and len(chunk) < size // schedule.world_size:
+                    break  # what does not fill an update is left out
                 while chunk:
                     count = self.cut(schedule, len(chunk))
                     self.microbatch(role, chunk[:count])
@@ -531,7 +533,7 @@ class Controller:
         samples, per_epoch = schedule.samples_per_rollout, schedule.rollouts_per_epoch
         if schedule.samples_of_last_rollout and per_epoch and (rollout + 1) % per_epoch == 0:
             samples = schedule.samples_of_last_rollout
-        trained = sum(schedule.minibatches) or samples
+        trained = samples if schedule.remainder == "drop" else sum(schedule.minibatches) or samples
         age = self.case.ages[rollout] if rollout < len(self.case.ages) else 0
         # Only weights that were synced have a label; before that the engine has those it was loaded with.
         first = schedule.syncs == "first_and_after_updates" and not self.start.resumed

@@ -431,7 +431,7 @@ def samples_conserved(schedule: Schedule, events: Events) -> Tally:
             if cycle.replaced and times:  # where nothing was trained, the order of events is what is wrong
                 own = [min(times[row], passes) for row in range(sizes[index])]
                 number = _number(events[: cycle.end], index)
-                lost = passes * _left_out(schedule, number, sizes[index])
+                lost = passes * _left_out(schedule, number, sizes[index], cycle.rollouts[index][1])
                 lacking = sizes[index] * passes - sum(own) - lost
                 checks += not 0 < lacking <= unknown
                 fails += lacking > max(unknown, 0)
@@ -479,8 +479,17 @@ def _number(events: Events, index: int) -> int:
     return max(number for number, (_, event) in enumerate(trainings(events)) if event.index == index)
 
 
-def _left_out(schedule: Schedule, number: int, size: int) -> int:
+def _left_out(schedule: Schedule, number: int, size: int, rollout: Rollout) -> int:
     """Samples of a rollout that each pass leaves out on a process, by the framework's formula."""
+    whole = rollout.samples * (schedule.world_size if rollout.own_samples is None else 1)
+    if schedule.remainder == "drop" and whole != schedule.samples_per_rollout:
+        left = whole // schedule.world_size
+        for minibatch in schedule.minibatches:
+            own = minibatch // schedule.world_size
+            if own > left:
+                break
+            left -= own
+        return left + size - whole // schedule.world_size
     if schedule.remainder != "carry" or not schedule.samples_per_microbatch:
         return schedule.samples_dropped_per_rollout // schedule.world_size
     each = schedule.samples_per_microbatch // schedule.world_size

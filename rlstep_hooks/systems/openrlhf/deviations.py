@@ -27,6 +27,11 @@ def _last_microbatch_alone(evidence: Evidence) -> bool:
     return release >= Version(LOSES_SINCE) and not others
 
 
+def _fills_no_update(evidence: Evidence) -> bool:
+    """Whether samples are those that fill no update, of which RLS502 warns; that others are not trained is an error."""
+    return evidence.finding.severity == "warning"
+
+
 DEVIATIONS: tuple[Deviation, ...] = (
     *faults.DEVIATIONS,
     Deviation(
@@ -157,6 +162,30 @@ DEVIATIONS: tuple[Deviation, ...] = (
         workaround="leave critic.freezing_steps out with dynamic batches",
         codes=_ORDER | {"RLS304"},
         when="train.dynamic_batch_enable and frozen_rollouts > 0",
+    ),
+    Deviation(
+        name="openrlhf-dynamic-batch-drops-the-rest",
+        title="with dynamic batches samples that do not fill an update are never trained",
+        since="0.8.6",
+        document="each sample of a rollout is trained train.max_epochs times",
+        code=(
+            "setup_dynamic_batch (trainer/ppo_utils/replay_buffer.py) makes len(samples) // train.batch_size updates, and no "
+            "micro-batch has one of the samples behind them; the buffer is then cleared, without a message. Without dynamic batches "
+            "their gradients go into the next update"
+        ),
+        evidence=(
+            "trainer/ppo_utils/replay_buffer.py:91-117, trainer/ray/ppo_actor.py:155; measured with dynamic filtering: of a rollout of "
+            "14 samples one update of 8 is made, and 6 samples are never trained. 0.9.10 and before count the updates of a whole "
+            "rollout, and drop what does not fill those"
+        ),
+        workaround=(
+            "choose train.batch_size as a divisor of n_samples_per_prompt, which every rollout fills, or as small as can be; or leave "
+            "train.dynamic_batch_enable out"
+        ),
+        severity="warning",
+        codes=frozenset({"RLS502"}),
+        when="train.dynamic_batch_enable",
+        applies=_fills_no_update,
     ),
     Deviation(
         name="openrlhf-dynamic-batch-keeps-the-last-micro-batch",

@@ -190,6 +190,7 @@ SYSTEM = System(
         # For notes: the samples of all passes together, since accumulation does not stop between passes.
         "trained": "train.max_epochs * (samples_per_rollout - samples_dropped_per_rollout)",
         "trained_last": "train.max_epochs * samples_of_last_rollout",
+        "last_dropped": "samples_of_last_rollout % samples_per_update",
     },
     formulas=(
         Formula("samples_per_rollout", "prompts * rollout.n_samples_per_prompt", _SAMPLES),
@@ -320,6 +321,18 @@ SYSTEM = System(
             "drops",
             "{samples_dropped_per_rollout} samples of each rollout do not fill a micro-batch or an update",
             "samples_dropped_per_rollout",
+        ),
+        # deviations.py `openrlhf-dynamic-batch-drops-the-rest`.
+        Note(
+            "drops",
+            "{last_dropped} of {samples_of_last_rollout} samples of an episode's last rollout do not fill an update of "
+            "{samples_per_update}: with dynamic batches they are never trained",
+            "dynamic and last_dropped",
+        ),
+        Note(
+            "drops",
+            "with dynamic batches the samples of a smaller rollout that do not fill an update of {samples_per_update} are never trained",
+            "dynamic and filtered",
         ),
         # 0.9.9 to 0.10.4: the synchronous trainer generates the smaller rollout and does not train it.
         Note(

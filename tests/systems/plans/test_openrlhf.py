@@ -108,6 +108,23 @@ def test_rows_that_are_generated_for_nothing() -> None:
     assert any("232 rows of each episode" in note.text and "generated" in note.text for note in reading.notes)
 
 
+def test_samples_of_a_smaller_rollout_that_dynamic_batches_never_train() -> None:
+    dynamic = EXAMPLE + "--train.dynamic_batch_enable --train.batch_size 1024"
+    plan = planned(dynamic, rows=896 + 32)  # the last rollout of an episode has 160 prompts, 2560 samples
+    drops = [note.text for note in plan.notes if note.kind == "drops"]
+    assert any("512 of 2560 samples of an episode's last rollout" in text for text in drops), drops
+    (warned,) = [finding for finding in plan.findings if finding.code == "RLS512"]
+    assert (warned.severity, warned.expected, warned.observed) == (
+        "warning",
+        "all 2560 samples of the last rollout of a data epoch trained in each pass",
+        "512 samples left out (20 %)",
+    )
+    whole = planned(dynamic, rows=896)
+    assert [finding for finding in whole.findings if finding.code == "RLS512"] == [], "2048 samples, two updates"
+    filtered = read(dynamic + " --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1", rows=896)
+    assert any("smaller rollout that do not fill an update of 1024" in note.text for note in filtered.notes)
+
+
 def test_a_smaller_last_rollout_leaves_gradients() -> None:
     reading = read(EXAMPLE + "--train.batch_size 2048", rows=896)
     assert reading.schedule.samples_of_last_rollout == 2048

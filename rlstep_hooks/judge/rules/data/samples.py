@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.effects import here
@@ -10,6 +11,7 @@ from rlstep_hooks.planning.words import number, percent
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
+    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import (
         MicroBatch,
         Rollout,
@@ -22,10 +24,15 @@ class _Samples:
     """The samples of one rollout, and how often each was trained.
 
     As long as each pass trains each of them once, the number of passes says it, with the rows of the pass under way.
+
+    Args:
+        size: Samples on this process.
+        whole: Samples of the rollout on all processes.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, whole: int) -> None:
         self.size = size
+        self.whole = whole
         self.trained = 0
         """Samples trained so far; one that was trained twice counts twice."""
         self._passes = 0
@@ -67,13 +74,22 @@ class _Samples:
         return most
 
 
+def _filled(schedule: Schedule, samples: int) -> int:
+    """Samples of one process in the mini-batches that a rollout fills, where what fills none is dropped. All processes make as many
+    mini-batches as that with the fewest samples."""
+    processes = schedule.world_size
+    own = [size // processes for size in schedule.minibatches]
+    return max((filled for filled in accumulate(own) if filled <= samples // processes), default=0)
+
+
 class SamplesConserved(Rule):
     """A generated sample was not trained as often as planned.
 
     What it checks:
         By identity: each sample of a rollout is trained exactly once in each of the planned passes, before the next
         cycle of rollouts replaces it. Exempt are samples at the very end of training or of an early stop, and as many
-        as the framework leaves out of each pass by its documented formula. Where OpenRLHF filters groups by their scores
+        as the framework leaves out of each pass by its documented formula. What it leaves out of a rollout that is smaller than
+        the others is a warning of its own. Where OpenRLHF filters groups by their scores
         (dynamic filtering), those that are trained are those whose mean is within the configured bounds, and no others.
 
     Why it matters:
@@ -129,7 +145,11 @@ class SamplesConserved(Rule):
             if len(self._rollouts) >= self.schedule.rollouts_per_cycle:
                 self._settle()
             self._look_at_filter(event)
-            self._rollouts[event.index] = _Samples(event.samples if event.own_samples is None else event.own_samples)
+            if event.own_samples is None:
+                own, whole = event.samples, event.samples * self.schedule.world_size
+            else:
+                own, whole = event.own_samples, event.samples
+            self._rollouts[event.index] = _Samples(own, whole)
 
     def _look_at_filter(self, event: Rollout) -> None:
         if event.filtered is None:
@@ -169,21 +189,30 @@ class SamplesConserved(Rule):
         for rollout, samples in self._rollouts.items():
             if not samples.trained:
                 self.missed += unknown > 0
+                if not unknown:
+                    self._warn_of_rest(rollout, samples)
                 continue
             passes, size = self._passes(samples), samples.size
             if samples.all_trained(passes):
                 self.checks += 1
                 continue
-            times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < size]
-            lacking = size * passes - sum(times) - passes * self._left_out(rollout, size)
+            lacking = self._lacking(rollout, samples, passes)
             if 0 < lacking <= unknown:  # the samples that were not recognised may be these
                 self.missed += 1
                 continue
             if not self.holds(lacking <= 0):
+                times = [count for row, count in samples.times().items() if 0 <= row < size]
                 never = size - len(times)
                 short = never + sum(1 for count in times if count < passes)
                 self._report(rollout, f"{short} of {size} samples trained less often ({never} never)")
+            elif not unknown:
+                self._warn_of_rest(rollout, samples)
         self._rollouts.clear()
+
+    def _lacking(self, rollout: int, samples: _Samples, passes: int) -> int:
+        """How often samples of one rollout were trained less than they should be, those that are left out of each pass aside."""
+        times = [min(count, passes) for row, count in samples.times().items() if 0 <= row < samples.size]
+        return samples.size * passes - sum(times) - passes * self._left_out(rollout, samples)
 
     def _passes_begun(self, samples: _Samples) -> int:
         """How often a sample may have been trained by now. Where no pass reaches into the next one, it is the number of passes
@@ -199,9 +228,11 @@ class SamplesConserved(Rule):
             return self.schedule.reuse_epochs
         return max((count for row, count in samples.times().items() if 0 <= row < samples.size), default=1) - 1
 
-    def _left_out(self, rollout: int, size: int) -> int:
+    def _left_out(self, rollout: int, samples: _Samples) -> int:
         """Samples of one rollout on this process that each pass leaves out because they do not fill a micro-batch or mini-batch."""
-        schedule = self.schedule
+        schedule, size = self.schedule, samples.size
+        if schedule.remainder == "drop" and samples.whole != schedule.samples_per_rollout:
+            return max(size - _filled(schedule, samples.whole), 0)
         if schedule.remainder != "carry" or not schedule.samples_per_microbatch:
             return schedule.samples_dropped_per_rollout // schedule.world_size
         each = schedule.samples_per_microbatch // schedule.world_size
@@ -209,10 +240,36 @@ class SamplesConserved(Rule):
         joined = schedule.frozen_samples_kept and self.progress.rollout_number(rollout) == schedule.frozen_rollouts
         return each - 1 if joined else size % each
 
-    def _report(self, rollout: int, observed: str, microbatch: int | None = None) -> None:
-        passes = self.schedule.reuse_epochs
+    def _warn_of_rest(self, rollout: int, samples: _Samples) -> None:
+        """Name the samples of a smaller rollout that fill no mini-batch. What every rollout leaves out is the plan's to tell (RLS512)."""
+        schedule, index = self.schedule, self.progress.rollout_number(rollout)
+        planned = samples.whole == schedule.samples_per_rollout
+        # The first rollout that trains a policy may be trained together with those before it.
+        apart = index is not None and index >= schedule.frozen_rollouts + schedule.frozen_samples_kept
+        if schedule.remainder != "drop" or planned or not apart:
+            return
+        size, each = samples.size, (schedule.samples_per_update or 0) // schedule.world_size
+        left = self._left_out(rollout, samples)
+        if not left or self._lacking(rollout, samples, schedule.reuse_epochs):
+            return
         self.fail(
-            expected=f"each sample trained {passes} time{'s' if passes > 1 else ''} on its process",
+            expected=self._expected,
+            observed=f"{left} of {size} samples left out of each pass: they do not fill an update of {number(each, 'samples')}",
+            where=self.progress.where(rollout=index),
+            why="they were generated and scored, and are never trained: what does not fill an update is left out",
+            fix="choose fewer samples for an update, so that less is left over",
+            severity="warning",
+            variant="rest",
+        )
+
+    @property
+    def _expected(self) -> str:
+        passes = self.schedule.reuse_epochs
+        return f"each sample trained {passes} time{'s' if passes > 1 else ''} on its process"
+
+    def _report(self, rollout: int, observed: str, microbatch: int | None = None) -> None:
+        self.fail(
+            expected=self._expected,
             observed=observed,
             where=self.progress.where(rollout=self.progress.rollout_number(rollout), microbatch=microbatch),
             why="samples were generated and scored, and then not used as the configuration says",
@@ -221,6 +278,9 @@ class SamplesConserved(Rule):
 
     def ended(self, event: RunEnded) -> None:
         """Count the last cycle as checked if it is complete. The end of training may cut it, and surplus passes were reported."""
+        if event.status == "completed" and not event.stopped and not self._unknown:
+            for rollout, samples in self._rollouts.items():
+                self._warn_of_rest(rollout, samples)
         if self._rollouts and all(
             times.get(row, 0) >= self.schedule.reuse_epochs
             for samples in self._rollouts.values()
@@ -352,7 +412,8 @@ class SamplesNeverTrained(Rule):
     """Part of each rollout is generated and scored, but not trained.
 
     What it checks:
-        Samples of a rollout that one pass leaves out because they do not fill a mini-batch.
+        Samples of a rollout that one pass leaves out because they do not fill a mini-batch; where only the last rollout of a
+        data epoch, which is smaller, leaves some out, those of that one.
 
     Why it matters:
         They cost generation and reward and have no effect, without a message (OpenRLHF#1296).
@@ -383,14 +444,22 @@ class SamplesNeverTrained(Rule):
     report = "https://github.com/OpenRLHF/OpenRLHF/issues/1296"
 
     def started(self, event: RunStarted) -> None:
-        """Look at the plan's remainder."""
+        """Look at the plan's remainder, of a rollout or of the smaller one that ends a data epoch."""
         schedule = self.schedule
-        if not schedule.samples_dropped_per_rollout or event.facts.get("samples_selected"):
+        last = schedule.samples_of_last_rollout
+        if event.facts.get("samples_selected"):
             return
-        share = schedule.samples_dropped_per_rollout / schedule.samples_per_rollout
+        if schedule.samples_dropped_per_rollout:
+            self._warn(schedule.samples_dropped_per_rollout, schedule.samples_per_rollout, "a rollout")
+        elif last and schedule.remainder == "drop":
+            left = last - _filled(schedule, last) * schedule.world_size
+            if left:
+                self._warn(left, last, "the last rollout of a data epoch")
+
+    def _warn(self, left: int, samples: int, of: str) -> None:
         self.fail(
-            expected=f"all {schedule.samples_per_rollout} samples of a rollout trained in each pass",
-            observed=f"{number(schedule.samples_dropped_per_rollout, 'samples')} left out ({percent(share)})",
+            expected=f"all {samples} samples of {of} trained in each pass",
+            observed=f"{number(left, 'samples')} left out ({percent(left / samples)})",
             why="they do not fill a mini-batch",
-            fix=f"choose a number of samples for an update that divides {schedule.samples_per_rollout}",
+            fix=f"choose a number of samples for an update that divides {samples}",
         )
