@@ -331,7 +331,7 @@ SYSTEM = System(
         ),
         Note(
             "drops",
-            "with dynamic batches the samples of a smaller rollout that do not fill an update of {samples_per_update} are never trained",
+            "with dynamic batches samples of a smaller rollout that do not fill an update of {samples_per_update} are never trained",
             "dynamic and filtered",
         ),
         # 0.9.9 to 0.10.4: the synchronous trainer generates the smaller rollout and does not train it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
@@ -19,6 +19,9 @@ from tests.systems.verl.faults import (
     wrap_in_trainer,
 )
 from tests.systems.verl.scoring_faults import SAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MANAGER = "verl.trainer.ppo.v1.agent_loop_tq"
 
@@ -88,11 +91,21 @@ def schedule_of_half_the_run(at: int) -> None:
 @fault(report="a penalty left in a sampler", code="RLS101", variant="frequency_penalty of requests")
 def penalty_asked_of_the_engine(at: int) -> None:
     """Sessions of a rollout ask the engine to draw tokens less often that it drew before. This one does not know how."""
+    _asked_by_sessions(at, {"frequency_penalty": 0.5})
+
+
+@fault(report="sampling of an evaluation left in training", code="RLS101", variant="rollout.temperature = 0.0")
+def greedy_requests(at: int) -> None:
+    """Sessions of a rollout ask for the most probable tokens, as those of an evaluation do by default."""
+    _asked_by_sessions(at, {"temperature": 0, "top_p": 1.0, "top_k": -1})
+
+
+def _asked_by_sessions(at: int, sampling: Mapping[str, float]) -> None:
     begun = itertools.count()
 
     async def run(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
         if next(begun) // SAMPLES == at:
-            args = ({**args[0], "frequency_penalty": 0.5}, *args[1:])
+            args = ({**args[0], **sampling}, *args[1:])
         return await wrapped(*args, **kwargs)
 
     wrap_in_controller("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker", "_run_agent_loop", run)

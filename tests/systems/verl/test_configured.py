@@ -107,7 +107,7 @@ def test_due_work(trainer: Trainer, found: list[tuple[str, str]]) -> None:
 
 
 def asked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, validates: bool, **sampling: float
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, validates: bool, greedy_rows: bool = False, **sampling: float
 ) -> list[tuple[Any, ...]]:
     """What the controller records of one request."""
     monkeypatch.setattr(asked_sampling, "folder", lambda: folder)
@@ -123,7 +123,7 @@ def asked(
     asked_sampling.session_begins(worker, "single_turn_agent", validates=validates)
     asked_sampling.asks(sampling)
     kept = Kept()
-    asked_sampling.AskedSampling(folder, "r").tell(kept)
+    asked_sampling.AskedSampling(folder, "r").tell(kept, greedy_rows=greedy_rows)
     return [(event.name.removeprefix("actor_rollout_ref.rollout."), event.before, event.after) for event in kept.events]
 
 
@@ -135,7 +135,7 @@ def test_prompts_that_should_have_been_left_out(tmp_path: Path, monkeypatch: pyt
         configured = OmegaConf.create({"max_prompt_length": 8, "filter_overlong_prompts": True} | data)
         asked_sampling.prompts_with(configured, tokens)
         kept = Kept()
-        asked_sampling.AskedSampling(tmp_path, "r").tell(kept)
+        asked_sampling.AskedSampling(tmp_path, "r").tell(kept, greedy_rows=False)
         return kept.changed
 
     assert told(8) == []
@@ -182,13 +182,35 @@ def test_rows_that_should_not_have_been_left_out(tmp_path: Path) -> None:
 def test_sampling_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(tmp_path, monkeypatch, validates=False, temperature=1.0, top_p=1.0, top_k=-1) == []
     assert asked(tmp_path, monkeypatch, validates=True, temperature=0.5, top_p=0.9, top_k=-1) == []
-    assert asked(tmp_path, monkeypatch, validates=False, temperature=0, top_p=1.0, top_k=-1) == [], "by the data's wish"
     assert asked(tmp_path, monkeypatch, validates=False, temperature=1.0, top_p=0.9, top_k=-1) == [("top_p", 1.0, 0.9)]
     assert asked(tmp_path, monkeypatch, validates=True, temperature=1.0, top_p=0.9, top_k=-1)[-1] == (
         "val_kwargs.temperature, in evaluations",
         0.5,
         1.0,
     )
+
+
+def test_greedy_requests_are_right_where_rows_of_the_training_want_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = {"temperature": 0, "top_p": 1.0, "top_k": -1}
+    assert asked(tmp_path, monkeypatch, validates=False, greedy_rows=True, **greedy) == []
+    assert asked(tmp_path, monkeypatch, validates=False, **greedy)[-1] == ("temperature", 1.0, 0.0)
+    half = greedy | {"temperature": 0.5}
+    assert asked(tmp_path, monkeypatch, validates=False, greedy_rows=True, **half)[-1] == ("temperature", 1.0, 0.5)
+    found = asked(tmp_path, monkeypatch, validates=True, greedy_rows=True, **greedy)
+    assert ("val_kwargs.temperature, in evaluations", 0.5, 0.0) in found, "no row of a validation wants anything"
+
+
+def test_a_request_that_differs_is_told_behind_greedy_ones_that_rows_want(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = {"top_p": 1.0, "top_k": -1}
+    assert asked(tmp_path, monkeypatch, validates=False, greedy_rows=True, temperature=0, **right) == []
+    asked_sampling.asks(right | {"temperature": 0.7})
+    kept = Kept()
+    asked_sampling.AskedSampling(tmp_path, "r").tell(kept, greedy_rows=True)
+    assert [(event.before, event.after) for event in kept.events] == [(1.0, 0.7)]
 
 
 def test_a_penalty_that_no_setting_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,7 +241,7 @@ class SamplesConserved(Rule):
         return each - 1 if joined else size % each
 
     def _warn_of_rest(self, rollout: int, samples: _Samples) -> None:
-        """Name the samples of a smaller rollout that fill no mini-batch. What every rollout leaves out is the plan's to tell (RLS512)."""
+        """Name the samples of a smaller rollout that fill no update. What every rollout leaves out is the plan's to tell."""
         schedule, index = self.schedule, self.progress.rollout_number(rollout)
         planned = samples.whole == schedule.samples_per_rollout
         # The first rollout that trains a policy may be trained together with those before it.
@@ -254,7 +254,8 @@ class SamplesConserved(Rule):
             return
         self.fail(
             expected=self._expected,
-            observed=f"{left} of {size} samples left out of each pass: they do not fill an update of {number(each, 'samples')}",
+            observed=f"{left} of {size} samples left out of each pass: "
+            f"they do not fill an update of {number(each, 'samples')}",
             where=self.progress.where(rollout=index),
             why="they were generated and scored, and are never trained: what does not fill an update is left out",
             fix="choose fewer samples for an update, so that less is left over",

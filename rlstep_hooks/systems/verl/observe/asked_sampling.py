@@ -30,7 +30,7 @@ _NAMES = ("temperature", "top_p", "top_k")
 _IN_TRAINING = "actor_rollout_ref.rollout.*"
 _IN_EVALUATIONS = "actor_rollout_ref.rollout.val_kwargs.*, in evaluations"
 _GREEDY = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-"""What is asked for where the data want the most probable tokens (`__do_sample__`, agent_loop.py 0.9.1:598)."""
+"""What is asked for in training where a row wants the most probable tokens (`__do_sample__`, agent_loop.py 0.9.1:598, 647)."""
 
 
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
@@ -43,6 +43,8 @@ class _Asked(msgspec.Struct, frozen=True):
     name: str
     configured: float | str
     asked: float | str
+    greedy: bool = False
+    """Whether the request asks for the most probable tokens, which a row of the training may want; a session does not see it."""
 
 
 class _Configured(msgspec.Struct, frozen=True):
@@ -54,13 +56,15 @@ class _Configured(msgspec.Struct, frozen=True):
     """By the names that a request has for them."""
     penalty: float = 1.0
     """Of repeated tokens; verl's own loops ask for none, and leave this to the engine."""
+    validates: bool = False
+    """Whether the session is one of a validation, in which no row wants anything of its own (agent_loop.py 0.9.1:647)."""
 
 
 _configured: ContextVar[_Configured | None] = ContextVar("rlstep_sampling", default=None)
 """How the session of this task should sample; None where that is not known."""
 
 _told: set[str] = set()
-"""Settings of which this process has written."""
+"""Settings of which this process has written, those of greedy requests apart."""
 
 
 def session_begins(worker: Any, loop: str, *, validates: bool) -> None:
@@ -75,7 +79,8 @@ def session_begins(worker: Any, loop: str, *, validates: bool) -> None:
     label, values = (_IN_EVALUATIONS, own.val_kwargs) if validates else (_IN_TRAINING, own)
     known = loop in SHIPPED_AGENT_LOOPS
     penalty = float(own.get("repetition_penalty", None) or 1.0)
-    _configured.set(_Configured(label, {name: float(values[name]) for name in _NAMES}, penalty) if known else None)
+    by_name = {name: float(values[name]) for name in _NAMES}
+    _configured.set(_Configured(label, by_name, penalty, validates) if known else None)
 
 
 def asks(sampling: dict[str, Any]) -> None:
@@ -91,18 +96,17 @@ def asks(sampling: dict[str, Any]) -> None:
         if of_request == "repetition_penalty" and sampling.get(of_request) == configured.penalty:
             continue
         _compare(sampling, of_request, value, f"{of_request} of requests to the engines")
-    if all(sampling.get(name) == value for name, value in _GREEDY.items()):
-        return
+    greedy = not configured.validates and all(sampling.get(name) == value for name, value in _GREEDY.items())
     for of_request, value in configured.values.items():
-        _compare(sampling, of_request, value, configured.label.replace("*", of_request))
+        _compare(sampling, of_request, value, configured.label.replace("*", of_request), greedy=greedy)
 
 
-def _compare(sampling: dict[str, Any], of_request: str, value: float, name: str) -> None:
-    """Write down once that a request asks for something else than this value."""
-    asked = sampling.get(of_request)
-    if asked is not None and float(asked) != value and name not in _told:
-        _told.add(name)
-        _FILES.write(folder(), run_of_ray(), _Asked(name, value, float(asked)))
+def _compare(sampling: dict[str, Any], of_request: str, value: float, name: str, *, greedy: bool = False) -> None:
+    """Write down once that a request asks for something else than this value; apart where a row may want it so."""
+    asked, key = sampling.get(of_request), f"{name}, greedy" if greedy else name
+    if asked is not None and float(asked) != value and key not in _told:
+        _told.add(key)
+        _FILES.write(folder(), run_of_ray(), _Asked(name, value, float(asked), greedy))
 
 
 def prompts_with(data: Any, tokens: int) -> None:
@@ -136,11 +140,16 @@ class AskedSampling:
         self._lines = NewLines(_FILES, of, run)
         self._told: set[str] = set()
 
-    def tell(self, recorder: EventRecorder) -> None:
-        """Record each setting once."""
+    def tell(self, recorder: EventRecorder, *, greedy_rows: bool) -> None:
+        """Record each setting once.
+
+        Args:
+            recorder: What records it.
+            greedy_rows: Whether rows of the training may want the most probable tokens, for whose sake requests ask for them.
+        """
         for line in self._lines:
             found = msgspec.json.decode(line, type=_Asked)
-            if found.name not in self._told:
+            if found.name not in self._told and not (found.greedy and greedy_rows):
                 self._told.add(found.name)
                 recorder.emit(
                     ConfigChanged(

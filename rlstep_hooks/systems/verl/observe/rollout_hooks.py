@@ -91,6 +91,8 @@ class RolloutHooks:
         """Whether completions may consist of several turns."""
         self._greedy = False
         """Whether the data asked for completions that are not sampled (`__do_sample__`, agent_loop_tq.py 0.9.1:114)."""
+        self._greedy_baseline = bool(trainer.config.algorithm.adv_estimator == "remax")
+        """Whether each prompt has a greedy completion beside the samples that are trained (ray_trainer.py 0.9.1:1493)."""
         self._trainer = trainer
         self._schedule = schedule
         self._recorder = recorder
@@ -140,9 +142,14 @@ class RolloutHooks:
         """Training is over, and was not ended early."""
         # Both trainers count the step before they return (V1 trainer_base.py:519; V0 ray_trainer.py:1805).
         with self._settings_guard:
-            self._asked_sampling.tell(self._recorder)
+            self._tell_of_requests()
             if self._due is not None:
                 self._due.step_is_over(int(self._trainer.global_steps) - 1)
+
+    def _tell_of_requests(self) -> None:
+        """Record what sessions asked the engines for, where it is not what is configured."""
+        greedy = self._greedy or self._greedy_baseline
+        self._asked_sampling.tell(self._recorder, greedy_rows=greedy)
 
     def place(self, hooks: Hooks) -> None:
         """Put the hooks on the trainer. Of several after one call the first stands innermost, and looks first.
@@ -224,6 +231,7 @@ class RolloutHooks:
         try:
             yield
             with self._settings_guard:
+                self._tell_of_requests()
                 if self._validations is not None:
                     self._validations.ends(v1=self._v1)
         finally:
@@ -270,6 +278,7 @@ class RolloutHooks:
         batch = call.argument("batch", 0)
         fields = [batch.non_tensor_batch.get(name) for name in FIELDS]
         loops = batch.non_tensor_batch.get("agent_name")
+        self._greedy = self._greedy or not all(batch.non_tensor_batch.get("__do_sample__", ()))
         self._see_loops(() if loops is None else [str(name) for name in loops])
         per_pass = len(self._trainer.train_dataloader)
         self._fetched_a_batch(later_pass=self._fetched > 1 and (self._begun_with + self._fetched - 1) % per_pass == 0)
@@ -393,7 +402,6 @@ class RolloutHooks:
         parts: tuple[int, ...] = (),
     ) -> None:
         with self._settings_guard:
-            self._asked_sampling.tell(self._recorder)
             if self._due is not None:
                 self._due.step_is_over(int(self._trainer.global_steps) - 1)
         repeated, foreign = (None, None) if self._rows is None else self._rows.take()
@@ -414,6 +422,8 @@ class RolloutHooks:
                 queue=None if self._queue is None else self._queue.since(),
             )
         )
+        with self._settings_guard:
+            self._tell_of_requests()  # behind the rollout, which is theirs
         self._trained = self._rollouts
         self._rollouts += 1
 
