@@ -261,6 +261,28 @@ def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: P
 
 
 @pytest.mark.thorough
+def test_dynamic_batches_drop_what_fills_no_update(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+    # Rollouts of 8 and 6 prompts: of 12 samples one update of 8 is made. With ZeRO-3 an update has all of its micro-batches.
+    flags = reinforce(assets, tmp_path, rows=14) | {
+        "ds.zero_stage": 3,
+        "train.num_episodes": 2,
+        "train.dynamic_batch_enable": True,
+        "train.max_tokens_per_gpu": 100,
+        "rollout.max_tokens_per_gpu": 200,
+    }
+    run = clean(flags, tmp_path, extensions=extensions)
+    assert run.outcome.status == 0, run.outcome.tail
+    assert updates_of(run) == [2, 1, 2, 1]
+    (found,) = alarms(run.report)
+    assert (found.code, found.severity, found.rollouts) == ("RLS502", "warning", (1, 3))
+    assert found.deviation == "openrlhf-dynamic-batch-drops-the-rest"
+    assert found.observed == "4 of 12 samples left out of each pass: they do not fill an update of 8 samples"
+    assert "setup_dynamic_batch (trainer/ppo_utils/replay_buffer.py)" in found.why
+    assert run.live is not None
+    assert run.live.verdict == run.report.verdict == "PASS", "a warning"
+
+
+@pytest.mark.thorough
 def test_two_ranks_and_two_engines(assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags = reinforce(assets, tmp_path, rows=24) | ENGINE_LOG_PROBS
     flags |= {"actor.num_gpus_per_node": 2, "ds.zero_stage": 3, "vllm.num_engines": 2}
