@@ -1,12 +1,11 @@
-"""Launch commands in files that are no shell scripts: notebooks, Makefiles, Dockerfiles, the YAML of workflows and clusters, Python.
+"""Launch commands in files that are no shell scripts: notebooks, Makefiles, Dockerfiles, the YAML of workflows and clusters.
 
 Each becomes shell text whose lines stand where they stand in the file. Nothing is executed, and what a file leaves to the run
-(`${{ matrix.size }}`, a name in Python) is a variable without a value there.
+(`${{ matrix.size }}`) is a variable without a value there.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -301,89 +300,6 @@ def _placed(text: str, node: yaml.Node, variables: dict[str, str]) -> Embedded:
     return Embedded("\n" * line + _filled(text, r"\$\{\{\s*([\w.-]+)[^}]*\}\}"), known)
 
 
-# Python.
-
-
-def _in_python(text: str) -> Iterator[Embedded]:
-    """What a file starts with `subprocess` or `os`, if it is written out."""
-    tree = ast.parse(text)
-    bound: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            bound.setdefault(node.targets[0].id, []).append(node.value)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            bound.setdefault(node.target.id, []).append(node.value)
-    constants = {name: values[0] for name, values in bound.items() if len(values) == 1}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in _STARTERS:
-            command = _command(node.args[0], constants, 0)
-            if command:
-                yield Embedded("\n" * (node.args[0].lineno - 1) + command)
-
-
-_STARTERS = frozenset(
-    ("os.system", "os.popen", *(f"{module}{name}" for module in ("subprocess.", "sp.", "") for name in (
-        "run", "call", "check_call", "check_output", "Popen")))
-)  # fmt: skip
-
-
-def _command(node: ast.expr, constants: dict[str, ast.expr], depth: int) -> str:
-    """An expression as shell text; what it leaves to the run is a variable. Empty if it is no command that is written out."""
-    if depth > 20:
-        return ""
-    if isinstance(node, ast.Name) and node.id in constants:
-        return _command(constants[node.id], constants, depth + 1)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        sides = [_command(side, constants, depth + 1) for side in (node.left, node.right)]
-        return (" " if _is_list(node.left, constants) else "").join(sides) if all(sides) else sides[0]
-    if isinstance(node, ast.List | ast.Tuple):
-        return " ".join(_word(part, constants, depth) for part in node.elts)
-    if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "shlex.split":
-        return _command(node.args[0], constants, depth + 1)
-    if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in ("' '.join", "shlex.join"):
-        return _command(node.args[0], constants, depth + 1)
-    return _text(node, constants)
-
-
-def _is_list(node: ast.expr, constants: dict[str, ast.expr]) -> bool:
-    if isinstance(node, ast.Name):
-        node = constants.get(node.id, node)
-    return isinstance(node, ast.List | ast.Tuple)
-
-
-def _word(node: ast.expr, constants: dict[str, ast.expr], depth: int) -> str:
-    """One element of a list of words."""
-    if isinstance(node, ast.Starred):
-        return _command(node.value, constants, depth + 1) or _variable(node.value)
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and len(node.args) == 1:
-        node = node.args[0]
-    if isinstance(node, ast.Name):
-        node = constants.get(node.id, node)
-    if isinstance(node, ast.Constant):
-        return shlex.quote(str(node.value))
-    text = _text(node, constants)
-    return f'"{text}"' if text else f'"{_variable(node)}"'
-
-
-def _text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_part(part, constants) for part in node.values)
-    return ""
-
-
-def _part(node: ast.expr, constants: dict[str, ast.expr]) -> str:
-    if isinstance(node, ast.FormattedValue):
-        value = constants.get(node.value.id) if isinstance(node.value, ast.Name) else None
-        return str(value.value) if isinstance(value, ast.Constant) else _variable(node.value)
-    return str(node.value) if isinstance(node, ast.Constant) else ""
-
-
-def _variable(node: ast.expr) -> str:
-    return "${" + (re.sub(r"\W+", "_", ast.unparse(node)).strip("_") or "_") + "}"
-
-
 def _filled(text: str, pattern: str) -> str:
     """A text with variables of the shell for what a template leaves open."""
     return re.sub(pattern, lambda found: "${" + re.sub(r"\W", "_", found[1]) + "}", text)
@@ -396,5 +312,4 @@ _KINDS: dict[str, Callable[[str], Iterable[Embedded]]] = {
     "Dockerfile": _in_dockerfile,
     ".yaml": _in_yaml,
     ".yml": _in_yaml,
-    ".py": _in_python,
 }

@@ -99,13 +99,35 @@ def read_calls(
     whole = any_beside(parsed(text, str(path)), str(path)) or (
         finder is not None and any(loader in text for loader in _LOADERS)
     )
-    given = flags.items() if flags is not None and (whole or any(word in text for word in _PARSED_BY)) else ()
-    known = ((name, flag.value if isinstance(flag.value, str) and not flag.unknown else None) for name, flag in given)
+    known = _known(flags) if flags is not None and (whole or any(word in text for word in _PARSED_BY)) else {}
     variables = tuple((environment or {}).items()) if whole or b"environ" in text or b"getenv" in text else ()
     if whole or only:
         tree = parsed(text, str(path))
-        return _File(tree, str(path), dict(known), finder, dict(variables), only=only or {}, rows=rows).calls()
-    return _calls_in(text, str(path), tuple(known), variables, rows)
+        return _File(tree, str(path), known, finder, dict(variables), only=only or {}, rows=rows).calls()
+    return _calls_in(text, str(path), tuple(known.items()), variables, rows)
+
+
+def values_of(
+    path: str | Path,
+    flags: Mapping[str, Setting] | None = None,
+    finder: Finder | None = None,
+    environment: Mapping[str, str | None] | None = None,
+) -> tuple[ast.Module, Values]:
+    """A file with what works out its expressions; the arguments are those of `read_calls`.
+
+    Raises:
+        LaunchError: It is not Python.
+        OSError: It cannot be read.
+    """
+    tree = parsed(text_of(path), str(path))
+    return tree, _File(tree, str(path), _known(flags or {}), finder, dict(environment or {})).values
+
+
+def _known(flags: Mapping[str, Setting]) -> dict[str, str | None]:
+    """The options of a command by their names; None for a value that only the run knows."""
+    return {
+        name: flag.value if isinstance(flag.value, str) and not flag.unknown else None for name, flag in flags.items()
+    }
 
 
 @lru_cache(maxsize=16)
@@ -192,6 +214,11 @@ class _File:
             variables=self._variables,
             own_variables=lru_cache(maxsize=1)(lambda: set_in(tree)),
         )
+
+    @property
+    def values(self) -> Values:
+        """What works out the expressions of the file."""
+        return self._values
 
     def calls(self) -> Calls:
         settings: dict[str, Setting] = {}

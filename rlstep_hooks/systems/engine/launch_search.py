@@ -20,6 +20,7 @@ from rlstep_hooks.systems.engine.command_launch import launch_of
 from rlstep_hooks.systems.engine.launch import Declined, Launch
 from rlstep_hooks.systems.engine.launch_settings import CONFIGS
 from rlstep_hooks.systems.engine.rewritten import as_changed
+from rlstep_hooks.systems.engine.started_by import started_by
 from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
@@ -58,13 +59,7 @@ def _python_launch(path: Path, options: Options) -> Launch:
     itself = [Command(Program("script", str(path)), ())]
     if path.suffix == NOTEBOOK:
         return _of_notebook(path, itself, options)
-    try:
-        return _only(itself, str(path), path.parent, options)
-    except NoLaunchError:
-        started = _started(path, options)
-        if started is None:
-            raise
-        return started
+    return _only(itself, str(path), path.parent, options)
 
 
 def _of_notebook(path: Path, itself: list[Command], options: Options) -> Launch:
@@ -143,8 +138,8 @@ def _text(token: Token, variables: dict[str, str]) -> list[Command]:
     return read_text(token.text, "the command", given=variables, folder=Path())
 
 
-def _only(commands: list[Command], source: str, folder: Path, options: Options) -> Launch:
-    """The one command that a system knows."""
+def _only(commands: list[Command], source: str, folder: Path, options: Options, *, itself: bool = True) -> Launch:
+    """The one command that a system knows, or that a program of theirs starts; `itself` says that programs are looked into."""
     commands = [each if index.has_program(each.program) else as_module(each, folder) for each in commands]
     candidates = _candidates(commands, options.framework) if options.framework else commands
     read = [as_changed(command, folder, partial(launch_of, command, source, folder, options)) for command in candidates]
@@ -156,6 +151,10 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
         tried = ", ".join(dict.fromkeys(_tried(command, folder) for command in commands if command.program.name))
         tried = tried if len(tried) <= 200 else tried[:197] + "..."
         declined = [one for one in read if isinstance(one, Declined)]
+        looks_into = itself and (not declined or len(commands) == 1)
+        started = _started_by_programs(commands, source, folder, options) if looks_into else None
+        if started is not None:
+            return started
         if declined:
             raise NoLaunchError(declined[0].why, declined[0].place, remedy=declined[0].remedy)
         cut_off = "".join(f"; {command.cut_off}" for command in commands if command.cut_off)
@@ -179,6 +178,21 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options) 
     if any(launch.given != known[0].given for launch in known):
         return msgspec.structs.replace(known[0], rounds=tuple(known[1:]))
     return known[0]
+
+
+def _started_by_programs(commands: list[Command], source: str, folder: Path, options: Options) -> Launch | None:
+    """The launch that the Python files of commands start; None where they start none that is known."""
+    files = [(command, file_of(command, folder)) for command in commands]
+    found = [
+        each
+        for command, file in files
+        if file is not None and file.suffix == ".py" and not index.has_program(command.program)
+        for each in started_by(command, file, folder, options.variables)
+    ]
+    try:
+        return _only(found, source, folder, options, itself=False) if found else None
+    except NoLaunchError:
+        return None
 
 
 def _trainers_of_others(commands: list[Command], folder: Path) -> list[str]:

@@ -47,18 +47,23 @@ def calls_of(
         return None
     from rlstep_hooks.launch.python_file import read_calls
 
-    flags, loose = read_arguments(command.arguments)
-    flags |= {str(at): Setting(str(at), word.text, word.place, unknown=word.unknown) for at, word in enumerate(loose)}
-    if _has_unnamed(command):
-        flags[UNNAMED] = Setting(UNNAMED, None, command.place)
     return read_calls(
         path,
-        flags,
+        flags_of(command),
         lambda name: find_file(name, folder, command.folder),
         {name: None if token.unknown else token.text for name, token in command.environment.items()},
         only,
         rows,
     )
+
+
+def flags_of(command: Command) -> dict[str, Setting]:
+    """The options that a command gives its file, and its other words by the numbers of their places."""
+    flags, loose = read_arguments(command.arguments)
+    flags |= {str(at): Setting(str(at), word.text, word.place, unknown=word.unknown) for at, word in enumerate(loose)}
+    if _has_unnamed(command):
+        flags[UNNAMED] = Setting(UNNAMED, None, command.place)
+    return flags
 
 
 def settings_of(calls: Calls, given: Mapping[str, Setting], system: System) -> tuple[dict[str, Setting], list[Note]]:
