@@ -10,7 +10,6 @@ from rlstep_hooks.launch.checkout import find_checkout, nearest, none_known
 from rlstep_hooks.launch.loops import LoopReader, Shape
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
-from rlstep_hooks.systems.planned.skyrl_program import own_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +56,12 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         why = f"{_OTHER_PROGRAM} hands the run to {other.value}, which may train otherwise ({other.place})"
         raise none_known("the program", [why], _REMEDY)
     marker = _PROGRAMS.get(command.program.name)
-    if marker is None and (own := own_loop(command, folder)):
-        raise none_known("the trainer", [own], _REMEDY)
+    if marker is None:
+        from rlstep_hooks.systems.planned.skyrl_program import own_loop  # only where there is a program to read
+
+        own = own_loop(command, folder)
+        if own:
+            raise none_known("the trainer", [own], _REMEDY)
     checkout = nearest(folder, find_checkout(marker, [folder]), "SkyRL", _REMEDY) if marker else None
     source = checkout.source(marker.partition("/")[2]) if checkout is not None and marker else None
     trains = source.methods("train", of="RayPPOTrainer") if source is not None else []
