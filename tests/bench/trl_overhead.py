@@ -1,9 +1,9 @@
 """What the audit costs a TRL run: training with and without it, paired, events per second, bytes per event.
 
-Paired. The audit is switched on and off from cycle to cycle within one run; cycles with it and without it are compared in groups of
-sixteen neighbours, and quoted is the median over the groups of all runs, by the wall's time and by the thread's processor time (the
+Paired. Two trainings of one process, one of them audited, take turns cycle by cycle; cycles of both are compared in groups of
+sixteen neighbours, and quoted is the median over the groups of all runs, by the wall's time and by the thread's processor time (each
 training is on one thread; other programs of the machine are not in it). This counts everything, and is as exact as the machine is
-quiet.
+quiet. No audit is switched off in the middle of a run: it would then look for the rows that it did not see.
 
 Timed. Each call of a hook is timed, by the wall's and by the thread's processor time, without what it wraps. This does not vary with
 the machine, and so tells what is too small for pairs; caches that hooks leave cold for the framework are not in it.
@@ -20,24 +20,28 @@ import logging
 import platform
 import statistics
 import tempfile
+import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.judge.judge import Judge
-from rlstep_hooks.observe.patches import _ABSENT
 from rlstep_hooks.record.cadence import ALL_OF_FIRST
 from rlstep_hooks.record.ledger import records
 from rlstep_hooks.record.wire import encode
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.bench.hook_meter import Stopwatch, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -88,70 +92,112 @@ def _mean(cycles: list[tuple[bool, float, float]], column: int) -> float:
     return statistics.mean(cycle[column] for cycle in cycles)
 
 
-class Alternate(TrainerCallback):  # type: ignore[misc]
-    """Switches the audit on and off within one run, and takes the time of each cycle.
+class Turns:
+    """Two threads that go on in turns.
 
-    A cycle is one rollout and the updates on it. Neighbours are compared because the same program differs by several percent
-    from one second to the next on a shared machine, far more than what is measured here.
+    Neighbours are compared because the same program differs by several percent from one second to the next on a shared machine, far
+    more than what is measured here.
     """
 
     PATTERN = (True, False, False, True)
-    """Of cycles, again and again: a steady drift of the machine cancels."""
-    GROUP = 16
-    """Cycles that are compared with each other. What the audit does only now and then falls into most groups."""
-    SETTLING = ALL_OF_FIRST
-    """Cycles at the beginning that are left out, all with the audit: it recomputes all numbers of these, and `timed` says what they
-    take. Were they audited in turns too, it would do so for twice as long."""
+    """Whose turn it is, again and again: a steady drift of the machine cancels, and each follows the other as often as itself."""
 
-    def __init__(self, audit: StepAuditCallback, updates_per_cycle: int) -> None:
-        self.audit = audit
-        self.updates_per_cycle = updates_per_cycle
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._turn = 0
+        self._alone = False
+
+    def wait(self, *, audited: bool) -> None:
+        """Wait until it is the turn of the training that is audited, or of the other one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._alone or self.PATTERN[self._turn % len(self.PATTERN)] is audited)
+
+    def end(self) -> None:
+        """A turn is over."""
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """One training is over, and the other goes on alone."""
+        with self._changed:
+            self._alone = True
+            self._changed.notify_all()
+
+
+class TakesTurns(TrainerCallback):  # type: ignore[misc]
+    """Takes the time of each cycle of one of the two trainings, and lets the other go on after it.
+
+    A cycle is one rollout and the updates on it.
+    """
+
+    GROUP = 16
+    """Cycles that are compared with each other, of both trainings. What the audit does only now and then falls into most groups."""
+    SETTLING = ALL_OF_FIRST
+    """Cycles at the beginning that are left out: the audit recomputes all numbers of these, and `timed` says what they take."""
+
+    def __init__(self, turns: Turns, updates_per_cycle: int, *, audited: bool) -> None:
+        self.audited = audited
         self.cycles: list[tuple[bool, float, float]] = []
-        """Whether the audit was on; seconds by the wall and of the thread's processor time."""
+        """Whether the training is audited; seconds by the wall and of the thread's processor time."""
+        self._turns = turns
+        self._updates_per_cycle = updates_per_cycle
         self._began = (0.0, 0.0)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The first cycle begins."""
+        self._begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An update ended."""
-        cycle, rest = divmod(state.global_step, self.updates_per_cycle)
-        observer = self.audit._observer
-        if rest or observer is None:
+        cycle, rest = divmod(state.global_step, self._updates_per_cycle)
+        if rest:
             return
-        if cycle > self.SETTLING + 1:
-            wall, processor = self._began
-            self.cycles.append((observer._hooks.active, time.perf_counter() - wall, time.thread_time() - processor))
-        on = cycle <= self.SETTLING or self.PATTERN[cycle % len(self.PATTERN)] or state.global_step >= state.max_steps
-        switch(observer, on=on)
+        wall, processor = self._began
+        if cycle > self.SETTLING:
+            self.cycles.append((self.audited, time.perf_counter() - wall, time.thread_time() - processor))
+        self._turns.end()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._turns.wait(audited=self.audited)
         self._began = time.perf_counter(), time.thread_time()
-
-    def groups(self) -> list[Group]:
-        """The full groups."""
-        starts = range(0, len(self.cycles) - self.GROUP + 1, self.GROUP)
-        return [Group.of(self.cycles[start : start + self.GROUP]) for start in starts]
-
-
-def switch(observer: Any, *, on: bool) -> None:
-    """Put all wrappers on the trainer, or take them off: one that does nothing costs something too."""
-    observer._hooks.active = observer.updates.active = on
-    for owner, name, before, proxy, _ in observer._hooks._patches._placed:
-        if on:
-            setattr(owner, name, proxy)
-        elif before is _ABSENT:
-            vars(owner).pop(name, None)
-        else:
-            setattr(owner, name, before)
 
 
 def train(folder: Path, run: Run, updates: int) -> list[Group]:
-    """Train once."""
-    audit = StepAuditCallback(log_dir=folder / "log")
-    alternate = Alternate(audit, run.updates_per_cycle)
-    train_with(folder, run, updates, [audit, alternate])
-    return alternate.groups()
+    """Train twice at the same time, with the audit and without it; the full groups of neighbouring cycles."""
+    turns = Turns()
+    both = [TakesTurns(turns, run.updates_per_cycle, audited=audited) for audited in (True, False)]
+    audits = [StepAuditCallback(log_dir=folder / "log")], []
+    trainers = [
+        trainer_with(folder / str(taking.audited), run, updates, [*audit, taking])
+        for audit, taking in zip(audits, both, strict=True)
+    ]
+
+    def one(trainer: Any) -> None:
+        try:
+            trainer.train()
+        finally:
+            turns.leave()
+
+    with quiet(), ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(one, trainer) for trainer in trainers]:
+            done.result()
+    size = TakesTurns.GROUP // 2
+    starts = range(0, len(both[0].cycles) - size + 1, size)
+    return [Group.of([cycle for of in both for cycle in of.cycles[start : start + size]]) for start in starts]
 
 
-def train_with(folder: Path, run: Run, updates: int, callbacks: list[TrainerCallback]) -> None:
-    """Train once, without a word."""
-    trainer = tiny_trainer(
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is printed."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def trainer_with(folder: Path, run: Run, updates: int, callbacks: list[TrainerCallback]) -> Any:
+    """A trainer that is ready to train."""
+    return tiny_trainer(
         folder / "out",
         callbacks=callbacks,
         model=tiny_model(tiny_tokenizer(), **run.model),
@@ -159,8 +205,6 @@ def train_with(folder: Path, run: Run, updates: int, callbacks: list[TrainerCall
         logging_steps=10_000,
         **run.settings,
     )
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        trainer.train()
 
 
 def paired(run: Run, runs: int, updates: int) -> None:
@@ -208,16 +252,16 @@ def timed(run: Run, updates: int) -> None:
     """Print what hooks take of one kind of run."""
     watches: list[Stopwatch] = []
     cycles = Cycles(watches, run.updates_per_cycle)
-    with tempfile.TemporaryDirectory() as scratch, watched(watches):
-        train_with(Path(scratch), run, updates, [StepAuditCallback(log_dir=Path(scratch, "log")), cycles])
+    with tempfile.TemporaryDirectory() as scratch, watched(watches), quiet():
+        trainer_with(Path(scratch), run, updates, [StepAuditCallback(log_dir=Path(scratch, "log")), cycles]).train()
     # Means: what the audit does only now and then falls into few cycles. The very first one has the imports in it.
     each = 1e6 / run.updates_per_cycle
-    _, _, first = _means(cycles.cycles[1 : Alternate.SETTLING])
-    whole, wall, processor = _means(cycles.cycles[Alternate.SETTLING :])
+    _, _, first = _means(cycles.cycles[1 : TakesTurns.SETTLING])
+    whole, wall, processor = _means(cycles.cycles[TakesTurns.SETTLING :])
     print(
         f"  timed: hooks take {each * processor:.0f} us of the processor an update ({each * wall:.0f} us by the wall), "
         f"{100 * processor / whole:.2f} % ({100 * wall / whole:.2f} %) of {each * whole / 1000:.1f} ms; "
-        f"in the first {Alternate.SETTLING} cycles {each * first:.0f} us"
+        f"in the first {TakesTurns.SETTLING} cycles {each * first:.0f} us"
     )
 
 
@@ -239,7 +283,8 @@ def events() -> None:
     """Print what one event costs to encode and to judge, and its size on disk."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        train_with(folder, TWO_PASSES, 200, [StepAuditCallback(log_dir=folder / "log", listeners=())])
+        with quiet():
+            trainer_with(folder, TWO_PASSES, 200, [StepAuditCallback(log_dir=folder / "log", listeners=())]).train()
         (found,) = records(folder / "log").values()
         recorded = list(found[0].events())
         size = found[0].path.stat().st_size
