@@ -261,7 +261,10 @@ def test_dynamic_batches_deal_samples_to_two_ranks(assets: Assets, extensions: P
 
 
 @pytest.mark.thorough
-def test_dynamic_batches_drop_what_fills_no_update(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("filtered", [False, True], ids=["planned", "filtered"])
+def test_dynamic_batches_drop_what_fills_no_update(
+    filtered: bool, assets: Assets, extensions: Path, tmp_path: Path
+) -> None:
     # Rollouts of 8 and 6 prompts: of 12 samples one update of 8 is made. With ZeRO-3 an update has all of its micro-batches.
     flags = reinforce(assets, tmp_path, rows=14) | {
         "ds.zero_stage": 3,
@@ -270,8 +273,11 @@ def test_dynamic_batches_drop_what_fills_no_update(assets: Assets, extensions: P
         "train.max_tokens_per_gpu": 100,
         "rollout.max_tokens_per_gpu": 200,
     }
+    if filtered:  # Every group is let in, but no plan knows that.
+        flags |= {"algo.dynamic_filtering_enable": True, "algo.dynamic_filtering_range": (-100.0, 100.0)}
     run = clean(flags, tmp_path, extensions=extensions)
     assert run.outcome.status == 0, run.outcome.tail
+    assert (run.report.not_evaluated.get("rollouts") is not None) == filtered
     assert updates_of(run) == [2, 1, 2, 1]
     (found,) = alarms(run.report)
     assert (found.code, found.severity, found.rollouts) == ("RLS502", "warning", (1, 3))
