@@ -20,7 +20,6 @@ from rlstep_hooks.systems.engine.command_launch import launch_of
 from rlstep_hooks.systems.engine.launch import Declined, Launch
 from rlstep_hooks.systems.engine.launch_settings import CONFIGS
 from rlstep_hooks.systems.engine.rewritten import as_changed
-from rlstep_hooks.systems.engine.started_by import started_by
 from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
@@ -182,6 +181,8 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options, 
 
 def _started_by_programs(commands: list[Command], source: str, folder: Path, options: Options) -> Launch | None:
     """The launch that the Python files of commands start; None where they start none that is known."""
+    from rlstep_hooks.systems.engine.started_by import started_by  # only where there are such files to read
+
     files = [(command, file_of(command, folder)) for command in commands]
     found = [
         each

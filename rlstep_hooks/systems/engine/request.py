@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rlstep_hooks.launch.command import Command
+from rlstep_hooks.launch.processes import visible_devices
 from rlstep_hooks.launch.rows import RowCount, count_rows
 from rlstep_hooks.launch.settings import Settings
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownValueError
@@ -67,7 +68,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if processes is None and self.command.program.kind == "config":
             raise LaunchError("the configuration does not say how many processes train; give --world-size N")
         if processes is None:
-            self.assumed.append("world_size")
+            if not self._sees_one_device():
+                self.assumed.append("world_size")
             return 1
         if processes.unknown is not None:
             raise UnknownValueError(f"the number of processes of `{processes.launcher}`", processes.unknown)
@@ -77,6 +79,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                 processes.place,
             )
         return processes.count
+
+    def _sees_one_device(self) -> bool:
+        """Whether the program sees one device alone, as in `CUDA_VISIBLE_DEVICES=0 python train.py`: then one process trains."""
+        visible = self.command.environment.get("CUDA_VISIBLE_DEVICES")
+        return visible is not None and not visible.unknown and visible_devices(self.command) == 1
 
 
 def release_of(version: str, place: Place | None = None) -> tuple[int, ...]:

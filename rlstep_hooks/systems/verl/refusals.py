@@ -51,8 +51,14 @@ def _one_copy(gpus: str, processes: str, where: str) -> Check:
     )
 
 
-def _legacy(name: str, processes: str, share: str, group: str, each: str, where: str) -> tuple[Check, ...]:
-    """What legacy workers ask of the share of one process."""
+def _legacy(
+    name: str, processes: str, share: str, group: str, each: str, strategy: str, where: str
+) -> tuple[Check, ...]:
+    """What legacy workers ask of the share of one process.
+
+    Those of Megatron split it without that question, into a last micro-batch that is smaller (megatron_workers.py 0.4.1 init_model,
+    megatron_actor.py forward_backward_batch).
+    """
     return (
         Check(
             f"samples_per_rollout % {processes} == 0",
@@ -77,7 +83,7 @@ def _legacy(name: str, processes: str, share: str, group: str, each: str, where:
             fix=f"choose {name}.ppo_micro_batch_size_per_gpu as a divisor of {{{share}}}",
             when=_BUILT,
             source="workers/fsdp_workers.py",
-            where=where,
+            where=f"{where} and {strategy} != 'megatron'",
         ),
     )
 
@@ -202,13 +208,14 @@ CHECKS = (
         source="trainer/ppo/v1/trainer_base.py _compute_advantage",
         where="v1",
     ),
-    *_legacy("actor", "world_size", "share", GROUP, "micro", "legacy"),
+    *_legacy("actor", "world_size", "share", GROUP, "micro", "policy_strategy", "legacy"),
     *_legacy(
         "critic",
         "critic.world_size",
         "critic_share",
         f"({GROUP} if critic_counts_prompts else 1)",
         "critic_micro",
+        "critic_strategy",
         "legacy and critic",
     ),
     *_whole("samples_per_update", MINIBATCH, "world_size", "micro", "not legacy"),

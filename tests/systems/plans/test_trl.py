@@ -9,7 +9,7 @@ import pytest
 
 from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.refusal import PlanError
-from tests.golden.reading import read
+from tests.golden.reading import planned, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,3 +191,31 @@ def test_a_reference_below_an_adapter_is_named_where_there_is_one(
     sizes = "--per_device_train_batch_size 8 --num_generations 8 --beta 0.04 --max_steps 20"
     notes = read(f"python {script} {sizes} {flags}", rows=100).notes
     assert any("LoRA adapter switched off" in note.text for note in notes) is adapter
+
+
+ALONE = "python -m trl.scripts.grpo --per_device_train_batch_size {size} --num_generations 4 --max_steps 8"
+
+
+@pytest.mark.parametrize(
+    ("devices", "assumed"),
+    [
+        ("CUDA_VISIBLE_DEVICES=3 ", False),
+        ("CUDA_VISIBLE_DEVICES=0,1 ", True),
+        ("CUDA_VISIBLE_DEVICES=$GPU ", True),
+        ("", True),
+    ],
+)
+def test_a_program_that_sees_one_device_trains_in_one_process(tmp_path: Path, devices: str, assumed: bool) -> None:
+    (tmp_path / "train.sh").write_text(f"{devices}{ALONE.format(size=8)}\n")
+    notes = planned(tmp_path / "train.sh").notes
+    assert any("1 process: the launch does not say" in note.text for note in notes) is assumed
+
+
+def test_sizes_that_one_visible_device_does_not_fill_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f'export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-0}}"\n{ALONE.format(size=2)}\n')
+    assert "must be divisible by num_generations" in str(planned(script).findings[0].observed)
+    assert planned(script, world_size=2).schedule is not None
+    script.write_text(f"{ALONE.format(size=2)}\n")
+    with pytest.raises(LaunchError, match="does not say on how many processes"):
+        planned(script)

@@ -160,6 +160,23 @@ def test_megatron_by_name(more: str) -> None:
     assert read(GRPO + more + sizes, rows=8532).schedule.world_size == 2
 
 
+@pytest.mark.parametrize(("engine", "refused"), [("megatron", False), ("dp", True)])
+def test_a_share_that_micro_batches_do_not_divide_is_refused_by_fsdps_workers_alone(engine: str, refused: bool) -> None:
+    """Each of 32 processes takes 1 sample of a mini-batch of 32: Megatron's make a micro-batch of it."""
+    launch = (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=512 actor_rollout_ref.rollout.n=2 "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=16 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 "
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 actor_rollout_ref.actor.use_kl_loss=False "
+        f"trainer.n_gpus_per_node=8 trainer.nnodes=4 --config-name=ppo_{'megatron_' if engine == 'megatron' else ''}trainer"
+    )
+    if refused:
+        with pytest.raises(PlanError, match="normalized ppo_mini_batch_size 1 should be divisible"):
+            read(launch, rows=10_000, version="0.4.1")
+        return
+    schedule = read(launch, rows=10_000, version="0.4.1").schedule
+    assert (schedule.samples_per_update, schedule.microbatches_per_update) == (32, 1)
+
+
 def test_dapo() -> None:
     reading = read(DAPO, rows=1_791_700)
     schedule = reading.schedule
