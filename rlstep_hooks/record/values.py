@@ -446,7 +446,7 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     drawn_tokens: int | None = None
     """Counted tokens whose log-probs were computed with the entropies of their positions; None if none were."""
     surprise: float | None = None
-    """The same as in `MicroBatchValues`, over `drawn_tokens`."""
+    """How surprising the tokens are, as `MicroBatchValues.surprise` is, over `drawn_tokens`."""
     surprise_squares: float | None = None
     surprise_largest: float | None = None
     copied: int | None = None

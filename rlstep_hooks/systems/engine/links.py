@@ -82,7 +82,7 @@ class Link(msgspec.Struct, frozen=True):
     compared: str = ""
     """What is compared; empty where nothing is."""
     not_compared: str = ""
-    """What is not, with the reason."""
+    """What is not compared, with the reason."""
     exists: bool = True
     """Whether runs of this framework have the link at all."""
     in_every_run: bool = False

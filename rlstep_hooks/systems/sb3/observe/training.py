@@ -52,7 +52,7 @@ class TrainingWatch:
         self._adds: list[tuple[Callable[[], None], Guard]] = [
             (self._compare_targets, Guard(audit, ("advantages",))),
             (self._hold_loss, Guard(audit, ("formula",))),
-            (self._add_surprise, Guard(audit, ("drawn",))),
+            (self._add_surprisal, Guard(audit, ("drawn",))),
         ]
         """What adds numbers to a mini-batch that is trained."""
         if limit_facts(model):  # a divergence ends the updates on a rollout
@@ -273,7 +273,7 @@ class TrainingWatch:
         loss.add_samples(self._trained[1])
         self._observer.hold_loss(loss)
 
-    def _add_surprise(self) -> None:
+    def _add_surprisal(self) -> None:
         """How surprising the actions of a rollout's first mini-batch are, whose log-probs are those of the weights that sampled it."""
         if self._trained is None:
             return

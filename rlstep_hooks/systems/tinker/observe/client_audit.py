@@ -86,7 +86,7 @@ class _Counts:
     made: int = 0
     """Updates of the training client."""
     before: int = 0
-    """Those before the first rollout: a warm-up."""
+    """Updates before the first rollout: a warm-up."""
     rollouts: int = 0
     microbatches: int = 0
     updates: int = 0

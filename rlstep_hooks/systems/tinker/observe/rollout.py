@@ -98,7 +98,7 @@ class Step:
             self.prepared_row(Sent(datum))
 
     def prepared_row(self, row: Sent) -> None:
-        """The same for one datum."""
+        """The loop has made one datum of a group."""
         if row.name is None:
             self.whole = False
         else:

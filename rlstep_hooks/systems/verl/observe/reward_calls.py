@@ -61,9 +61,9 @@ class _Question(msgspec.Struct, frozen=True):
     info: dict[Any, Any]
     """`extra_info` of its row, which others may write to."""
     extra: frozenset[tuple[str, str]]
-    """Its parts before the function was asked, with their values as text."""
+    """The parts of `info` before the function was asked, with their values as text."""
     tokens: int
-    """Of the completion."""
+    """Tokens of the completion."""
 
     def unchanged(self) -> _Question:
         """The question with those parts alone that nobody has written to."""
