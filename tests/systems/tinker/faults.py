@@ -322,3 +322,6 @@ LATER = {
 }
 """The first rollout that can show a fault, where that is not the first of the run: before the first update the weights are those of the
 base model."""
+
+DRAWN = frozenset({"rewards as advantages", "divided by the deviation", "centred over the batch"})
+"""Faults that the rewards of a rollout may hide: where the groups have one mean, or a deviation of 1. A later rollout shows them then."""
