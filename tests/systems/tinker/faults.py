@@ -324,4 +324,4 @@ LATER = {
 base model."""
 
 DRAWN = frozenset({"rewards as advantages", "divided by the deviation", "centred over the batch"})
-"""Faults that the rewards of a rollout may hide: where the groups have one mean, or a deviation of 1. A later rollout shows them then."""
+"""Faults that the rewards of a rollout may hide: where groups have one mean, or a deviation of 1. A later one shows them."""
