@@ -55,12 +55,18 @@ def outcome(report: Report, code: str) -> RuleOutcome:
     return result
 
 
-def gaps(values: dict[int, float]) -> list[AnyEvent]:
-    """A run whose engine's log-probs are as far from the trainer's, rollout by rollout; 0.0001 in those not named."""
+def gaps(values: dict[int, float], fits: dict[int, str] | None = None) -> list[AnyEvent]:
+    """A run whose engine's log-probs are as far from the trainer's, rollout by rollout; 0.0001 in those not named. In some the cause
+    was looked for and found."""
     events: list[AnyEvent] = []
     for event in scripted_run(PLAN):
         if isinstance(event, Measured):
-            rollouts = (msgspec.structs.replace(r, sampler_gap_mean=values.get(r.index, 1e-4)) for r in event.rollouts)
+            rollouts = (
+                msgspec.structs.replace(
+                    r, sampler_gap_mean=values.get(r.index, 1e-4), sampler_gap_fit=(fits or {}).get(r.index, "")
+                )
+                for r in event.rollouts
+            )
             event = msgspec.structs.replace(event, rollouts=tuple(rollouts))
         events.append(event)
     return events
@@ -84,6 +90,14 @@ def test_values_of_another_magnitude_are_another_finding() -> None:
 def test_a_value_that_no_rounding_explains_is_an_error() -> None:
     near, far = found(gaps({1: 4.9}), "RLS403"), found(gaps({1: 5.1}), "RLS403")
     assert [f.severity for f in near + far] == ["warning", "error"]
+
+
+def test_a_cause_that_was_found_holds_in_later_rollouts_that_are_as_far_off() -> None:
+    """A healthy run with top_k was an error from its ninth rollout on, the first in which no cause is looked for."""
+    another, configured = found(gaps({1: 9.0, 3: 9.5, 5: 20.0}, {1: "top_k 5"}), "RLS403")
+    assert (configured.severity, configured.rollouts) == ("warning", (1, 3))
+    assert "the tokens that top_k 5 leaves" in configured.why
+    assert (another.severity, another.where.rollout) == ("error", 5)
 
 
 CRITIC = phase_plan(samples=8, minibatches=(8,), microbatch=4)

@@ -46,6 +46,9 @@ ENOUGH_TOKENS = 1024
 TRUNCATION_SHARE = 0.15
 """Relative distance from -ln(top_p) within which the gap is named after it: the tokens that are left have at least that mass."""
 
+AS_FAR = 0.25
+"""Relative distance from an earlier rollout's gap within which the cause that was found there holds, where none was looked for."""
+
 EXPLAINED = ("truncation", "rounding")
 """Causes of a distance that leave it a warning however large it is: a truncation may be configured."""
 
@@ -139,6 +142,7 @@ class SamplerGap(ValueRule):
         - A few wrong tokens among thousands can stay below the bounds: 7.5 % of the tokens outside of [0.9, 1.1] are measured in a
           healthy run in bfloat16 (trl#6789). Where a record has the mean alone, the report says "by means alone".
         - Causes are looked for one at a time: where two act together, none is named. Logits of a compiled model are not read.
+        - A rollout that is not recomputed, and is within a quarter as far off as one in which a cause was found, has that cause.
         - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
 
     Sources:
@@ -170,6 +174,8 @@ class SamplerGap(ValueRule):
         """Whether the engine holds the weights of the policy, as far as they were compared; None if they were not."""
         self._by_tokens = False
         """Whether single tokens were compared, and not only their mean."""
+        self._found: tuple[str, float] | None = None
+        """The latest cause that was computed, and the distance that it gave: later rollouts are seldom recomputed."""
 
     def delivered(self, delivery: Delivery) -> None:
         """Remember whether the engine's own tensors were those of the policy."""
@@ -233,7 +239,9 @@ class SamplerGap(ValueRule):
             return
         top_p = self.progress.started.facts.get("configured_sampling", {}).get("top_p", 1.0)
         if values.sampler_gap_fit:
-            cause = _cause_of(values.sampler_gap_fit)
+            cause, self._found = _cause_of(values.sampler_gap_fit), (values.sampler_gap_fit, gap)
+        elif self._found is not None and abs(gap - self._found[1]) <= AS_FAR * self._found[1]:
+            cause = _cause_of(self._found[0])  # a repetition of what was said of the earlier rollout
         elif top_p < 1 and abs(gap + math.log(top_p)) <= TRUNCATION_SHARE * -math.log(top_p):
             cause = msgspec.structs.replace(_cause_of(f"top_p {top_p:g}"), shows=f"which is -ln {top_p:g}")
         else:
