@@ -1,8 +1,9 @@
-"""YAML files that a Python file opens itself: `cfg = yaml.safe_load(open(args.config))`. Read as that loader reads them."""
+"""YAML and JSON files that a Python file opens itself: `cfg = yaml.safe_load(open(args.config))`. Read as that loader reads them."""
 
 from __future__ import annotations
 
 import ast
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     """Finds a file that a program names."""
 
 _SAFE = ("yaml.safe_load", "yaml.full_load", "yaml.load")
+_JSON = ("json.load", "json.loads")
 _OMEGACONF = "OmegaConf.load"
 _AROUND = frozenset(("Path", "str"))
 """What a path is given to before it is opened."""
@@ -25,12 +27,14 @@ _DEEPEST = 6
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """An expression whose value is what a YAML file holds."""
+    """An expression whose value is what a YAML or JSON file holds."""
 
     path: ast.expr
     """The expression of the file's path."""
     attributes: bool
     """Whether its keys are attributes too (OmegaConf)."""
+    of_json: bool = False
+    """Whether it is read as JSON."""
 
 
 class Documents:
@@ -54,9 +58,12 @@ class Documents:
         if not isinstance(node, ast.Call) or depth > _DEEPEST:
             return None
         name = ast.unparse(node.func)
-        if name in _SAFE and node.args:
+        if name in (*_SAFE, *_JSON) and node.args:
             path = self._opened(node.args[0], node)
-            return Loaded(_substituted(path, given or {}), attributes=False) if path is not None else None
+            of_json = name in _JSON
+            return (
+                Loaded(_substituted(path, given or {}), attributes=False, of_json=of_json) if path is not None else None
+            )
         if name == _OMEGACONF and node.args:
             return Loaded(_substituted(_bare(node.args[0]), given or {}), attributes=True)
         functions = self._functions.get(name, [])
@@ -130,18 +137,20 @@ def _parameters(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr
     return found | {word.arg: word.value for word in call.keywords if word.arg}
 
 
-def read_document(path: Path, *, attributes: bool) -> Any:
-    """What a YAML file holds; None where it cannot be read.
+def read_document(path: Path, loaded: Loaded) -> Any:
+    """What a file holds; None where it cannot be read.
 
     Args:
         path: The file.
-        attributes: Whether OmegaConf reads it, which takes `1e-6` for a number; PyYAML takes it for a text.
+        loaded: How it is read. OmegaConf takes `1e-6` for a number, as JSON does; PyYAML takes it for a text.
     """
     import yaml
 
     from rlstep_hooks.launch.yaml_file import loader_class
 
     try:
-        return yaml.load(read_text(path), loader_class() if attributes else yaml.SafeLoader)  # both are safe
+        if loaded.of_json:
+            return json.loads(read_text(path))
+        return yaml.load(read_text(path), loader_class() if loaded.attributes else yaml.SafeLoader)  # both are safe
     except (yaml.YAMLError, LaunchError, OSError, RecursionError, ValueError):
         return None

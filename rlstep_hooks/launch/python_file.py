@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_RESULTS = 4
 """Functions that are followed for what they give each other back."""
-_LOADERS = (b"yaml.", b"OmegaConf.load")
+_LOADERS = (b"yaml.", b"OmegaConf.load", b"json.load")
 _PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser", b"Fire", b"typer", b"tyro")
 
 
@@ -168,7 +168,7 @@ class _File:
         # Order and mappings ask for values only when those of the whole file are there.
         self._order = Order(self._above, lambda node: self._values.literal(node))
         self._filters = Filters(tree)
-        self._scopes = Scopes(tree, self._above, flags)
+        self._scopes = Scopes(tree, self._above, flags, lambda node: self._mappings.pairs(node))
         self._bindings = Bindings(tree, self._above, self._order, self._filters, self._scopes, self._counts)
         self._assigned = Assignments(tree, self._above, self._order)
         self._changes = Changes(tree, self._above, self._function_elsewhere)
@@ -188,6 +188,8 @@ class _File:
             of_import=self._pairs_of_import,
         )
         self._data_sets = DataSets(tree, self._above, self._order, self._bindings.given_back)
+        self._finding: set[ast.Name] = set()
+        """Uses of names whose last assignment is being looked for."""
         self._following = 0
         """Functions whose results are being followed."""
         self._values = Values(
@@ -213,6 +215,8 @@ class _File:
             finder=finder,
             variables=self._variables,
             own_variables=lru_cache(maxsize=1)(lambda: set_in(tree)),
+            function=self._own_function,
+            latest=self._latest,
         )
 
     @property
@@ -403,6 +407,21 @@ class _File:
             return None
         finally:
             self._following -= 1
+
+    def _own_function(self, name: str) -> ast.FunctionDef | None:
+        """The one function that this file defines under a name."""
+        found = self._bindings.definitions.get(name, [])
+        return found[0] if len(found) == 1 and isinstance(found[0], ast.FunctionDef) else None
+
+    def _latest(self, name: ast.Name) -> ast.expr | None:
+        """What the last statement before a use assigns to a name, where it is known which ones run."""
+        if name in self._finding:
+            return None
+        self._finding.add(name)
+        try:
+            return self._scopes.latest(name, self._order.runs)
+        finally:
+            self._finding.discard(name)
 
     def _function_elsewhere(self, name: str) -> tuple[ast.FunctionDef, Changes] | None:
         """The function that this file imports under a name from one beside it, with the changes of that file."""

@@ -9,7 +9,9 @@ import ast
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from rlstep_hooks.launch.python_members import Pairs
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
@@ -22,11 +24,23 @@ _OPTIONS = ("typer.Option", "Option")
 
 
 class Scopes:
-    """The functions of one file, with the names that they bind."""
+    """The functions of one file, with the names that they bind.
+
+    Args:
+        tree: The file.
+        above: Each node with the one that it stands in.
+        flags: What the command gives a function that a library hands its flags to.
+        pairs: The pairs of a mapping where it is used; None where they are not written out.
+    """
 
     def __init__(
-        self, tree: ast.Module, above: Mapping[ast.AST, ast.AST], flags: Mapping[str, str | None] | None = None
+        self,
+        tree: ast.Module,
+        above: Mapping[ast.AST, ast.AST],
+        flags: Mapping[str, str | None] | None = None,
+        pairs: Callable[[ast.expr], Pairs | None] = lambda _: None,
     ) -> None:
+        self._pairs = pairs
         self._tree = tree
         self._above = above
         self._flags = flags or {}
@@ -54,10 +68,10 @@ class Scopes:
         """The expression that a name stands for where it is used; None where that cannot be told."""
         if name.id in self._moved:
             return None
-        scope = self._scope(name)
+        scope = self.scope(name)
         while scope is not None:
-            stores = [node for node in self._stores.get(name.id, []) if self._scope(node) is scope]
-            is_parameter = isinstance(scope, ast.Lambda | _Function) and name.id in _parameters(scope)
+            stores = [node for node in self._stores.get(name.id, []) if self.scope(node) is scope]
+            is_parameter = _is_parameter(scope, name.id)
             if stores and is_parameter:
                 return None
             if is_parameter:
@@ -69,12 +83,55 @@ class Scopes:
 
     def all_values_of(self, name: ast.Name) -> list[ast.expr]:
         """All that the statements of its own function assign to a name, under whatever conditions; empty where others bind it too."""
-        scope = self._scope(name)
-        if name.id in self._moved or scope is None:
+        scope = self.scope(name)
+        if name.id in self._moved or scope is None or _is_parameter(scope, name.id):
             return []
-        if isinstance(scope, ast.Lambda | _Function) and name.id in _parameters(scope):
-            return []
-        stores = [node for node in self._stores.get(name.id, []) if self._scope(node) is scope]
+        return self._values_in(scope, name.id)
+
+    def latest(self, name: ast.Name, runs: Callable[[ast.AST], bool | None]) -> ast.expr | None:
+        """What the last statement before a use assigns to a name, in the innermost scope that binds it.
+
+        Args:
+            name: The use.
+            runs: Whether a statement runs when its function does; None where only the run knows.
+        """
+        scope = own = self.scope(name)
+        while scope is not None and not self._binds(scope, name.id):
+            scope = self._around(scope)
+        if scope is None or name.id in self._moved or isinstance(scope, ast.Lambda):
+            return None
+        choices = self._values_in(scope, name.id)
+        before = [each for each in choices if each.lineno < name.lineno]
+        # What is assigned later may have happened before: in the turn before of a loop, or before the call of a function.
+        if not before or (len(before) < len(choices) and (scope is not own or self._is_in_loop(name))):
+            return None
+        is_parameter = isinstance(scope, _Function) and _is_parameter(scope, name.id)
+        found = self._handed_in(scope, name.id) if is_parameter and isinstance(scope, _Function) else None
+        for each in sorted(before, key=lambda value: value.lineno):
+            held = runs(each)
+            if held is None:
+                return None
+            found = each if held else found
+        return found
+
+    def rebinds(self, function: _Function, names: Collection[str]) -> bool:
+        """Whether a function binds one of these names itself."""
+        return any(self.scope(node) is function for name in names for node in self._stores.get(name, []))
+
+    def _binds(self, scope: ast.AST, name: str) -> bool:
+        return _is_parameter(scope, name) or any(self.scope(node) is scope for node in self._stores.get(name, []))
+
+    def _is_in_loop(self, node: ast.AST) -> bool:
+        above = self._above.get(node)
+        while above is not None and not isinstance(above, _Function | ast.Lambda):
+            if isinstance(above, ast.For | ast.AsyncFor | ast.While):
+                return True
+            above = self._above.get(above)
+        return False
+
+    def _values_in(self, scope: ast.AST, name: str) -> list[ast.expr]:
+        """All that the statements of a scope assign to a name; empty where anything else binds it there."""
+        stores = [node for node in self._stores.get(name, []) if self.scope(node) is scope]
         found: list[ast.expr] = []
         for store in stores:
             statement = self._above.get(store)
@@ -87,12 +144,12 @@ class Scopes:
 
     def _around(self, scope: ast.AST) -> ast.AST | None:
         """The next scope outwards whose names are seen within a scope: not those of a class."""
-        outer = self._scope(scope) if scope is not self._tree else None
+        outer = self.scope(scope) if scope is not self._tree else None
         while isinstance(outer, ast.ClassDef):
-            outer = self._scope(outer)
+            outer = self.scope(outer)
         return outer
 
-    def _scope(self, node: ast.AST) -> ast.AST | None:
+    def scope(self, node: ast.AST) -> ast.AST | None:
         """The function, comprehension or file whose names a node uses."""
         above = self._above.get(node)
         while above is not None and not isinstance(
@@ -123,9 +180,15 @@ class Scopes:
             return self._of_command(function, parameter)
         if not isinstance(call, ast.Call) or call.func is not uses[0]:
             return None
-        if any(isinstance(each, ast.Starred) for each in call.args) or not all(word.arg for word in call.keywords):
+        if any(isinstance(each, ast.Starred) for each in call.args):
             return None
-        given = {word.arg: word.value for word in call.keywords}
+        given = {word.arg: word.value for word in call.keywords if word.arg}
+        for word in call.keywords:
+            if word.arg is None:
+                pairs = self._pairs(word.value)
+                if pairs is None or pairs.hidden or pairs.filtered or parameter in pairs.unsure:
+                    return None
+                given |= pairs.values
         arguments = function.args
         given |= dict(zip((each.arg for each in (*arguments.posonlyargs, *arguments.args)), call.args, strict=False))
         return given.get(parameter) or dict(_defaults(arguments)).get(parameter)
@@ -149,6 +212,10 @@ class Scopes:
 
 def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
     return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
+def _is_parameter(scope: ast.AST, name: str) -> bool:
+    return isinstance(scope, ast.Lambda | _Function) and name in _parameters(scope)
 
 
 def _parameters(function: ast.Lambda | _Function) -> set[str]:

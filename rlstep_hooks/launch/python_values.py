@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from rlstep_hooks.launch.python_changes import Changes, is_container
 from rlstep_hooks.launch.python_documents import Documents, read_document
 from rlstep_hooks.launch.python_environment import read_by
+from rlstep_hooks.launch.python_functions import Frame, given_back
+from rlstep_hooks.launch.python_results import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.python_options import Option
     from rlstep_hooks.launch.python_scopes import Scopes
 
+_T = TypeVar("_T")
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -84,6 +87,8 @@ class Values:
         finder: Finds the YAML files; without it, what they hold is unknown.
         variables: The variables of the environment that the command sets; None for a value that only the run knows.
         own_variables: The variables of the environment that the file sets itself.
+        function: The one function of the file under a name; None where it has none, or several.
+        latest: What the last statement before a use assigns to a name, where it is known which ones run.
     """
 
     def __init__(
@@ -105,6 +110,8 @@ class Values:
         finder: Finder | None,
         variables: Mapping[str, str | None],
         own_variables: Callable[[], frozenset[str]],
+        function: Callable[[str], ast.FunctionDef | None],
+        latest: Callable[[ast.Name], ast.expr | None],
     ) -> None:
         self._above = above
         self._constants = constants
@@ -122,6 +129,10 @@ class Values:
         self._finder = finder
         self._variables = variables
         self._own_variables = own_variables
+        self._function = function
+        self._latest = latest
+        self._frames: list[Frame] = []
+        """The calls of the file's functions that are being worked out, the innermost last."""
 
     def literal(self, node: ast.expr) -> Any:
         """The value of an expression.
@@ -144,6 +155,8 @@ class Values:
             raise NotLiteralError(node)
         if isinstance(node, ast.Constant):
             return node.value
+        if isinstance(node, ast.Name) and (given := self._given(node)) is not None:
+            return self._of_caller(lambda: self._literal(given, depth + 1))
         if (document := self._document(node, depth)) is not None:
             return self._plain(document, node)
         if isinstance(node, ast.Name) and node.id in self._constants:
@@ -157,7 +170,7 @@ class Values:
             bound = self._bound(node) or self._imported(node)
             if bound is None and len(choices := self._scopes.all_values_of(node)) > 1:
                 return self._same_of_all(choices, node, depth)
-            if bound is None or (is_container(bound) and self._bound(node) is not None):
+            if bound is None or (is_container(bound) and self._bound(node) is not None and self._changes.of(node.id)):
                 raise NotLiteralError(node)
             return self._literal(bound, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self._parsed:
@@ -200,12 +213,54 @@ class Values:
 
     def _bound(self, name: ast.Name) -> ast.expr | None:
         """What a name stands for: one assignment of the whole file, else one of its function, or what the only call hands in."""
-        return self._constants.get(name.id) or self._scopes.value_of(name)
+        return self._constants.get(name.id) or self._scopes.value_of(name) or self._latest(name)
+
+    def _given(self, name: ast.Name) -> ast.expr | None:
+        """What the call that is being worked out gives a parameter of its function; None for any other name."""
+        frame = self._frames[-1] if self._frames else None
+        is_parameter = frame is not None and name.id in frame.given and self._scopes.scope(name) is frame.function
+        return frame.given[name.id] if frame is not None and is_parameter else None
+
+    def _of_caller(self, work: Callable[[], _T]) -> _T:
+        """What is worked out where a call stands, of what it gives a function."""
+        frame = self._frames.pop()
+        try:
+            return work()
+        finally:
+            self._frames.append(frame)
+
+    def _called(self, call: ast.Call, name: str, depth: int) -> Any:
+        """What a function of the file gives back to a call.
+
+        Raises:
+            NotLiteralError: It does more than to choose, or only the run knows what.
+        """
+        function = self._function(name)
+        given = parameters(function, call) if function is not None else None
+        if function is None or given is None or function.decorator_list or self._scopes.rebinds(function, given):
+            raise NotLiteralError(call)
+        self._frames.append(Frame(function, given))
+        try:
+            back = given_back(function.body, lambda test: bool(self._literal(test, depth + 1)))
+            if back is None:
+                raise NotLiteralError(call)
+            return self._literal(back, depth + 1)
+        finally:
+            self._frames.pop()
+
+    def _key(self, node: ast.expr, depth: int) -> object:
+        """The key that a part of a mapping has; None where it is not written, and no call gives it."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        given = self._given(node) if isinstance(node, ast.Name) else None
+        return self._literal(node, depth + 1) if given is not None else None
 
     def _document(self, node: ast.expr, depth: int) -> Document | None:
         """What an expression is of a YAML file that the program opens; None where it is nothing of one."""
         if self._finder is None or depth > _DEEPEST:
             return None
+        if isinstance(node, ast.Name) and (given := self._given(node)) is not None:
+            return self._of_caller(lambda: self._document(given, depth + 1))
         bound = self._bound(node) if isinstance(node, ast.Name) else None
         if isinstance(node, ast.Name) and bound is not None:
             whole = self._document(bound, depth + 1)
@@ -216,8 +271,8 @@ class Values:
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # `yaml.safe_load(file) or {}`
             first = self._document(node.values[0], depth + 1)
             return first if first is not None and first.value else None
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            return self._part(node, node.value, node.slice.value, depth)
+        if isinstance(node, ast.Subscript) and (key := self._key(node.slice, depth)) is not None:
+            return self._part(node, node.value, key, depth)
         if isinstance(node, ast.Attribute):
             return self._part(node, node.value, node.attr, depth)
         if (
@@ -226,8 +281,8 @@ class Values:
             and node.func.attr == "get"
             and node.args
         ):
-            key = node.args[0]
-            return self._part(node, node.func.value, key.value, depth) if isinstance(key, ast.Constant) else None
+            key = self._key(node.args[0], depth)
+            return self._part(node, node.func.value, key, depth) if key is not None else None
         loaded = self._documents.loaded(node)
         if loaded is None:
             return None
@@ -236,7 +291,7 @@ class Values:
         except NotLiteralError:
             return None
         file = self._finder(path) if isinstance(path, str) else None
-        value = read_document(file, attributes=loaded.attributes) if file is not None else None
+        value = read_document(file, loaded) if file is not None else None
         return Document(value, loaded.attributes) if value is not None else None
 
     def _part(self, node: ast.expr, of: ast.expr, key: object, depth: int) -> Document | None:
@@ -323,7 +378,19 @@ class Values:
         variable = read_by(node)
         if variable is not None:
             return self._of_environment(node, *variable, depth)
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                return self._called(node, name, depth)
+            case ast.Subscript(value=of, slice=key) if self._frames:
+                return self._entry(node, of, key, depth)
         raise NotLiteralError(node)
+
+    def _entry(self, node: ast.expr, of: ast.expr, key: ast.expr, depth: int) -> Any:
+        """What a mapping that is known as a whole holds under a key that a call gives."""
+        whole, named = self._literal(of, depth + 1), self._literal(key, depth + 1)
+        if not isinstance(whole, dict) or named not in whole:
+            raise NotLiteralError(node)
+        return whole[named]
 
     def _of_environment(self, node: ast.expr, name: str, default: ast.expr | None, depth: int) -> Any:
         """The value of a variable of the environment: as the command sets it, else the file's own default."""

@@ -78,7 +78,7 @@ def test_calls_of_a_python_file(tmp_path: Path) -> None:
     witness = tmp_path / "witness"
     path.write_text(
         f"open({str(witness)!r}, 'w')\n"
-        "N = 8\nM = N * 2 + 1\nK = 3\nK = 4\nextra = dict(beta=0.0)\n"
+        "N = 8\nM = N * 2 + 1\nK = 3\nK += 1\nextra = dict(beta=0.0)\n"
         "class Args:\n    num_envs: int = 4\n    lr: float = 2.5e-4\n"
         "c = GRPOConfig('out', batch=N, size=M, often=K, n=-1, epochs=int(1e6), names=['a'], call=len(x), **extra, **{'mu': 2})\n"
         "model = PPO('Mlp', env, n_steps=2048)\nmodel.learn(total_timesteps=1_000_000)\n"

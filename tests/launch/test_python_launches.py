@@ -167,12 +167,12 @@ def test_hyperparameters_that_are_merged(tmp_path: Path) -> None:
     text = (
         "import trlx\nfrom trlx.data.default_configs import TRLConfig, default_ppo_config\n"
         "def main(hparams={}):\n    config = TRLConfig.update(default_ppo_config().to_dict(), hparams)\n"
-        "    trlx.train(config=config)\nmain()\n"
+        "    trlx.train(config=config)\nmain(given())\n"
     )
     plan = planned(tmp_path, text)
     assert plan.schedule is not None
     assert plan.schedule.updates_per_rollout == 16
-    assert any(note.kind == "assumes" and note.text.startswith("hparams") for note in plan.notes)
+    assert any(note.kind == "assumes" and note.text.startswith("given()") for note in plan.notes)
     known = schedule(tmp_path, text.replace(", hparams)", ", {'train.batch_size': 64})"))
     assert known.updates_per_rollout == 8
 

@@ -140,7 +140,7 @@ def test_a_mapping_of_a_file_beside_it_is_given_to_a_call(tmp_path: Path) -> Non
     [
         ("SIZE = size()\n", ""),
         ("if given():\n    SIZE = 4\n", ""),
-        ("SIZE = 4\nSIZE = 8\n", ""),
+        ("SIZE = 4\nSIZE += 8\n", ""),
         ("def SIZE():\n    return 4\n", ""),
         ("SIZE = 4\n", "SIZE = given()\n"),
         ("", ""),

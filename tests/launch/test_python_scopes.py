@@ -26,6 +26,7 @@ def found(tmp_path: Path, text: str, name: str = "n") -> Setting:
         "def make(n, other):\n    return Config(n=n)\nn = 4\nmake(8, 3)\n",
         "def make(other, *, n):\n    return Config(n=n)\nmake(3, n=8)\n",
         "def make(n=8):\n    return Config(n=n)\nmake()\n",
+        "def make():\n    n = 4\n    n = 8\n    return Config(n=n)\n",
         "def one():\n    n = 4\n\ndef make():\n    n = 8\n    return Config(n=n)\n",
         "N = 8\ndef one(N):\n    return N\n\ndef make():\n    return Config(n=N)\n",
         "def inner(n):\n    return Config(n=n * 2)\n\ndef outer(n):\n    inner(n // 2)\n\n"
@@ -69,7 +70,6 @@ def test_a_name_that_is_given_the_same_everywhere_is_that(tmp_path: Path, text: 
         "def make(n):\n    return Config(n=n)\nmake(**sizes)\n",
         "def make(n):\n    return Config(n=n)\nfor n in (4, 8):\n    make(n)\n",
         "def make():\n    if flag:\n        n = 8\n    return Config(n=n)\ndef other(n):\n    pass\n",
-        "def make():\n    n = 4\n    n = 8\n    return Config(n=n)\n",
         "def make():\n    global n\n    n = 8\n\ndef other(n):\n    return Config(n=n)\nother(8)\n",
         "def make(n):\n    return Config(n=n)\ndef make(n):\n    return Config(n=n)\nmake(8)\n",
         "x = [Config(n=n) for n in (8,)]\nn = 8\n",

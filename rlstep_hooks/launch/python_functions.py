@@ -1,0 +1,51 @@
+"""What a function of a file gives back to one call of it, by the branches that this call takes: `pick(args.size, "size", 8)`."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One call of a function while its value is worked out."""
+
+    function: ast.FunctionDef
+    given: dict[str, ast.expr]
+    """What its parameters are in this call, as the caller writes it."""
+
+
+def given_back(body: Sequence[ast.stmt], holds: Callable[[ast.expr], bool]) -> ast.expr | None:
+    """The expression that a function returns to a call; None where it does more than to choose one.
+
+    Args:
+        body: The statements of the function.
+        holds: Whether a condition holds in this call.
+    """
+    for statement in body:
+        match statement:
+            case ast.Expr(value=ast.Constant() | ast.Call(func=ast.Name(id="print"))) | ast.Pass():
+                continue
+            case ast.Assign(targets=[ast.Name()]) | ast.AnnAssign(target=ast.Name()):
+                continue  # a name of its own, which is worked out where it is used
+            case ast.Return(value=value):
+                return value or ast.copy_location(ast.Constant(None), statement)
+            case ast.If(test=test, body=first, orelse=second):
+                branch = first if holds(test) else second
+                if any(isinstance(node, ast.Assign | ast.AnnAssign) for node in branch):
+                    return None
+                found = given_back(branch, holds) if branch else None
+                if found is not None or not _falls_through(branch):
+                    return found
+            case _:
+                return None
+    return None
+
+
+def _falls_through(branch: Sequence[ast.stmt]) -> bool:
+    """Whether a branch that returns nothing does nothing either."""
+    return all(isinstance(node, ast.Pass) or isinstance(getattr(node, "value", None), ast.Constant) for node in branch)

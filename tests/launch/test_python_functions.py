@@ -1,0 +1,129 @@
+"""Settings that a function of the program chooses, names whose last assignment is known, and keywords that a mapping hands in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rlstep_hooks.launch.python_file import read_calls
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PICK = "def pick(given, default):\n    if given is not None:\n        return given\n    return default\n"
+_PARSED = (
+    "import argparse, json, yaml\nparser = argparse.ArgumentParser()\nparser.add_argument('--n', type=int)\n"
+    "parser.add_argument('--config')\nparser.add_argument('--small', action='store_true')\nargs = parser.parse_args()\n"
+)
+
+
+def found(folder: Path, text: str, **flags: str) -> int | None:
+    """The value of `Config(n=...)`; None where it is unknown."""
+    path = folder / "train.py"
+    path.write_text(text)
+    given = {name: Setting(name, value, Place("command"), name) for name, value in flags.items()}
+    setting = read_calls(path, given, lambda name: folder / name).settings["Config.n"]
+    value: int = setting.value
+    return None if setting.unknown else value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (_PICK + "Config(n=pick(None, 8), m=pick(4, 2))\n", 8),
+        (_PICK + "Config(n=pick(4, 8), m=pick(None, 2))\n", 4),
+        (_PICK + "Config(n=pick(default=2, given=4), m=pick(1, 2))\n", 4),
+        (_PICK + "def twice(n):\n    return pick(n, 3) * 2\nConfig(n=twice(None), m=twice(2))\n", 6),
+        ("def pick(n):\n    '''Doc.'''\n    print(n)\n    m = n * 2\n    return m\nConfig(n=pick(4), m=pick(2))\n", 8),
+        (
+            "def pick(n):\n    if n > 3:\n        return 1\n    else:\n        return 2\nConfig(n=pick(4), m=pick(2))\n",
+            1,
+        ),
+        ("def main():\n    def pick(n):\n        return n\n    Config(n=pick(4), m=pick(2))\nmain()\n", 4),
+        # What a function does beside choosing may change what it gives back.
+        ("def pick(n):\n    n = n * 2\n    return n\nConfig(n=pick(4), m=pick(2))\n", None),
+        ("def pick(n):\n    for _ in range(2):\n        return n\nConfig(n=pick(4), m=pick(2))\n", None),
+        ("def pick(n):\n    if n > 3:\n        n = 8\n    return n\nConfig(n=pick(4), m=pick(2))\n", None),
+        ("def pick(n):\n    if seen():\n        return 8\n    return n\nConfig(n=pick(4), m=pick(2))\n", None),
+        (
+            "def pick(n):\n    try:\n        return n\n    except ValueError:\n        return 8\nConfig(n=pick(4), m=pick(2))\n",
+            None,
+        ),
+        ("@cached\ndef pick(n):\n    return n\nConfig(n=pick(4), m=pick(2))\n", None),
+        ("def pick(*n):\n    return 8\nConfig(n=pick(4), m=pick(2))\n", None),
+        ("def pick(n):\n    return pick(n)\nConfig(n=pick(4), m=pick(2))\n", None),
+    ],
+)
+def test_a_function_that_chooses_is_followed(tmp_path: Path, text: str, value: int | None) -> None:
+    assert found(tmp_path, text) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [({}, 8), ({"n": "2"}, 2), ({"config": "sizes.yaml"}, 16), ({"config": "sizes.yaml", "n": "2"}, 2)],
+)
+def test_the_command_comes_before_the_file_and_the_file_before_the_default(
+    tmp_path: Path, flags: dict[str, str], value: int
+) -> None:
+    (tmp_path / "sizes.yaml").write_text("n: 16\n")
+    text = (
+        _PARSED + "def load(path):\n    with open(path) as f:\n        return yaml.safe_load(f)\n"
+        "sizes = {}\nif args.config:\n    sizes = load(args.config)\n"
+        "def resolve(given, key, default):\n    if given is not None:\n        return given\n    if key in sizes:\n"
+        "        return sizes[key]\n    return default\n"
+        "def train(n=4, m=1):\n    Config(n=n)\n"
+        "keywords = {'n': resolve(args.n, 'n', 8), 'm': resolve(None, 'm', 3)}\ntrain(**keywords)\n"
+    )
+    assert found(tmp_path, text, **flags) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "value"),
+    [
+        ("n = 4\nif args.small:\n    n = 8\nConfig(n=n)\n", {}, 4),
+        ("n = 4\nif args.small:\n    n = 8\nConfig(n=n)\n", {"small": "true"}, 8),
+        ("def make(n=4):\n    if args.small:\n        n = 8\n    Config(n=n)\nmake()\n", {}, 4),
+        ("def make(n=4):\n    if args.small:\n        n = 8\n    Config(n=n)\nmake()\n", {"small": "true"}, 8),
+        ("n = 4\nConfig(n=n)\nn = 8\nprint(n)\n", {}, 4),
+        ("n = 4\ndef make():\n    Config(n=n)\nn = 8\nmake()\n", {}, None),
+        ("n = 4\nfor _ in range(2):\n    Config(n=n)\n    n = 8\n", {}, None),
+        ("n = 4\nif seen():\n    n = 8\nConfig(n=n)\n", {}, None),
+        ("n = 4\nn += 4\nConfig(n=n)\n", {}, None),
+    ],
+)
+def test_a_name_is_what_was_assigned_last(tmp_path: Path, text: str, flags: dict[str, str], value: int | None) -> None:
+    assert found(tmp_path, _PARSED + text, **flags) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("sizes = {'n': 8}\nmake(**sizes)\n", 8),
+        ("sizes = {'m': 8}\nmake(**sizes)\n", 2),
+        ("sizes = {'n': 8}\nsizes['n'] = 4\nmake(**sizes)\n", 4),
+        ("sizes = {'n': 8}\nsizes[seen()] = 4\nmake(**sizes)\n", None),
+        ("make(**seen())\n", None),
+    ],
+)
+def test_a_mapping_hands_in_what_it_holds(tmp_path: Path, text: str, value: int | None) -> None:
+    assert found(tmp_path, f"def make(n=2, m=1):\n    Config(n=n)\n{text}") == value
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        "json.load(open(args.config))",
+        "json.loads(open(args.config).read())",
+        "json.loads(Path(args.config).read_text())",
+    ],
+)
+def test_a_json_file_is_read_as_json(tmp_path: Path, loads: str) -> None:
+    (tmp_path / "sizes.json").write_text('{"train": {"n": 8e0, "rate": 1e-5}}')
+    start = f"{_PARSED}from pathlib import Path\nsizes = {loads}\nConfig(n="
+    # 1e-5 is a number in JSON, and a text for PyYAML.
+    assert (
+        found(tmp_path, start + "sizes['train']['n'] if sizes['train']['rate'] < 1 else 1)\n", config="sizes.json") == 8
+    )
