@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.systems.engine.own_configuration import configuration
+from rlstep_hooks.systems.engine.own_configuration import configuration, open_ended_of
 from rlstep_hooks.systems.engine.refused_by_checkout import (
     refused_as_added_twice,
     refused_by_source,
@@ -49,7 +49,9 @@ def as_beside(
         release = refused_by_source(release, launch.given, found.refused)
     if found is not None and found.settings:
         own = found.settings
-        release = release_in_checkout(system, launch.command, launch.given, release, own, keywords=launch.keywords)
+        release = release_in_checkout(
+            system, launch.command, launch.given, release, own, open_ended_of(own), keywords=launch.keywords
+        )
     else:
         own = configuration(*program, launch.command, launch.given) if program is not None else {}
         release = refused_in_checkout(release, own, launch.command, launch.given) if own else release

@@ -129,6 +129,16 @@ def configuration_beside(command: Command, folder: Path, given: Mapping[str, Set
     return configuration(*found, command, given)
 
 
+def open_ended_of(own: Mapping[str, Setting]) -> frozenset[str]:
+    """The settings of a configuration that may have others below them: a value may be a mapping that is not written out, while a group
+    has no settings below its own name.
+
+    Args:
+        own: All settings of that configuration.
+    """
+    return frozenset(name for name, setting in own.items() if setting.written != _GROUP)
+
+
 def not_in(own: Mapping[str, Setting], command: Command, given: Mapping[str, Setting]) -> list[Setting]:
     """The overrides of a launch that Hydra refuses, because the configuration of its program has no such setting.
 
@@ -138,8 +148,7 @@ def not_in(own: Mapping[str, Setting], command: Command, given: Mapping[str, Set
         given: What it sets.
     """
     sections = {section for name in own for section in parents_of(name)}
-    # A value may be a mapping that is not written out; a group has no settings below its own name.
-    open_ended = {name for name, setting in own.items() if setting.written != _GROUP}
+    open_ended = open_ended_of(own)
     overridden = {token.text.lstrip("+~").partition("=")[0]: token.place for token in command.arguments}
     added = {token.text.lstrip("+").partition("=")[0] for token in command.arguments if token.text.startswith("+")}
     return [

@@ -144,14 +144,14 @@ class _Names(msgspec.Struct, frozen=True, dict=True):
         finding = self._foreign(version, foreign, f"{self.command.program.name} is a program of its own.", asked)
         return Release(version=version, notes=notes, findings=(finding,), foreign=foreign)
 
-    def release_in_checkout(self, release: Release, names: Iterable[str]) -> Release:
+    def release_in_checkout(self, release: Release, names: Iterable[str], open_ended: frozenset[str]) -> Release:
         """The release, with what is said of names that a checkout's own configuration does not have."""
         has = frozenset(names)
         sections = frozenset(section for name in has for section in parents_of(name))
         refused = [
             name
             for name in self.checked
-            if not (name in has or name in sections or any(parent in has for parent in parents_of(name)))
+            if not (name in has or name in sections or not open_ended.isdisjoint(parents_of(name)))
         ]
         findings = [self._refused_in_checkout(name) for name in refused]
         added = [setting for setting in self._added() if setting.name not in has]
@@ -401,6 +401,7 @@ def release_in_checkout(
     given: Mapping[str, Setting],
     release: Release,
     names: Iterable[str],
+    open_ended: frozenset[str],
     *,
     keywords: frozenset[str] = frozenset(),
 ) -> Release:
@@ -412,6 +413,7 @@ def release_in_checkout(
         given: What the launch sets.
         release: The release whose lines the checkout has.
         names: The settings of that configuration.
+        open_ended: Those that may have others below them.
         keywords: Names ("Callee.keyword") that the framework's own classes are given in a Python file.
     """
     assert system.keys is not None, "only a system with a list of settings has a checkout that is read"
@@ -421,7 +423,9 @@ def release_in_checkout(
         checked = {name: setting for name, setting in own.items() if not setting.added}
     else:
         checked = checked_settings(system.keys, known, command, given, keywords)
-    return _Names(system, system.keys, known, command, given, checked).release_in_checkout(release, names)
+    return _Names(system, system.keys, known, command, given, checked).release_in_checkout(
+        release, names, open_ended
+    )
 
 
 def release_installed(

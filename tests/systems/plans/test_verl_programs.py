@@ -266,6 +266,42 @@ def test_a_method_that_the_settings_leave_without_effect_gives_its_batch_back(
         planned(tmp_path, files, "verl.trainer.main_ppo", more)
 
 
+WITHOUT_SURE_ONES = """
+    def _without_sure_ones(self, rewards, batch):
+        if not self.config.trainer.get('leaves_out', False):
+            return rewards, batch
+        rewards, batch = rewards[kept], batch[kept]
+        return rewards, batch
+        self.train_dataloader = StatefulDataLoader(dataset=kept)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "method", "says"),
+    [
+        ("", WITHOUT_SURE_ONES, ""),
+        ("+trainer.leaves_out=True", WITHOUT_SURE_ONES, "may train a part of it"),
+        ("", WITHOUT_SURE_ONES.replace("return rewards, batch", "return rewards, batch[:4]", 1), "may train a part of it"),
+        ("", WITHOUT_SURE_ONES.replace("        return rewards, batch\n        self", "        self"), ""),
+        (
+            "+trainer.leaves_out=True",
+            WITHOUT_SURE_ONES.replace("        return rewards, batch\n        self", "        self"),
+            "_without_sure_ones makes train_dataloader anew",
+        ),
+    ],
+)
+def test_a_method_that_the_settings_end_at_once_gives_back_several_things_as_they_are(
+    tmp_path: Path, more: str, method: str, says: str
+) -> None:
+    lines = "                rewards, batch = self._without_sure_ones(rewards=rewards, batch=batch)\n"
+    files = copy_of_verl("verl", trainer(COMPARED_THEN_COUNTED, before_update=lines) + method)
+    if not says:
+        assert schedule_of(planned(tmp_path, files, "verl.trainer.main_ppo", more)).rollouts == 20
+        return
+    with pytest.raises(LaunchError, match=says):
+        planned(tmp_path, files, "verl.trainer.main_ppo", more)
+
+
 ANEW = """
             if filters and epoch == 1:
                 self.train_dataloader = StatefulDataLoader(dataset=kept)
@@ -470,6 +506,10 @@ POOL = "resource_pool_spec = {pool: [config.trainer.n_gpus_per_node] * config.tr
     [
         (f"{POOL}}}", ""),
         (f"{POOL}, rewards: [config.reward_model.n_gpus_per_node] * config.reward_model.nnodes}}", ""),
+        ("resource_pool_spec = {pool: [2]}", ""),
+        ("resource_pool_spec = {pool: [1, 1]}", ""),
+        ("resource_pool_spec = {pool: [1]}", "may be a part of them"),
+        ("resource_pool_spec = {pool: [gpus]}", "may be a part of them"),
         ("self.trainer = RayPPOTrainer", ""),
         ("RayPPOTrainer.fit = fit", "`RayPPOTrainer.fit = fit` replaces what is read"),
         ("ray_trainer.RayPPOTrainer.fit = fit", "replaces what is read"),
@@ -485,10 +525,10 @@ def test_a_program_that_replaces_a_method_or_splits_the_processes_is_asked_about
     main = f"{own('from .ray_trainer import RayPPOTrainer')}    {line}\n"
     files = {**copy_of_verl("verl"), "mine/main_run.py": main, "mine/ray_trainer.py": LAST_LEFT_OUT}
     if not says:
-        assert schedule_of(planned(tmp_path, files, "mine.main_run")).rollouts == 19
+        assert schedule_of(planned(tmp_path, files, "mine.main_run", "trainer.nnodes=1")).rollouts == 19
         return
     with pytest.raises(LaunchError, match=says):
-        planned(tmp_path, files, "mine.main_run")
+        planned(tmp_path, files, "mine.main_run", "trainer.nnodes=1")
 
 
 def test_a_program_that_splits_the_processes_is_asked_about_where_there_is_no_copy_of_verl(tmp_path: Path) -> None:

@@ -288,6 +288,19 @@ def test_a_configuration_is_looked_for_whose_path_begins_as_nothing_here_does(
     assert any(assumed in note.text for note in plan.notes)
 
 
+def test_a_configuration_that_the_repository_would_have_to_have_is_looked_for_at_its_place_alone(tmp_path: Path) -> None:
+    """A script that goes up one folder too few names a file of its own repository that is not there: the run cannot start."""
+    files = {"configs/mine/grpo.yaml": "data: {train_batch_size: 20}\ntrainer: {total_epochs: 3, n_gpus_per_node: 1}\n"}
+    launch = (
+        'ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/scripts"\n'
+        'python3 -m verl.trainer.main_ppo --config-path="$ROOT/configs/mine" --config-name=grpo '
+        "actor_rollout_ref.actor.ppo_mini_batch_size=20 actor_rollout_ref.actor.use_dynamic_bsz=True\n"
+    )
+    with pytest.raises(LaunchError, match=r"scripts/configs/mine/grpo\.yaml is not here"):
+        in_checkout(tmp_path, files, launch, rows=100)
+    assert schedule_of(in_checkout(tmp_path, files, launch.replace("/scripts", ""), rows=100)).rollouts == 15
+
+
 @pytest.mark.parametrize(("end", "read"), [(COMPARED_THEN_COUNTED, True), (EARLY, False)])
 def test_the_recipe_of_dapo_is_read_where_it_lies_in_a_folder_of_its_own(tmp_path: Path, end: str, read: bool) -> None:
     (tmp_path / "recipe/dapo/src").mkdir(parents=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.checkout import Line, dotted, taken
 from rlstep_hooks.systems.verl.checkout.conditions import given_once, inserted
+from rlstep_hooks.systems.verl.checkout.methods import reached
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -56,8 +57,21 @@ def replaced(source: Source, fit: Function, values: Mapping[str, object]) -> lis
             continue
         line = source.text.count("\n", 0, each.start()) + 1
         if method != fit.name or line not in passed:
+            if line in _behind_return(source, method, values):
+                continue
             found.append(Line(f"{method} makes {each['name']} anew", source.at(line)))
     return found
+
+
+def _behind_return(source: Source, method: str, values: Mapping[str, object]) -> set[int]:
+    """The lines of a method behind the statement at which the settings end it; none where several methods have the name."""
+    methods = source.methods(method)
+    if len(methods) != 1:
+        return set()
+    body = methods[0].body
+    passed = {each.lineno for each in reached(methods[0], source, values)}
+    nodes = (node for each in body if each.lineno not in passed and not isinstance(each, ast.If) for node in ast.walk(each))
+    return {getattr(node, "lineno", 0) for node in nodes}
 
 
 def read_loader(source: Source, trainer: str, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:

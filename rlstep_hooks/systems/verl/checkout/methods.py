@@ -61,7 +61,7 @@ class Methods:
         self._source_at = source_at
 
     def gives_back(self, value: ast.expr) -> bool:
-        """Whether an expression is a call that gives a batch back with all its rows, as it was given it.
+        """Whether an expression is a call that gives a batch, or several things, back with all their rows, as it was given them.
 
         Args:
             value: The right side of an assignment.
@@ -72,11 +72,18 @@ class Methods:
         call, method, source = called
         statements = reached(method, source, self._values)
         match statements[-1:]:
-            case [ast.Return(value=ast.Name(id=parameter))]:
-                return isinstance(_given(call, method, parameter), ast.Name) and all(
-                    _keeps(node, parameter) for node in statements[:-1]
-                )
-        return False
+            case [ast.Return(value=ast.Name() as back)]:
+                given = [back]
+            case [ast.Return(value=ast.Tuple(elts=[_, *_] as backs))]:
+                given = [each for each in backs if isinstance(each, ast.Name)]
+                if len(given) < len(backs):
+                    return False
+            case _:
+                return False
+        return all(
+            isinstance(_given(call, method, each.id), ast.Name) and all(_keeps(node, each.id) for node in statements[:-1])
+            for each in given
+        )
 
     def leaves_arguments(self, value: ast.expr) -> bool:
         """Whether an expression is a call that leaves what it is given all its rows.

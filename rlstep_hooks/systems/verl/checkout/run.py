@@ -121,10 +121,30 @@ def _own_shares(main: Source, values: Mapping[str, object]) -> Iterator[Line]:
             yield Line(f"`{ast.unparse(node)}` replaces what is read", main.at(node.lineno))
         elif isinstance(node.value, ast.Dict) and ast.unparse(target).endswith(_POOLS):
             pools = [ast.unparse(each) for each in node.value.values]
-            if not any(map(_ALL.match, pools)) or any(_PART.search(each) for each in pools):
+            whole = [_is_all(each, values) for each in node.value.values]
+            if not any(whole) or any(_PART.search(each) for each in pools):
                 # A table that begins empty is filled pool by pool, as one_step_off_policy does it.
                 shown = f"`{pools[0]}` processes" if pools else "processes pool by pool"
                 yield Line(f"workers are given {shown}, which may be a part of them", main.at(node.lineno))
+
+
+def _is_all(pool: ast.expr, values: Mapping[str, object]) -> bool:
+    """Whether a pool has all processes of the launch: as main_ppo has it, or as many as the launch asks for, written as numbers.
+
+    A fork may write its machine into its program: `[8]`, where the launch has 8 processes.
+    """
+    if _ALL.match(ast.unparse(pool)):
+        return True
+    match pool:
+        case ast.List(elts=counts) if counts and all(isinstance(each, ast.Constant) for each in counts):
+            written = [each.value for each in counts if isinstance(each, ast.Constant)]
+        case _:
+            return False
+    asked = [values.get(f"trainer.{name}") for name in ("n_gpus_per_node", "nnodes")]
+    numbers = [each for each in (*written, *asked) if isinstance(each, int)]
+    if len(numbers) < len(written) + 2:
+        return False
+    return sum(numbers[:-2]) == numbers[-2] * numbers[-1]
 
 
 def own_parts(program: Program, values: Mapping[str, object]) -> list[Line]:
