@@ -28,6 +28,8 @@ class Program(msgspec.Struct, frozen=True):
     """A module (`python -m x.y`), a Python script, an executable (`trl grpo`), or only a configuration file."""
     name: str
     """The module's dotted name, the script's path, or the executable with its subcommand."""
+    caller: str = ""
+    """The Python file that is started and calls a function of this one, where a launch trains by what another file has."""
 
     def matches(self, pattern: str) -> bool:
         """Whether the program fits a pattern such as "module:verl.trainer.*", "script:*/train_ppo_ray.py" or "executable:trl grpo"."""

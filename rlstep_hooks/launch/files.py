@@ -140,7 +140,9 @@ def at_its_end(name: str, folder: Path) -> Path | None:
     if len(name) > 1000 or os.path.exists(name) or ".." in Path(name).parts:
         return None
     root = [Path(os.path.abspath(folder)), *up_to_root(folder)][-1]
-    if Path(name).is_relative_to(root):  # the script's own path: the repository would have to have the file at that place
+    if Path(name).is_relative_to(
+        root
+    ):  # the script's own path: the repository would have to have the file at that place
         return None
     parts = Path(name).parts[os.path.isabs(name) :]
     ends = (root.joinpath(*parts[first:]) for first in range(1, len(parts) - 1))

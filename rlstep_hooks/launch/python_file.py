@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,7 +34,6 @@ from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from rlstep_hooks.launch.python_documents import Finder
 
@@ -75,6 +75,7 @@ def read_calls(
     environment: Mapping[str, str | None] | None = None,
     only: Mapping[str, int] | None = None,
     rows: int | None = None,
+    caller: str = "",
 ) -> Calls:
     """Keyword arguments of all calls in a file, named "Callee.keyword" ("learn.total_timesteps" for `model.learn(...)`).
 
@@ -89,6 +90,7 @@ def read_calls(
         environment: The variables that the command sets; None for a value that only the run knows.
         only: Callees of which the call in one line alone counts, where a file calls them several times.
         rows: The rows of the training set, where the user gives them: `len(...)` of what a trainer is given as `train_dataset`.
+        caller: The file that is started, where that calls a function of this one.
 
     Raises:
         LaunchError: It is not Python.
@@ -101,9 +103,9 @@ def read_calls(
     )
     known = _known(flags) if flags is not None and (whole or any(word in text for word in _PARSED_BY)) else {}
     variables = tuple((environment or {}).items()) if whole or b"environ" in text or b"getenv" in text else ()
-    if whole or only:
+    if whole or only or caller:
         tree = parsed(text, str(path))
-        return _File(tree, str(path), known, finder, dict(variables), only=only or {}, rows=rows).calls()
+        return _File(tree, str(path), known, finder, dict(variables), only=only or {}, rows=rows, caller=caller).calls()
     return _calls_in(text, str(path), tuple(known.items()), variables, rows)
 
 
@@ -155,8 +157,10 @@ class _File:
         depth: int = 0,
         only: Mapping[str, int] | None = None,
         rows: int | None = None,
+        caller: str = "",
     ) -> None:
         self._only = only or {}
+        self._caller = caller
         self._tree = tree
         self._source = source
         self._flags = flags
@@ -168,7 +172,9 @@ class _File:
         # Order and mappings ask for values only when those of the whole file are there.
         self._order = Order(self._above, lambda node: self._values.literal(node))
         self._filters = Filters(tree)
-        self._scopes = Scopes(tree, self._above, flags, lambda node: self._mappings.pairs(node))
+        self._scopes = Scopes(
+            tree, self._above, flags, lambda node: self._mappings.pairs(node), self._handed if caller else None
+        )
         self._bindings = Bindings(tree, self._above, self._order, self._filters, self._scopes, self._counts)
         self._assigned = Assignments(tree, self._above, self._order)
         self._changes = Changes(tree, self._above, self._function_elsewhere)
@@ -401,12 +407,47 @@ class _File:
         self._following += 1
         try:
             given = {name: self._values.literal(value) for name, value in handed.items()}
-            back = python_results.result(node, function, given)
-            return written(owner._values.literal(back), node) if back is not None else None
+            back = python_results.returned(function) or owner._values.returned(function, given)
+            if back is None:
+                return None
+            return written(owner._values.literal(python_results.result(node, back, given)), node)
         except NotLiteralError:
             return None
         finally:
             self._following -= 1
+
+    def _handed(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str, ast.expr | None] | None:
+        """What the file that is started gives the parameters of a function of this one; see `given_to`."""
+        other = self._other(Path(self._caller))
+        return other.given_to(function, Path(self._source)) if other is not None else None
+
+    def given_to(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, file: Path
+    ) -> Mapping[str, ast.expr | None] | None:
+        """The values that the one call of another file's function gives its parameters, and None for one that only the run knows; None
+        where this file calls it not, or several times.
+
+        Args:
+            function: The function.
+            file: The file that has it.
+        """
+        calls = [
+            node for node in ast.walk(self._tree) if isinstance(node, ast.Call) and self._means(node, function, file)
+        ]
+        handed = python_results.handed(function, calls[0]) if len(calls) == 1 else None
+        return {name: self._plain(value) for name, value in handed.items()} if handed is not None else None
+
+    def _plain(self, node: ast.expr) -> ast.expr | None:
+        """An expression of the value of another one, that any file may read; None where only the run knows it."""
+        try:
+            return written(self._values.literal(node), node)
+        except NotLiteralError:
+            return None
+
+    def _means(self, call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, file: Path) -> bool:
+        """Whether a call is one of a function that this file imports from another one."""
+        origin = self._imports.origin(call.func.id) if isinstance(call.func, ast.Name) else None
+        return origin is not None and origin.name == function.name and origin.file.resolve() == file.resolve()
 
     def _own_function(self, name: str) -> ast.FunctionDef | None:
         """The one function that this file defines under a name."""

@@ -6,6 +6,7 @@ Only what is written out counts: a class that derives from another package's may
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 _DEEPEST = 8
 """Names that stand for each other, and classes that derive from each other, up to which a member is looked for."""
+_MODEL = "BaseModel"
+"""The class of pydantic's models, whose fields have the defaults that are written, where no method of theirs changes them."""
+_CHANGING = re.compile(r"validator|serializer|computed_field|^(model_post_init|__init__|__new__|__init_subclass__)$")
+"""Decorators and methods by which a model may hold other values."""
 _INDIRECT = frozenset(("setattr", "vars", "__dict__", "__getattr__", "__getattribute__", "__setattr__"))
 """Names by which a class gives its objects attributes that are not written out as such."""
 
@@ -129,7 +134,7 @@ class Members:
         values = [value for name, value in _fields(owner.body) if name == attribute]
         if values:
             return default_of_field(values[0]) if len(values) == 1 else None
-        bases = [base.id for base in owner.bases if isinstance(base, ast.Name) and base.id != "object"]
+        bases = [base.id for base in owner.bases if isinstance(base, ast.Name) and base.id not in ("object", _MODEL)]
         if len(bases) != 1 or bases[0] not in self._classes:
             return None
         return self._of_class(self._classes[bases[0]], attribute, depth + 1)
@@ -147,10 +152,19 @@ class Members:
             and names.isdisjoint(_INDIRECT)
             and not owner.keywords
             and all(
-                base == "object" or (base in self._classes and self._is_plain(self._classes[base], depth + 1))
+                base == "object"
+                or (base == _MODEL and base not in self._classes and _is_plain_model(owner))
+                or (base in self._classes and self._is_plain(self._classes[base], depth + 1))
                 for base in bases
             )
         )
+
+
+def _is_plain_model(owner: ast.ClassDef) -> bool:
+    """Whether a model of pydantic has nothing by which its fields may get other values than those that are written."""
+    methods = [node for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    names = [*(each.name for each in methods), *(ast.unparse(one) for each in methods for one in each.decorator_list)]
+    return not any(map(_CHANGING.search, names))
 
 
 def _made_by(value: ast.expr | None) -> ast.Call | None:

@@ -109,10 +109,13 @@ def _has_no_default(value: ast.expr) -> bool:
 
 
 def default_of_field(value: ast.expr) -> ast.expr:
-    """The default that a field is given: 4 of `field(default=4, metadata=...)`."""
-    if isinstance(value, ast.Call) and _last(value.func) == "field":
-        return next((word.value for word in value.keywords if word.arg == "default"), value)
-    return value
+    """The default that a field is given: 4 of `field(default=4, metadata=...)`, and of pydantic's `Field(4, ge=1)`."""
+    if not isinstance(value, ast.Call) or _last(value.func) not in ("field", "Field"):
+        return value
+    placed = value.args[:1] if _last(value.func) == "Field" else []
+    stated = [*placed, *(word.value for word in value.keywords if word.arg == "default")]
+    is_required = bool(stated) and isinstance(stated[0], ast.Constant) and stated[0].value is ...
+    return stated[0] if stated and not is_required else value
 
 
 def _placed(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:

@@ -1,4 +1,4 @@
-"""What a function gives back to one call of it: its only `return`, with what the call hands in: `get_config("small").batch`."""
+"""Members of what a function gives back to one call of it, with what the call hands in: `get_config("small").batch`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,22 @@ def name_in(node: ast.expr) -> ast.Name | None:
     return base if isinstance(base, ast.Name) and base is not node else None
 
 
-def result(node: ast.expr, function: ast.FunctionDef, given: Mapping[str, object]) -> ast.expr | None:
-    """An expression with what its function gives back in the place of the call; None where the function does more than that.
+def returned(function: ast.FunctionDef) -> ast.expr | None:
+    """What a function gives back that does nothing but to look at what it is given; None for any other."""
+    last = function.body[-1]
+    is_one = isinstance(last, ast.Return) and not function.decorator_list and _only_returns(function)
+    return last.value if isinstance(last, ast.Return) and is_one else None
+
+
+def result(node: ast.expr, value: ast.expr, given: Mapping[str, object]) -> ast.expr:
+    """An expression with what its function gives back in the place of the call.
 
     Args:
         node: Members of a call.
-        function: The function that it calls.
+        value: What the function that it calls gives back to it.
         given: What its parameters are in this call.
     """
-    last = function.body[-1]
-    if not isinstance(last, ast.Return) or last.value is None or function.decorator_list or not _only_returns(function):
-        return None
-    back = _Given(given).visit(copy.deepcopy(last.value))
+    back = _Given(given).visit(copy.deepcopy(value))
     whole: ast.expr = _Called(back).visit(copy.deepcopy(node))
     for inner in ast.walk(whole):
         # What the top of a file changes has happened before anything calls its functions.
@@ -57,17 +61,25 @@ def result(node: ast.expr, function: ast.FunctionDef, given: Mapping[str, object
 def parameters(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
     """What a call hands to each parameter that it gives, and the defaults of the others; None where that cannot be told."""
     own = function.args
-    if own.vararg or own.kwarg or any(isinstance(each, ast.Starred) for each in call.args):
-        return None
     placed = [each.arg for each in (*own.posonlyargs, *own.args)]
     found = dict(zip(placed[len(placed) - len(own.defaults) :], own.defaults, strict=True))
     found |= {each.arg: value for each, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value is not None}
-    found |= dict(zip(placed, call.args, strict=False))
-    for word in call.keywords:
-        if word.arg is None:
-            return None
-        found[word.arg] = word.value
-    return found
+    given = handed(function, call)
+    return {**found, **given} if given is not None else None
+
+
+def handed(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
+    """What a call hands to the parameters that it gives; None where that cannot be told."""
+    own = function.args
+    if own.vararg or own.kwarg or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    if any(word.arg is None for word in call.keywords):
+        return None
+    placed = [each.arg for each in (*own.posonlyargs, *own.args)]
+    return {
+        **dict(zip(placed, call.args, strict=False)),
+        **{word.arg: word.value for word in call.keywords if word.arg},
+    }
 
 
 def _base(node: ast.expr) -> ast.expr:

@@ -31,6 +31,8 @@ class Scopes:
         above: Each node with the one that it stands in.
         flags: What the command gives a function that a library hands its flags to.
         pairs: The pairs of a mapping where it is used; None where they are not written out.
+        handed: What another file, which is started, gives the parameters of a function of this one; None where it does not call it.
+            Without it, this file is the one that is started.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Scopes:
         above: Mapping[ast.AST, ast.AST],
         flags: Mapping[str, str | None] | None = None,
         pairs: Callable[[ast.expr], Pairs | None] = lambda _: None,
+        handed: Callable[[_Function], Mapping[str, ast.expr | None] | None] | None = None,
     ) -> None:
         self._pairs = pairs
+        self._handed = handed
         self._tree = tree
         self._above = above
         self._flags = flags or {}
@@ -173,6 +177,13 @@ class Scopes:
     def _handed_in(self, function: _Function, parameter: str) -> ast.expr | None:
         """What the only call of a function gives a parameter, or its default; None where other code may call it too."""
         uses = self._uses.get(function.name, [])
+        if self._handed is not None:
+            uses = [use for use in uses if not self._is_under_main(use)]
+            if not uses and len(self._stores.get(function.name, [])) == 1 and not function.decorator_list:
+                found = self._handed(function)
+                if found is None or parameter in found:
+                    return found[parameter] if found is not None else None
+                return dict(_defaults(function.args)).get(parameter)
         if len(uses) != 1 or len(self._stores.get(function.name, [])) != 1 or function.decorator_list:
             return None
         call = self._above.get(uses[0])
@@ -192,6 +203,15 @@ class Scopes:
         arguments = function.args
         given |= dict(zip((each.arg for each in (*arguments.posonlyargs, *arguments.args)), call.args, strict=False))
         return given.get(parameter) or dict(_defaults(arguments)).get(parameter)
+
+    def _is_under_main(self, node: ast.AST) -> bool:
+        """Whether a node stands under `if __name__ == "__main__":`, which another file that imports this one does not run."""
+        above = self._above.get(node)
+        while above is not None:
+            if isinstance(above, ast.If) and "__name__" in ast.unparse(above.test):
+                return True
+            above = self._above.get(above)
+        return False
 
     def _of_command(self, function: _Function, parameter: str) -> ast.expr | None:
         """What a parameter is where a library hands the flags of the command to the function: its flag, else its default."""

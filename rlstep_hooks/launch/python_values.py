@@ -150,6 +150,24 @@ class Values:
         """
         return self._document(node, 0)
 
+    def returned(self, function: ast.FunctionDef, given: Mapping[str, object]) -> ast.expr | None:
+        """What a function of the file gives back to a call with these values; None where it does more than to choose it, or where a
+        name of its own is a part of it.
+
+        Raises:
+            NotLiteralError: Only the run knows which of several it is.
+        """
+        if function.decorator_list or self._scopes.rebinds(function, given):
+            return None
+        handed: dict[str, ast.expr] = {name: _plain_of(value) for name, value in given.items()}
+        self._frames.append(Frame(function, handed))
+        try:
+            back = given_back(function.body, lambda test: bool(self._literal(test, 0)))
+        finally:
+            self._frames.pop()
+        names = {node.id for node in ast.walk(back) if isinstance(node, ast.Name)} if back is not None else set()
+        return None if self._scopes.rebinds(function, names) else back
+
     def _literal(self, node: ast.expr, depth: int) -> Any:
         if depth > _DEEPEST:
             raise NotLiteralError(node)
@@ -412,3 +430,8 @@ class Values:
         while above is not None and above is not outer:
             above = self._above.get(above)
         return above is not None
+
+
+def _plain_of(value: object) -> ast.expr:
+    """The expression of a plain value."""
+    return ast.parse(repr(value), mode="eval").body

@@ -127,3 +127,68 @@ def test_a_json_file_is_read_as_json(tmp_path: Path, loads: str) -> None:
     assert (
         found(tmp_path, start + "sizes['train']['n'] if sizes['train']['rate'] < 1 else 1)\n", config="sizes.json") == 8
     )
+
+
+_MODELS = """
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+class Sizes(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    n: int = Field(default=8, ge=1)
+    m: int = Field(4, ge=1)
+    needed: int = Field(...)
+
+class Project(BaseModel):
+    sizes: Sizes = Field(default_factory=Sizes)
+    n: int = 2
+"""
+_CONFIG = """
+import yaml
+from models import Project
+
+def load(path=None):
+    if path is None:
+        return Project()
+    return Project(**yaml.safe_load(open(path)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "models", "value"),
+    [
+        ("from config import load\ncfg = load()\nConfig(n=cfg.sizes.n)\n", _MODELS, 8),
+        ("from config import load\ncfg = load(None)\nConfig(n=cfg.sizes.m)\n", _MODELS, 4),
+        ("from config import load\ncfg = load()\nConfig(n=cfg.n)\n", _MODELS, 2),
+        ("from config import load\ncfg = load('mine.yaml')\nConfig(n=cfg.n)\n", _MODELS, None),
+        ("from config import load\ncfg = load(given())\nConfig(n=cfg.n)\n", _MODELS, None),
+        ("from config import load\ncfg = load()\nConfig(n=cfg.sizes.needed)\n", _MODELS, None),
+        ("from config import load\ncfg = load()\ncfg.sizes.n = 16\nConfig(n=cfg.sizes.n)\n", _MODELS, None),
+        (
+            "from config import load\ncfg = load()\nConfig(n=cfg.sizes.n)\n",
+            _MODELS.replace(
+                "    needed", "    @field_validator('n')\n    def twice(cls, n):\n        return n * 2\n    needed"
+            ),
+            None,
+        ),
+        (
+            "from config import load\ncfg = load()\nConfig(n=cfg.n)\n",
+            _MODELS.replace("BaseModel", "BaseSettings"),
+            None,
+        ),
+    ],
+)
+def test_a_model_of_pydantic_has_the_defaults_that_are_written(
+    tmp_path: Path, text: str, models: str, value: int | None
+) -> None:
+    (tmp_path / "models.py").write_text(models)
+    (tmp_path / "config.py").write_text(_CONFIG)
+    assert found(tmp_path, text) == value
+
+
+def test_a_function_whose_result_has_a_name_of_its_own_is_not_followed_into_another_file(tmp_path: Path) -> None:
+    """The name may mean something else at the top of the file."""
+    (tmp_path / "config.py").write_text(
+        "class A:\n    n = 4\nclass B:\n    n = 8\nkind = A\n\ndef load(x):\n    kind = B\n"
+        "    if x:\n        return kind()\n    return kind()\n"
+    )
+    assert found(tmp_path, "from config import load\ncfg = load(1)\nConfig(n=cfg.n)\n") is None

@@ -214,3 +214,48 @@ def test_several_trainers_of_the_same_settings_are_planned_as_one(tmp_path: Path
     plan = of_line(tmp_path, TWO.format(size=4), None)
     assert plan.schedule is not None
     assert "makes 2 trainers (lines 3, 5): this is the plan of one run" in assumed(plan)
+
+
+SIZED = """
+from trl import GRPOConfig, GRPOTrainer
+DEFAULT = 4
+
+def train(size, group=DEFAULT, *, steps=100):
+    config = GRPOConfig(num_generations=group, per_device_train_batch_size=size, max_steps=steps)
+    GRPOTrainer(args=config).train()
+
+if __name__ == "__main__":
+    train(16)
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "sizes"),
+    [
+        ("from rl import train\ntrain(8)\n", (8, 4, 100)),
+        ("from rl import train\nSIZE = 24\nDEFAULT = 8\ntrain(SIZE, steps=SIZE * 2)\n", (24, 4, 48)),
+        ("from rl import train as run\nrun(size=8, group=2, steps=10)\n", (8, 2, 10)),
+        ("from rl import train\ntrain(given())\n", None),
+        ("from rl import train\ntrain(*given())\n", None),
+        ("from rl import train\ntrain(8)\ntrain(8)\n", None),
+        ("from rl import train\nfor size in (4, 8):\n    train(size)\n", None),
+    ],
+)
+def test_what_a_program_hands_to_the_function_that_trains_is_followed_into_its_file(
+    tmp_path: Path, main: str, sizes: tuple[int, int, int] | None
+) -> None:
+    files = {"main.py": main, "rl.py": SIZED}
+    if sizes is None:
+        with pytest.raises(LaunchError, match="per_device_train_batch_size cannot be known"):
+            planned(tmp_path, files)
+        return
+    schedule = planned(tmp_path, files).schedule
+    assert schedule is not None
+    found = (schedule.samples_per_update, schedule.samples_per_prompt, schedule.updates)
+    assert found == sizes
+
+
+def test_a_file_that_is_started_itself_has_its_own_call(tmp_path: Path) -> None:
+    schedule = planned(tmp_path, {"rl.py": SIZED}, "rl.py").schedule
+    assert schedule is not None
+    assert schedule.samples_per_update == 16

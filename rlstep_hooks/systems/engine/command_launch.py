@@ -164,7 +164,8 @@ def _launch_elsewhere(
     trains = program.trained_elsewhere(command)
     if trains is None:
         return None
-    found = launch_of(msgspec.structs.replace(command, program=Program("script", str(trains))), source, folder, options)
+    called = Program("script", str(trains), caller=str(program.file))
+    found = launch_of(msgspec.structs.replace(command, program=called), source, folder, options)
     if not isinstance(found, Launch):
         return found
     beside = os.path.relpath(trains, program.file.parent)

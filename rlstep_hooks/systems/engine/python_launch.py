@@ -54,6 +54,7 @@ def calls_of(
         {name: None if token.unknown else token.text for name, token in command.environment.items()},
         only,
         rows,
+        command.program.caller,
     )
 
 

@@ -423,9 +423,7 @@ def release_in_checkout(
         checked = {name: setting for name, setting in own.items() if not setting.added}
     else:
         checked = checked_settings(system.keys, known, command, given, keywords)
-    return _Names(system, system.keys, known, command, given, checked).release_in_checkout(
-        release, names, open_ended
-    )
+    return _Names(system, system.keys, known, command, given, checked).release_in_checkout(release, names, open_ended)
 
 
 def release_installed(

@@ -998,7 +998,9 @@ OWN_ACTOR = "{ppo_mini_batch_size: 50, ppo_micro_batch_size_per_gpu: 5, ppo_epoc
 SILENT = "python3 -m verl.trainer.main_ppo trainer.with_hints=True actor_rollout_ref.actor.hint_loss=1"
 
 
-@pytest.mark.parametrize(("more", "codes"), [("", []), ("trainer.no_hints=True", ["RLS110"]), ("actor.no_hints=True", ["RLS110"])])
+@pytest.mark.parametrize(
+    ("more", "codes"), [("", []), ("trainer.no_hints=True", ["RLS110"]), ("actor.no_hints=True", ["RLS110"])]
+)
 def test_a_configuration_of_several_files_is_put_together(tmp_path: Path, more: str, codes: list[str]) -> None:
     (tmp_path / "verl/trainer/config/actor").mkdir(parents=True)
     (tmp_path / "verl/trainer/config/actor/own_actor.yaml").write_text(OWN_ACTOR)

@@ -281,7 +281,11 @@ WITHOUT_SURE_ONES = """
     [
         ("", WITHOUT_SURE_ONES, ""),
         ("+trainer.leaves_out=True", WITHOUT_SURE_ONES, "may train a part of it"),
-        ("", WITHOUT_SURE_ONES.replace("return rewards, batch", "return rewards, batch[:4]", 1), "may train a part of it"),
+        (
+            "",
+            WITHOUT_SURE_ONES.replace("return rewards, batch", "return rewards, batch[:4]", 1),
+            "may train a part of it",
+        ),
         ("", WITHOUT_SURE_ONES.replace("        return rewards, batch\n        self", "        self"), ""),
         (
             "+trainer.leaves_out=True",

@@ -288,7 +288,9 @@ def test_a_configuration_is_looked_for_whose_path_begins_as_nothing_here_does(
     assert any(assumed in note.text for note in plan.notes)
 
 
-def test_a_configuration_that_the_repository_would_have_to_have_is_looked_for_at_its_place_alone(tmp_path: Path) -> None:
+def test_a_configuration_that_the_repository_would_have_to_have_is_looked_for_at_its_place_alone(
+    tmp_path: Path,
+) -> None:
     """A script that goes up one folder too few names a file of its own repository that is not there: the run cannot start."""
     files = {"configs/mine/grpo.yaml": "data: {train_batch_size: 20}\ntrainer: {total_epochs: 3, n_gpus_per_node: 1}\n"}
     launch = (

@@ -70,7 +70,9 @@ def _behind_return(source: Source, method: str, values: Mapping[str, object]) ->
         return set()
     body = methods[0].body
     passed = {each.lineno for each in reached(methods[0], source, values)}
-    nodes = (node for each in body if each.lineno not in passed and not isinstance(each, ast.If) for node in ast.walk(each))
+    nodes = (
+        node for each in body if each.lineno not in passed and not isinstance(each, ast.If) for node in ast.walk(each)
+    )
     return {getattr(node, "lineno", 0) for node in nodes}
 
 

@@ -81,7 +81,8 @@ class Methods:
             case _:
                 return False
         return all(
-            isinstance(_given(call, method, each.id), ast.Name) and all(_keeps(node, each.id) for node in statements[:-1])
+            isinstance(_given(call, method, each.id), ast.Name)
+            and all(_keeps(node, each.id) for node in statements[:-1])
             for each in given
         )
 
