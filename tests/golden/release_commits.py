@@ -80,8 +80,11 @@ def write_of_swift(folder: Path) -> None:
     for wheel in folder.glob("ms_swift-*.whl"):
         with zipfile.ZipFile(wheel) as content:
             there = set(content.namelist())
-            texts = (content.read(file).decode() if file in there else "" for file in deciding_in_swift.FILES)
-            found[wheel.name.split("-")[1]] = deciding_in_swift.mark_of(texts)
+            own, on_megatron = (
+                deciding_in_swift.mark_of(content.read(file).decode() if file in there else "" for file in files)
+                for files in (deciding_in_swift.FILES, deciding_in_swift.ON_MEGATRON)
+            )
+            found[wheel.name.split("-")[1]] = f"{own} {on_megatron}"
     marks = {release: found[release] for release in sorted(found, key=Version)}
     repositories = ["modelscope/ms-swift", "modelscope/swift"]
     text = f'{{"repositories": {json.dumps(repositories)},\n"tagged": {json.dumps(dict.fromkeys(marks, ""))},\n'

@@ -15,6 +15,9 @@ from rlstep_hooks.systems.engine.declaration import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlstep_hooks.launch.command import Command
     from rlstep_hooks.systems.engine.request import Request
 
 BUILT = "when the configuration is built"
@@ -90,3 +93,15 @@ def sampled_rows(launch: Request) -> int | None:
     ):
         return None
     return sum(map(int, counts))
+
+
+def runs_on_megatron(command: Command, is_given: Callable[[str], bool]) -> bool:
+    """Whether a launch trains on Megatron.
+
+    Args:
+        command: The launch.
+        is_given: Whether it sets a name.
+    """
+    if command.program.kind == "config":  # the names that Megatron has for its batches
+        return is_given("micro_batch_size") or is_given("global_batch_size")
+    return command.program.name.startswith("megatron") or "_megatron" in command.program.name

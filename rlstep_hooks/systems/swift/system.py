@@ -32,6 +32,7 @@ from rlstep_hooks.systems.swift.shared import (
     ROWS,
     SAMPLING_NOTES,
     SETTINGS,
+    runs_on_megatron,
     sampled_rows,
     started_processes,
 )
@@ -49,10 +50,7 @@ _TRAINER = "ms-swift {version} swift/{'rlhf_trainers' if fourth else 'trainers/r
 
 def on_megatron(launch: Request) -> System | None:
     """The declaration of GRPO on Megatron, where the launch is one."""
-    if launch.command.program.kind == "config":  # the names that Megatron has for its batches
-        return MEGATRON if launch.settings.is_given("micro_batch_size", "global_batch_size") else None
-    name = launch.command.program.name
-    return MEGATRON if name.startswith("megatron") or "_megatron" in name else None
+    return MEGATRON if runs_on_megatron(launch.command, launch.settings.is_given) else None
 
 
 def _has_teacher(launch: Request) -> bool:

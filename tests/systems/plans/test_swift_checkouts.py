@@ -9,8 +9,8 @@ import pytest
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.engine.pins import Commits
 from rlstep_hooks.systems.swift.checkout import beside
-from rlstep_hooks.systems.swift.checkout.deciding import FILES, mark_of
-from tests.systems.plans.checkouts import in_checkout, schedule_of
+from rlstep_hooks.systems.swift.checkout.deciding import FILES, ON_MEGATRON, mark_of
+from tests.systems.plans.checkouts import in_checkout, schedule_of, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +34,10 @@ LAUNCH = (
     "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --model m --dataset d --num_generations 8 "
     "--per_device_train_batch_size 4 --gradient_accumulation_steps 4"
 )
+ON_ITS_OWN = (
+    "NPROC_PER_NODE=2 megatron rlhf --rlhf_type grpo --model m --dataset d --num_generations 8 --micro_batch_size 4 "
+    "--global_batch_size 32 --max_epochs 1"
+)
 INSTALLS = 'pip install "ms-swift[all]@git+https://github.com/modelscope/ms-swift.git"\n'
 
 
@@ -42,7 +46,11 @@ def trainer(*, passes: str = "1", local: str = "None", old: str = "self.logps(ba
 
 
 def mark(text: str) -> str:
-    return mark_of(text if name == "swift/rlhf_trainers/grpo_trainer.py" else "" for name in FILES)
+    own, on_megatron = (
+        mark_of(text if name == "swift/rlhf_trainers/grpo_trainer.py" else "" for name in files)
+        for files in (FILES, ON_MEGATRON)
+    )
+    return f"{own} {on_megatron}"
 
 
 def in_swift(folder: Path, text: str, *, launch: str = LAUNCH, **options: object) -> Plan:
@@ -58,7 +66,7 @@ def in_swift(folder: Path, text: str, *, launch: str = LAUNCH, **options: object
 
 @pytest.fixture
 def _marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    marks = {"4.1.3": "another", "4.2.3": mark(trainer()), "4.3.0": "a third"}
+    marks = {"4.1.3": "another one", "4.2.3": mark(trainer()), "4.3.0": "a third"}
     monkeypatch.setattr(beside, "commits_of", lambda _: Commits((), {}, {}, marks))
 
 
@@ -67,6 +75,29 @@ def test_a_copy_of_the_framework_is_planned_as_the_release_that_samples_so(tmp_p
     plan = in_swift(tmp_path, trainer(loss="1  # another", local="self.saved"))
     assert (plan.version, schedule_of(plan).prompts_per_rollout, schedule_of(plan).rollouts) == ("4.2.3", 4, 750)
     assert any("samples as ms-swift 4.2.3 does" in note.text for note in plan.notes)
+
+
+@pytest.mark.usefixtures("_marks")
+@pytest.mark.parametrize(
+    ("decorator", "on_megatron", "launch", "known"),
+    [
+        ("@profiling_decorator", "", LAUNCH, True),
+        ("@twice", "", LAUNCH, False),
+        ("", "def get_num_iters_per_step(self):\n    return 2\n", LAUNCH, True),
+        ("", "def get_num_iters_per_step(self):\n    return 2\n", ON_ITS_OWN, False),
+        ("", "", ON_ITS_OWN, True),
+    ],
+)
+def test_what_measures_and_what_runs_on_megatron_alone_decides_nothing_for_others(
+    tmp_path: Path, decorator: str, on_megatron: str, launch: str, known: bool
+) -> None:
+    write(tmp_path, {"swift/megatron/trainers/grpo_trainer.py": on_megatron})
+    text = trainer().replace("    def old_policy", f"    {decorator}\n    def old_policy")
+    if known:
+        assert in_swift(tmp_path, text, launch=launch).version == "4.2.3"
+        return
+    with pytest.raises(LaunchError, match="none that is known"):
+        in_swift(tmp_path, text, launch=launch)
 
 
 @pytest.mark.usefixtures("_marks")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.launch.checkout import find_checkout, nearest
 from rlstep_hooks.systems.engine.marks import beside_by_mark
 from rlstep_hooks.systems.engine.pins import commits_of
+from rlstep_hooks.systems.swift.shared import runs_on_megatron
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,12 +38,14 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     if checkout is None:
         return None
     # Only where there is a trainer to read.
-    from rlstep_hooks.systems.swift.checkout.deciding import FILES, mark_of
+    from rlstep_hooks.systems.swift.checkout.deciding import FILES, ON_MEGATRON, mark_of
 
-    sources = [checkout.source(name.partition("/")[2]) for name in FILES]
+    on_megatron = runs_on_megatron(command, given.__contains__)
+    sources = [checkout.source(name.partition("/")[2]) for name in (ON_MEGATRON if on_megatron else FILES)]
     try:
         mark = mark_of("" if source is None else source.text for source in sources)
     except SyntaxError:
         mark = ""
     own = os.path.relpath(checkout.package, checkout.root)
-    return beside_by_mark(system, mark, commits_of(system.commits).deciding, own)
+    marks = {release: each.split()[on_megatron] for release, each in commits_of(system.commits).deciding.items()}
+    return beside_by_mark(system, mark, marks, own)

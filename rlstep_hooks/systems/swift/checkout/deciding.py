@@ -15,10 +15,12 @@ FILES = (
     "swift/rlhf_trainers/args_mixin.py",
     "swift/trainers/rlhf_trainer/grpo_trainer.py",
     "swift/trainers/rlhf_arguments.py",
-    "swift/megatron/trainers/grpo_trainer.py",
-    "swift/megatron/arguments/megatron_args.py",
 )
-"""The trainer and the sizes that it computes: of ms-swift 4, of ms-swift 3, and of both on Megatron."""
+"""The trainer and the sizes that it computes: of ms-swift 4, and of ms-swift 3."""
+ON_MEGATRON = (*FILES, "swift/megatron/trainers/grpo_trainer.py", "swift/megatron/arguments/megatron_args.py")
+"""The same on Megatron, whose trainer and sizes are no other launch's."""
+_MEASURING = "profil"
+"""Part of the names of decorators that measure a method and leave it as it is."""
 
 _SAMPLES = (
     "_get_train_sampler",
@@ -37,7 +39,7 @@ def mark_of(texts: Iterable[str]) -> str:
     """The mark of the code in some of the files.
 
     Args:
-        texts: The texts of `FILES`, in their order; empty for a file that is not there.
+        texts: The texts of `FILES` or `ON_MEGATRON`, in their order; empty for a file that is not there.
 
     Raises:
         SyntaxError: One of them is not Python.
@@ -48,6 +50,7 @@ def mark_of(texts: Iterable[str]) -> str:
 def _deciding(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name in _SAMPLES:
+            node.decorator_list = [each for each in node.decorator_list if _MEASURING not in ast.unparse(each)]
             yield plain(node)
         elif isinstance(node, ast.Assign) and _COMPUTED & set(_stored(node.targets)):
             yield ast.unparse(node)
