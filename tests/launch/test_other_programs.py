@@ -37,6 +37,21 @@ def test_the_name_says_that_it_trains_nothing(command: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("program", "known"),
+    [("openrlhf.cli.train_grpo", False), ("verl.trainer.main_grpo", False), ("mine.train_grpo", True)],
+)
+def test_a_module_of_another_framework_is_not_planned_by_its_settings_alone(program: str, *, known: bool) -> None:
+    command = (
+        f"python -m {program} --num_generations 4 --per_device_train_batch_size 8 --max_steps 9 --use_vllm true".split()
+    )
+    if known:
+        assert plan_launch(command, Options(rows=100)).framework == "trl"
+        return
+    with pytest.raises(NoLaunchError, match=f"is a module of {program.partition('.')[0]}, of which it is no program"):
+        plan_launch(command, Options(rows=100))
+
+
+@pytest.mark.parametrize(
     ("text", "settings", "trains"),
     [
         ("from nemo_rl.models.policy.lm_policy import Policy\nPolicy().train()\n", NEMO, False),

@@ -48,6 +48,8 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     own = is_own(program, system)
     if program.kind not in ("script", "module") or (own and program.kind == "module"):
         return ""  # only the name of a script may be anybody's
+    if (others := _modules_of_others(program, system)) and file_of(command, folder) is None:
+        return f"{program.name} has settings of {system.title}, and is a module of {others}, of which it is no program that is known"
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
     path = _handed_file(command, folder) if _handed(command) else file_of(command, folder)
@@ -65,6 +67,14 @@ def why_not(command: Command, system: System, folder: Path) -> str:
     has = "the name of a program" if own else "settings"
     wanted = ", ".join(pattern.replace("*", "...") for pattern in system.trains)
     return f"{name} has {has} of {system.title}, but uses nothing that trains with it ({wanted}): what it does is not known"
+
+
+def _modules_of_others(program: Program, system: System) -> str:
+    """The package that a module belongs to, where programs of other systems alone are modules of it; empty for any other."""
+    package = program.name.partition(".")[0] if program.kind == "module" else ""
+    start = f"module:{package}."
+    owners = {entry.name for entry in index.entries() for each in entry.programs if package and each.startswith(start)}
+    return package if owners and system.name not in owners else ""
 
 
 def names_other_work(program: Program) -> str:
