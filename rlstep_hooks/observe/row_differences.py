@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from rlstep_hooks.observe.conversations import THOUGHT_ENDS
-from rlstep_hooks.observe.turn_rows import Comparison, Difference, Ids, RowRule, common_length
+from rlstep_hooks.observe.turn_rows import Comparison, Difference, Ids, Message, RowRule, common_length
+from rlstep_hooks.planning.words import ENDS_OF_CUT_TURNS
 
 SHOWN = 8
 """Tokens of which a finding has the text."""
+_CHARACTERS = 40
+"""Characters of a message that a finding has."""
 
 
 def walk(of: Comparison) -> tuple[Difference | None, Ids]:
@@ -41,6 +44,38 @@ def walk(of: Comparison) -> tuple[Difference | None, Ids]:
     if rule.exact and not rule.goes_on and len(whole) > end:
         return Difference("it has tokens behind its last turn", quoted(rule, whole[end:])), sampled[before:]
     return None, sampled[before:]
+
+
+def other_between(of: Comparison) -> Difference | None:
+    """Say that something else stands between two turns than belongs there; None where nothing does, or nobody knows."""
+    expected = of.row.between or []
+    for turn, (wanted, one, later) in enumerate(zip(expected, of.chain, of.chain[1:], strict=False), 1):
+        stands = later.asked[len(one.whole) :]
+        if stands != wanted:
+            same = common_length(stands, wanted)
+            like = f"behind turn {turn} stands another text than its tools wrote"
+            at = f"belongs {quoted(of.rule, wanted[same:])}, in the row {quoted(of.rule, stands[same:])}, from token {same} on"
+            return Difference(like, at)
+    return None
+
+
+def other_message(of: Comparison) -> Difference | None:
+    """Say that the message of a turn is another one than its tokens say; None where none is, or nobody knows."""
+    row = of.row
+    if row.read is None:
+        return None
+    for turn, (said, request) in enumerate(zip(row.said or (), of.chain, strict=False), 1):
+        is_whole = len(request.whole) <= len(row.whole)
+        told = row.read(request.given, request.asked) if said is not None and is_whole and request.given else None
+        if said is not None and told is not None and told != said:
+            texts = f"its tokens say {_of_message(told)}, the message {_of_message(said)}"
+            return Difference(f"turn {turn} was taken for another message than its tokens say", texts)
+    return None
+
+
+def _of_message(message: Message) -> str:
+    calls = "".join(f", a call of {name}" for name, _ in message.calls)
+    return f"{message.text[:_CHARACTERS]!r}{calls}"
 
 
 def _other_prompt(of: Comparison, turn: int) -> Difference:
@@ -124,6 +159,16 @@ def sampled_prompt(of: Comparison) -> Difference | None:
     return Difference("sampled tokens stand in its prompt, where none is trained", quoted(of.rule, prompt[begins:]))
 
 
+def _are_ends(trained: Ids, expected: Ids, of: Comparison) -> bool:
+    """Whether all that is trained beside the sampled tokens are ends of the chat template's, each right behind a sampled token."""
+    end, left = of.rule.template_end, [bool(is_on > want) for is_on, want in zip(trained, expected, strict=True)]
+    for place in range(1, len(left)):
+        behind = slice(place, place + len(end))
+        if end and all(left[behind]) and expected[place - 1] and of.row.completion[behind] == end:
+            left[behind] = [False] * len(end)
+    return not any(left)
+
+
 def mask_difference(of: Comparison, expected: Ids) -> Difference | None:
     """Say which tokens are trained that should not be, or are not trained that should be; None where all are as documented."""
     row, rule, trained = of.row, of.rule, of.row.trained
@@ -139,6 +184,8 @@ def mask_difference(of: Comparison, expected: Ids) -> Difference | None:
     at = f"first {quoted(rule, row.completion[first : first + SHOWN])} at token {first} of the completion"
     if not any(expected):
         return Difference("it is truncated and trained", at)
+    if missing is None and _are_ends(trained, expected, of):
+        return Difference(ENDS_OF_CUT_TURNS, at)
     for shift, name in ((1, "late"), (-1, "early")):
         moved = [0] * shift + expected[:-shift] if shift > 0 else expected[-shift:] + [0] * -shift
         inner = slice(1, -1)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.observe.conversations import by_prompt, chains_of, in_order
-from rlstep_hooks.observe.row_differences import mask_difference, quoted, sampled_prompt, walk
+from rlstep_hooks.observe.row_differences import (
+    mask_difference,
+    other_between,
+    other_message,
+    quoted,
+    sampled_prompt,
+    walk,
+)
 from rlstep_hooks.observe.row_log_probs import compare_log_probs, drawn_of, note_log_probs
 from rlstep_hooks.observe.row_pieces import shown
 from rlstep_hooks.observe.turn_rows import Comparison, Difference, Joined, Request, Row, RowRule
@@ -90,6 +97,7 @@ def _compare(found: Joined, of: Comparison) -> None:
     problem, sampled = walk(of)
     found.sampled += sum(sampled)
     found.written += len(sampled) - sum(sampled)
+    problem = problem or row.wrong or other_between(of) or other_message(of)
     if problem:
         _note_tokens(found, problem, of)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,23 @@ class Request(msgspec.Struct, frozen=True):
         return self.asked + self.given
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """What differs between a row and its turns."""
+
+    like: str
+    """The kind of difference, in words that are the same for each row that has it."""
+    at: str
+    """The place of the difference in the row, with the texts."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a turn says, as it was read from its tokens."""
+
+    text: str
+    calls: list[tuple[str, Any]] = []
+    """The name of each tool that it calls, with the arguments."""
+
+
 class Row(msgspec.Struct, frozen=True):
     """A row as the loss gets it, without padding."""
 
@@ -42,6 +60,14 @@ class Row(msgspec.Struct, frozen=True):
     was not seen."""
     name: str = ""
     """What a finding calls the row; its place where this is empty."""
+    between: list[Ids] | None = None
+    """What belongs between each turn and the next one; None where nobody knows it."""
+    wrong: Difference | None = None
+    """What is known to be wrong with the row, besides its tokens."""
+    said: list[Message | None] | None = None
+    """The message that was read of each turn; None where it is not known."""
+    read: Callable[[Ids, Ids], Message | None] | None = None
+    """Reads the message that a turn's tokens say, from them and from the tokens before them; it gives None where it cannot."""
 
     @property
     def whole(self) -> Ids:
@@ -65,6 +91,8 @@ class RowRule(msgspec.Struct, frozen=True):
     turns, and leave some of them untrained."""
     goes_on: bool = False
     """Whether a row may end with what an environment said behind the last turn."""
+    template_end: Ids = []
+    """What the chat template ends a turn with that did not end by itself."""
     hands_over: bool = False
     """Whether the loss gets, on the tokens that it trains, the log-probs that the engine told with them, bit for bit."""
 
@@ -112,15 +140,6 @@ class Joined(msgspec.Struct):
     """Rows that begin with other tokens than their prompt was encoded to."""
     wrong_row: TokenRow | None = None
     """The first row with other tokens or another mask."""
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """What differs between a row and its turns."""
-
-    like: str
-    """The kind of difference, in words that are the same for each row that has it."""
-    at: str
-    """The place of the difference in the row, with the texts."""
 
 
 class Comparison(msgspec.Struct, frozen=True):

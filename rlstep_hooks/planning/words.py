@@ -6,6 +6,8 @@ from fractions import Fraction
 
 WEIGHTS_OF_TOKENS = "those of each token, 0 where that of the sequence is beyond its bounds"
 """What weights of sequences are mistaken for, in words: the bound looks at the sequence, and the tokens keep weights of their own."""
+ENDS_OF_CUT_TURNS = "ends that the chat template put behind cut turns are trained"
+"""What is wrong with a row whose turns were cut and go on, where the template's end behind each is trained."""
 
 _SINGULAR = {"micro-batches": "micro-batch", "passes": "pass", "processes": "process"}
 

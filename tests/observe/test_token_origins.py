@@ -6,7 +6,8 @@ import pytest
 
 from rlstep_hooks.observe.conversations import chains_of
 from rlstep_hooks.observe.token_origins import compare_row, join
-from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule, common_length
+from rlstep_hooks.observe.turn_rows import Difference, Joined, Message, Request, Row, RowRule, common_length
+from rlstep_hooks.planning.words import ENDS_OF_CUT_TURNS
 
 
 def ids(text: str) -> list[int]:
@@ -107,6 +108,73 @@ def test_a_wrong_row_is_shown_piece_by_piece(completion: str, trained: str, piec
 
 def test_a_right_row_is_not_shown() -> None:
     assert joined("abc.[t]de.", "1111000111").wrong_row is None
+
+
+def read(given: list[int], asked: list[int]) -> Message | None:
+    """A turn says its letters, of which capitals are names of tools; a turn of question marks cannot be read."""
+    text = "".join(map(chr, given)).rstrip(".")
+    return None if "?" in text else Message(text, [(letter, {}) for letter in text if letter.isupper()])
+
+
+@pytest.mark.parametrize(
+    ("between", "said", "like"),
+    [
+        ("[t]", ["abc", "de"], ""),
+        ("[t]", ["abc", None], ""),
+        ("[t]", ["abc"], ""),
+        ("[u]", ["abc", "de"], "behind turn 1 stands another text than its tools wrote"),
+        ("[t][t]", ["abc", "de"], "behind turn 1 stands another text than its tools wrote"),
+        ("[t]", ["abc", "d"], "turn 2 was taken for another message than its tokens say"),
+        ("[t]", ["x", "de"], "turn 1 was taken for another message than its tokens say"),
+    ],
+)
+def test_what_tools_wrote_and_what_turns_say_is_compared(between: str, said: list[str | None], like: str) -> None:
+    messages = [None if text is None else Message(text) for text in said]
+    one = Row(
+        ids("p:"), ids("abc.[t]de."), [1, 1, 1, 1, 0, 0, 0, 1, 1, 1], between=[ids(between)], said=messages, read=read
+    )
+    found = join(TWO_TURNS, [one], rule())
+    assert (found.tokens_moved, found.tokens_like) == (bool(like), like)
+
+
+def test_a_turn_that_cannot_be_read_or_that_is_cut_is_not_compared() -> None:
+    one = Row(ids("p:"), ids("a?"), [1, 1], said=[Message("other")], read=read)
+    assert join([[request("p:", "a?")]], [one], rule()).tokens_moved == 0
+    cut = Row(ids("p:"), ids("ab"), [1, 1], said=[Message("other")], read=read)
+    assert join([[request("p:", "abc.")]], [cut], rule(longest=2)).tokens_moved == 0
+
+
+def test_a_call_that_was_lost_is_named() -> None:
+    one = Row(ids("p:"), ids("aB."), [1, 1, 1], said=[Message("aB")], read=read)
+    found = join([[request("p:", "aB.")]], [one], rule())
+    assert found.tokens_at == "sample 0: its tokens say 'aB', a call of B, the message 'aB'"
+
+
+def test_what_is_known_to_be_wrong_with_a_row_is_said() -> None:
+    one = Row(ids("p:"), ids("a."), [1, 1], wrong=Difference("it has another result", "message 1"))
+    found = join([[request("p:", "a.")]], [one], rule())
+    assert (found.tokens_like, found.tokens_at) == ("it has another result", "sample 0: message 1")
+
+
+@pytest.mark.parametrize(
+    ("trained", "like"),
+    [
+        ("1110001111", ""),
+        ("1111001111", ENDS_OF_CUT_TURNS),
+        (
+            "1110100111",
+            "tokens that a tool, an environment or the chat template wrote are trained and sampled ones are not",
+        ),
+        ("1111101111", "tokens that a tool, an environment or the chat template wrote are trained"),
+        ("1110011111", "tokens that a tool, an environment or the chat template wrote are trained"),
+    ],
+)
+def test_ends_that_a_template_put_behind_cut_turns_are_named(trained: str, like: str) -> None:
+    calls = [[request("p:", "abc")], [request("p:abc.[t", "defg")]]
+    known = RowRule(
+        decode=decode, longest=99, closers=frozenset(), masks_truncated=False, exact=True, template_end=ids(".")
+    )
+    assert join(calls, [row("p:", "abc.[tdefg", trained)], known).masks_like == like
 
 
 def test_sampled_tokens_that_a_function_leaves_untrained_are_not_marked_in_a_wrong_row() -> None:
