@@ -73,14 +73,15 @@ LINKS: dict[LinkName, Link] = {
         proved=_SPREAD,
     ),
     "completions on the way": yes(
-        "what generate was asked for and gave, in several turns too (1.16, one process), and bit for bit from the rollout to the loss",
-        "with an engine, only from the rollout on",
+        "what generate or vLLM was asked for and gave, in several turns too, and what tools were called with and returned (1.16, one "
+        "process); bit for bit from the rollout to the loss",
+        "with vLLM before 1.16 or on several processes, only from the rollout on",
         often="carried",
         proved=_SPREAD,
     ),
     "rewards on the way": yes(
         "what each reward function gave, coroutines too, and which completions, prompts and columns it got (0.20 and later)",
-        "not reward models, nor the texts of completions of several messages",
+        "not reward models, nor the texts of completions of several messages before 1.16",
         often="compared",
         proved=_SPREAD,
         in_every_run=True,
@@ -98,9 +99,8 @@ LINKS: dict[LinkName, Link] = {
     ),
     "mask": yes(
         "through the first end; truncated completions as configured; with tools, environments and rollout_func against what generate "
-        "gave in each turn (1.16)",
-        "not several turns with an engine, among several processes, with continuous batching or before 1.16, nor other ends in one "
-        "turn",
+        "or vLLM gave in each turn (1.16)",
+        "not several turns among several processes, with continuous batching or before 1.16, nor other ends in one turn",
         often="compared",
         proved=_SPREAD,
         in_every_run=True,
@@ -167,9 +167,9 @@ RULES: dict[str, Link] = {
     "RLS514": yes("the state of the policy's random generator when a rollout begins", "not samples", "compared"),
     "RLS519": yes("completions, at the first update on a rollout (0.20 and later)", often="compared"),
     "RLS306": yes(
-        "the tokens of each sample, bit for bit; of prompts, of what generate was asked for and of what it gave: "
-        f"{WORDS['compared']}; then also two prompts against their rows (1.16, in one turn, without images)",
-        "with an engine, only from the rollout on",
+        "the tokens of each sample, bit for bit; of prompts, of what generate or vLLM was asked for and gave, and of tools: "
+        f"{WORDS['compared']}; then also two prompts against their rows (1.16, without images, environments and rollout_func)",
+        "with vLLM before 1.16 or on several processes, only from the rollout on",
         "carried",
     ),
     "RLS313": yes(

@@ -445,6 +445,7 @@ SYSTEM = System(
         "what a vLLM server does with the weights, unless it was started with RLSTEP_ENGINES (1.16)",
         "log-probs inside a liger loss",
         "the value of losses of somebody's own",
+        "which experts a mixture of experts chose, in vLLM and in training: TRL hands no choice on",
         "trainers other than GRPOTrainer and RLOOTrainer (RLOO from 0.22 on)",
     ),
 )

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
 
-SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "<|header|>", "<|end_header|>", "<|eot|>", "<|python|>")
+SPECIAL = (
+    *("<pad>", "<|im_start|>", "<|im_end|>", "<|header|>", "<|end_header|>", "<|eot|>", "<|python|>"),
+    *("<|user|>", "<|assistant|>", "<|observation|>"),
+    *("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|tool_call_begin|>", "<|tool_call_end|>"),
+)
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 MERGES = (
     "th",
@@ -55,6 +59,11 @@ CHATML = (
     "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """As Qwen 2.5 has it: nothing of earlier turns changes."""
+TOLD = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}{% for tool in tools %}{{ tool.function.name }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}" + CHATML
+)
+"""The same, where the prompt tells of tools."""
 THINKING = CHATML.replace(
     "{% else %}{{ message.content }}",
     "{% elif message.role == 'assistant' and loop.index0 < (messages | map(attribute='role') | list | join(' ')).split(' ') | "
@@ -69,6 +78,28 @@ HEADERS = (
     "{{ '<|eot|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|header|>assistant<|end_header|>\n\n' }}{% endif %}"
 )
 """As Llama 3 has it: headers, an end that is no line, and results of tools from `ipython`."""
+
+
+ROLES = (
+    "{% for message in messages %}{% if message.role == 'user' %}{{ '<|user|>\n' + message.content }}"
+    "{% elif message.role == 'assistant' %}{{ '<|assistant|>\n' }}{% if 'user' in (messages[loop.index0 + 1:] | "
+    "map(attribute='role') | list) %}{{ message.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ message.content }}"
+    '{% endif %}{% if message.tool_calls %}{% for call in message.tool_calls %}{{ \'<tool_call>\n{"name": "\' + '
+    "call.function.name + '\", \"arguments\": ' }}{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}"
+    "{% endif %}{% else %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|observation|>' }}{% endif %}"
+    "{{ '\n<tool_response>\n' + message.content + '\n</tool_response>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+"""As GLM 4.5 has it: no end of a turn but the role that comes next, and thoughts before the latest message of the user are left out."""
+SECTIONS = (
+    "{% for message in messages %}{% if message.role == 'tool' %}{{ '<|im_system|>tool<|im_middle|>## Return of ' + message.name + "
+    "'\n' + message.content }}{% elif message.role == 'user' %}{{ '<|im_user|>user<|im_middle|>' + message.content }}{% else %}"
+    "{{ '<|im_assistant|>assistant<|im_middle|>' + message.content }}{% if message.tool_calls %}{% for call in "
+    'message.tool_calls %}{{ \'<|tool_call_begin|>{"name": "\' + call.function.name + \'", "arguments": \' }}'
+    "{{ call.function.arguments | tojson }}{{ '}<|tool_call_end|>' }}{% endfor %}{% endif %}{% endif %}{{ '<|im_end|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}"
+)
+"""As Kimi K2 has it: a mark for each role and one behind its name, and results that name their tool."""
 
 
 def _parsed(*, start: str, call: tuple[str, str], end: str) -> dict[str, Any]:
@@ -93,12 +124,31 @@ _OF_CHATML = _parsed(start="<|im_start|>assistant\n", call=("<tool_call>", r"</t
 _OF_HEADERS = _parsed(
     start="<|header|>assistant<|end_header|>\n\n", call=("<|python|>", r"(?=<\|eot\|>)"), end=r"<\|eot\|>\s*"
 )
+_OF_ROLES = _parsed(
+    start="<|assistant|>\n", call=("<tool_call>", r"</tool_call>\s*"), end=r"<\|(?:user|observation)\|>\s*"
+)
+_OF_SECTIONS = _parsed(
+    start="<|im_assistant|>assistant<|im_middle|>",
+    call=("<|tool_call_begin|>", r"<\|tool_call_end\|>\s*"),
+    end=r"<\|im_end\|>\s*",
+)
 KINDS = {
     "Qwen 2.5": (CHATML, "<|im_end|>", _OF_CHATML),
     "Qwen 3": (THINKING, "<|im_end|>", _OF_CHATML),
     "Llama 3": (HEADERS, "<|eot|>", _OF_HEADERS),
+    "GLM": (ROLES, "<|user|>", _OF_ROLES),
+    "Kimi": (SECTIONS, "<|im_end|>", _OF_SECTIONS),
+    "Tools told": (TOLD, "<|im_end|>", _OF_CHATML),
 }
 """By kind: template, end of a turn, and how a response is parsed."""
+_CALLS = {
+    "Llama 3": ("<|python|>", "<|eot|>"),
+    "GLM": ("<tool_call>\n", "\n</tool_call><|observation|>"),
+    "Kimi": ("<|tool_call_begin|>", "<|tool_call_end|><|im_end|>"),
+}
+"""What stands around a call of a tool, where it is not as in Qwen."""
+_RESULTS = {"Llama 3": "ipython", "Kimi": "## Return of"}
+"""What each result of a tool has once, where it is not as in Qwen."""
 
 
 def chat_tokenizer(kind: str = "Qwen 2.5") -> Any:
@@ -154,13 +204,16 @@ def scripted_model(tokenizer: Any, script: Callable[[str, int], list[int]] | Non
     architecture.max_position_embeddings = 2048
     model = ScriptedModel(architecture)
     model.script, model.tokenizer = script, tokenizer
+    if tokenizer.eos_token == "<|user|>":  # as in GLM, whose calls end with what their results begin with
+        model.generation_config.eos_token_id = list(tokenizer.convert_tokens_to_ids(["<|user|>", "<|observation|>"]))
     return model
 
 
 def call_text(kind: str, name: str, **arguments: Any) -> str:
     """A call of a tool, as a model of this kind writes it, with its end."""
     call = json.dumps({"name": name, "arguments": arguments})
-    return f"<|python|>{call}<|eot|>" if kind == "Llama 3" else f"<tool_call>\n{call}\n</tool_call><|im_end|>"
+    before, behind = _CALLS.get(kind, ("<tool_call>\n", "\n</tool_call><|im_end|>"))
+    return before + call + behind
 
 
 def answer_text(kind: str, text: str) -> str:
@@ -242,7 +295,7 @@ def talkative(
 ) -> Callable[[str, int], list[int]]:
     """A script that calls a tool so many times and then answers, in tokens that no encoding gives; with `some`, each second sample
     answers at once."""
-    result = "ipython" if kind == "Llama 3" else "<tool_response>"
+    result = _RESULTS.get(kind, "<tool_response>")
     count = iter(range(10**9))
 
     def script(text: str, place: int) -> list[int]:

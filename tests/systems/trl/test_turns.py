@@ -36,6 +36,8 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "tools, Qwen 2.5": {"tools": [multiply]},
     "tools, Qwen 3, two calls": {"tools": [multiply], "kind": "Qwen 3", "script_settings": SEVERAL},
     "tools, Llama 3": {"tools": [multiply], "kind": "Llama 3"},
+    "tools, GLM, two calls": {"tools": [multiply], "kind": "GLM", "script_settings": SEVERAL},
+    "tools, Kimi, two calls": {"tools": [multiply], "kind": "Kimi", "script_settings": SEVERAL},
     "asynchronous tools": {"tools": [multiply_later], "script_settings": {"tool": "multiply_later"}},
     "rows with and without tools": {"tools": [multiply], "script_settings": SEVERAL | {"some": True}},
     "at most one call": {"tools": [multiply], "script_settings": SEVERAL, "max_tool_calling_iterations": 1},

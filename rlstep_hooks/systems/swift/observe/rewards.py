@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.swift.observe.turns import SwiftTurns
+    from rlstep_hooks.systems.trl.observe.tools_used import Spoken
 
 STABILISER_OF_FUNCTIONS = 1e-8
 """Added to a standard deviation where each function is normalised by itself (`scale_rewards` "gdpo")."""
@@ -49,13 +50,14 @@ class SwiftRewardWatch(RewardWatch):
             return "the KL penalty is part of the rewards, and that of other processes is not known"
         return "" if estimator_of(trainer) is not None else "the estimator of the advantages is none that was read"
 
-    def misplaced(self, parts: list[dict[str, Any]], rows: Any) -> Misplaced | None:
+    def misplaced(self, parts: list[dict[str, Any]], rows: Any, spoken: Spoken) -> Misplaced | None:
         """How many samples of a rollout have not the rewards that were given for them, or were given for what is not theirs; None where
         that was not seen.
 
         Args:
             parts: The entries of the rollout by TRL's names, those of this process.
             rows: What the loader gave for these samples.
+            spoken: Nothing: what its schedulers say is read from the tokens.
         """
         given, self.given, rewards = self.given, None, self._rewards
         samples = sum(part["completion_mask"].shape[0] for part in parts)

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlstep_hooks.observe.advantages import Estimate, Estimator, Rewards
 from rlstep_hooks.observe.alternative_advantages import fitting
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.systems.trl.observe.limits import own_advantages, own_generation
+from rlstep_hooks.systems.trl.observe.limits import own_advantages, own_generation, writes_tokens
 from rlstep_hooks.systems.trl.observe.reward_functions import RewardFunctions
 from rlstep_hooks.systems.trl.releases import TrlRelease
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.given_rewards import GivenRewards
+    from rlstep_hooks.systems.trl.observe.tools_used import Spoken
 
 STABILISER = 1e-4
 """Added to each standard deviation (grpo_trainer.py 1.16.0:2787, rloo_trainer.py 1.16.0:1696)."""
@@ -277,12 +278,13 @@ class RewardWatch:
             return None
         return read_scored(self._trainer, self._algorithm, rewards, penalty, leaves_out=self._leaves_out)
 
-    def misplaced(self, parts: list[dict[str, Any]], rows: Any) -> Misplaced | None:
+    def misplaced(self, parts: list[dict[str, Any]], rows: Any, spoken: Spoken) -> Misplaced | None:
         """How many samples of a rollout have not the rewards that were given for them; None where that was not seen.
 
         Args:
             parts: The tensors of the rollout by TRL's names, those of this process.
             rows: What the loader gave for these samples.
+            spoken: What was said in each of them, in several turns.
         """
         if len(parts) != 1:
             return None
@@ -290,7 +292,8 @@ class RewardWatch:
         given, self.given, rewards = self.given, None, self._rewards
         if given is None or rewards is None or rewards.shape[0] % completion_ids.shape[0]:
             return None
-        uncompared, turn = given.uncompared(), self._looked
+        said = [] if writes_tokens(self._trainer) else spoken.conversations
+        uncompared, turn = given.uncompared(conversations=bool(said)), self._looked
         self._looked += 1
         others = given.of_other_kind() if self._decoded else 0
         if others:
@@ -299,6 +302,8 @@ class RewardWatch:
         found = [given.moved(rewards, first), given.others(completion_ids)]
         known = given.misplaced(self._trainer.processing_class, decoded=self._decoded, turn=turn)
         known += given.asked_otherwise()
+        known += given.of_other_conversations(said)
+        known += given.of_other_environments(spoken.environments)
         if isinstance(rows, list) and len(rows) == completion_ids.shape[0]:
             known += given.of_other_rows(rows, prompts=self._decoded and not any("image" in name for name in rows[0]))
         numbers = [number for number in found if number is not None]

@@ -26,11 +26,16 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Recorder
     from rlstep_hooks.systems.trl.observe.calls import LogProbCall
     from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings
+    from rlstep_hooks.systems.trl.observe.tools_used import Spoken
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
 
 class Turns(Protocol):
     """Whatever keeps the turns of one rollout from their generation until the rollout is complete."""
+
+    @property
+    def spoken(self) -> Spoken:
+        """What was said in each sample of the rollout that is being made; nothing where that is not seen."""
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks, or say why turns are not seen."""

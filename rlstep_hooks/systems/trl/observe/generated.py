@@ -1,8 +1,8 @@
 """What the policy's `generate` was asked for and gave, beside the tokens that its rollout comes with.
 
 GRPOTrainer and RLOOTrainer call it once for each rollout, with the prompts padded on the left, and keep each completion through its
-first end (grpo_trainer.py 0.16.1 `_generate_and_score_completions`, 1.16.0:1881 `_generate_single_turn`). With an engine or in several
-turns the tokens come from elsewhere.
+first end (grpo_trainer.py 0.16.1 `_generate_and_score_completions`, 1.16.0:1881 `_generate_single_turn`). With vLLM its engine is asked
+in the place of it (1.16). In several turns the tokens come from elsewhere.
 """
 
 from __future__ import annotations
@@ -13,23 +13,34 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.systems.trl.observe.engine_answers import as_tensors, engine_calls
 from rlstep_hooks.systems.trl.observe.limits import writes_tokens
 from rlstep_hooks.systems.trl.observe.masks import ends_of
 from rlstep_hooks.systems.trl.observe.randomness import Drawn, RandomWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SampledLogProbs
+from rlstep_hooks.systems.trl.releases import TrlRelease
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks, Sleep
     from rlstep_hooks.session.recorder import Recorder
+    from rlstep_hooks.systems.trl.observe.engine_answers import EngineCalls
+
 SEVERAL_TURNS = ("tools", "rollout_func", "environments", "environment_factory", "multi_turn_scheduler")
 """Settings of a trainer whose completions are put together of several generations."""
 
 
 class GeneratedWatch:
-    """Keeps the tokens of one rollout from its generation until it is scored."""
+    """Keeps the tokens of one rollout from its generation until it is scored.
 
-    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+    Args:
+        trainer: The live trainer.
+        version: The release of TRL.
+    """
+
+    def __init__(self, trainer: Any, recorder: Recorder, *, version: str) -> None:
         self._trainer = trainer
+        self._engine = _engine(trainer, version)
+        self._engine_guard = Guard(recorder, ("samples",))
         self._log_probs_guard = Guard(recorder, ("drawn_log_probs",))
         self._random = RandomWatch()
         self._sampled_log_probs = SampledLogProbs(trainer)
@@ -47,6 +58,10 @@ class GeneratedWatch:
         `generate` of transformers takes `input_ids` and returns sequences that begin with them (4.51.3 to 5.23.0).
         """
         if any(getattr(self._trainer, name, None) for name in SEVERAL_TURNS):
+            return
+        if self._engine is not None:
+            self._sleeps.append(hooks.wrap(self._engine.owner, "generate", after=self._answers, topics=("samples",)))
+            self._sleep()
             return
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         if callable(getattr(model, "generate", None)):
@@ -95,6 +110,17 @@ class GeneratedWatch:
         if isinstance(asked, Tensor) and isinstance(given, Tensor) and of_text:
             self._seen.append((asked.clone(), given.clone()))
 
+    def _answers(self, call: Call) -> None:
+        if not self._looks or self._engine is None:
+            return
+        with self._engine_guard:
+            requests = self._engine.read(call)
+            if requests:
+                ends, pad = ends_of(self._trainer)
+                self._seen.append(
+                    as_tensors(requests, ends[0] if pad is None else pad, self._trainer.accelerator.device)
+                )
+
     def moved(self, part: dict[str, Any]) -> Tensor | None:
         """How many samples of a rollout have other tokens; None where that was not seen.
 
@@ -131,3 +157,10 @@ class GeneratedWatch:
         if pad is None or pad in ends:
             return before_end
         return before_end & ((completions != pad).flip(1).cumsum(1).flip(1) > 0)
+
+
+def _engine(trainer: Any, version: str) -> EngineCalls | None:
+    """Where the engine is asked for the samples of this process alone; None where generate of transformers is, or that is not known."""
+    if not getattr(trainer, "use_vllm", False) or trainer.accelerator.num_processes > 1:
+        return None
+    return engine_calls(trainer) if TrlRelease(version, "").since("1.16") else None

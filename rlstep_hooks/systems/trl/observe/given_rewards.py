@@ -147,9 +147,31 @@ class GivenRewards(msgspec.Struct):
                     wrong |= {place for place, (one, row) in pairs if name in row and _differ(one, row[name])}
         return len(wrong)
 
-    def uncompared(self) -> int:
-        """Of how many functions it was not compared what they got, or what they gave."""
-        unread = None in self._texts()
+    def of_other_conversations(self, conversations: Sequence[Sequence[dict[str, Any]]]) -> int:
+        """How many samples the first function was asked about with other messages than those of their turns.
+
+        Args:
+            conversations: What the policy and its tools said in each sample.
+        """
+        texts = self.texts
+        if len(texts) != len(conversations):
+            return 0
+        return sum(_same(list(text), list(own)) is False for text, own in zip(texts, conversations, strict=True))
+
+    def of_other_environments(self, environments: Sequence[Any]) -> int:
+        """How many samples the first function got the environment of another one for (`environments`, 1.0 to 1.16)."""
+        given = self._first.columns.get("environments", [])
+        if len(given) != len(environments):
+            return 0
+        return sum(one is not own for one, own in zip(given, environments, strict=True))
+
+    def uncompared(self, *, conversations: bool = False) -> int:
+        """Of how many functions it was not compared what they got, or what they gave.
+
+        Args:
+            conversations: Whether the messages of all samples were compared.
+        """
+        unread = None in self._texts() and not conversations
         return sum(unread or place not in self.columns or place not in self.asked for place in range(self.functions))
 
     def _texts(self) -> list[str | None]:

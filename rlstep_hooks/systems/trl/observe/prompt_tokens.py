@@ -46,6 +46,7 @@ class PromptTokens:
             return list(tokenizer(text=[prompt])["input_ids"][0])
         encoded = tokenizer.apply_chat_template(
             conversation=[prompt],
+            tools=getattr(trainer, "tools", None) or None,
             chat_template=getattr(trainer, "chat_template", None),  # RLOOTrainer has none of its own
             add_generation_prompt=True,
             tokenize=True,
@@ -96,6 +97,8 @@ def _tokenizes_alone(trainer: Any) -> bool:
     """Whether nothing but a tokenizer and TRL's own methods makes tokens of prompts."""
     from transformers import PreTrainedTokenizerBase
 
-    several = any(getattr(trainer, name, None) for name in SEVERAL_TURNS)
+    # What an environment says first is part of its prompt, and a function of rollouts encodes prompts by itself.
+    others = (*(name for name in SEVERAL_TURNS if name != "tools"), "environment_factories")
+    several = any(getattr(trainer, name, None) for name in others)
     plain = isinstance(trainer.processing_class, PreTrainedTokenizerBase)
     return plain and not several and not writes_tokens(trainer)

@@ -104,8 +104,15 @@ def _may_be_awaited(function: Any) -> bool:
 def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
     samples = [kwargs.get(name) for name in _SAMPLES]
     tokens, texts, prompts = (list(of) if isinstance(of, list) else None for of in samples)
+    texts = None if texts is None else [_copied(text) for text in texts]
     columns = {name: list(of) for name, of in kwargs.items() if name not in _SAMPLES and isinstance(of, list)}
     return Asked(tokens, texts, prompts, columns, tuple(map(id, samples)))
+
+
+def _copied(text: Any) -> Any:
+    """A completion, whose messages a function may write to."""
+    is_conversation = isinstance(text, list) and all(isinstance(message, dict) for message in text)
+    return [dict(message) for message in text] if is_conversation else text
 
 
 def _kept(result: Any) -> list[Any] | Tensor | None:

@@ -125,7 +125,7 @@ class RolloutHooks:
             of_rollout=lambda: observation.generation is not None and not rewards.scoring,
             processors=not own,
         )
-        self._generated = GeneratedWatch(trainer, recorder)
+        self._generated = GeneratedWatch(trainer, recorder, version=schedule.version)
         self._turns = adapter.turns()
         self._turns_guard = Guard(recorder, ("mask",))
         self._alone = schedule.world_size == 1
@@ -413,7 +413,7 @@ class RolloutHooks:
 
     def _misplaced(self, made: _Made) -> Misplaced | None:
         with self._rewards_guard:
-            return self._rewards.misplaced(made.parts, made.rows)
+            return self._rewards.misplaced(made.parts, made.rows, self._turns.spoken)
         return None
 
     def _reference_moved(self, parts: list[dict[str, Any]], calls: list[LogProbCall]) -> Tensor | None:
