@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlstep_hooks.judge.deviations import Deviation, Evidence
-from rlstep_hooks.planning.words import WEIGHTS_OF_TOKENS
+from rlstep_hooks.planning.words import ENDS_OF_CUT_TURNS, WEIGHTS_OF_TOKENS
 
 _DEFAULT = "top_k 50"
 """The top_k of transformers if nothing sets it."""
@@ -58,9 +58,27 @@ _WEIGHTS_OF_TOKENS = Deviation(
     applies=lambda evidence: evidence.finding.observed == WEIGHTS_OF_TOKENS,
 )
 
+_ENDS_OF_CUT_TURNS = Deviation(
+    name="swift-ends-of-cut-turns",
+    title="a turn that was cut and goes on is trained with an end that nobody sampled",
+    since="4.6",
+    document="with a multi-turn scheduler the loss counts the tokens that were sampled, or those of the mask that `step` gives",
+    code=(
+        "where the chat template's end stands behind trained tokens, it is trained too; behind a turn that was cut at its length "
+        "the policy did not sample it. Such rows have more trained tokens than log-probs of the engine, and "
+        "rollout_importance_sampling_mode then has no effect on their micro-batch"
+    ),
+    evidence="swift/template/base.py 4.6.0 _add_dynamic_eos, swift/rollout/agent_loop.py; measured",
+    workaround="end a conversation whose turn was cut, as check_finished does by default, or give response_loss_mask and a template "
+    "whose suffix is not its chat_sep",
+    codes=frozenset({"RLS518"}),
+    applies=lambda evidence: evidence.finding.observed.endswith(ENDS_OF_CUT_TURNS),
+)
+
 DEVIATIONS: tuple[Deviation, ...] = (
     _OF_THE_MODEL,
     _WEIGHTS_OF_TOKENS,
+    _ENDS_OF_CUT_TURNS,
     # Every run without vLLM does so, and the 50 likeliest tokens of a trained model hold nearly all of the probability.
     msgspec.structs.replace(_OF_THE_MODEL, name="swift-top-k-of-transformers", severity="info", applies=_by_default),
 )

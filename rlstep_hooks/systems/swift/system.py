@@ -287,7 +287,7 @@ SYSTEM = System(
         "completions on the way": yes("bit for bit, from the rollout to the loss", "not prompts", often="carried"),
         "rewards on the way": yes(
             "what each function gave; the text of each completion against the engine's tokens, prompt and columns against the row",
-            "not reward models, nor with dynamic_sample; with a multi-turn scheduler not the texts",
+            "not reward models, nor with dynamic_sample; with a multi-turn scheduler that gives tokens of its own not the texts",
             often="compared",
         ),
         "advantages": yes(
@@ -298,7 +298,7 @@ SYSTEM = System(
         "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried"),
         "mask": yes(
             "the trained tokens are those that the engine gave",
-            "not with padding_free, dynamic_sample or a multi-turn scheduler",
+            "not with padding_free, dynamic_sample or a multi-turn scheduler in the server",
             often="compared",
         ),
         "mask on the way": yes("bit for bit, from the rollout to the loss", often="carried"),
@@ -329,7 +329,7 @@ SYSTEM = System(
         ),
         "RLS306": yes(
             f"the tokens of each sample, bit for bit; those that the engine was asked for and gave: {WORDS['compared']}",
-            "the engine's not with padding_free, dynamic_sample or a multi-turn scheduler",
+            "the engine's not with padding_free, dynamic_sample or a multi-turn scheduler in the server",
             "carried",
         ),
         "RLS312": yes(
@@ -339,12 +339,12 @@ SYSTEM = System(
         ),
         "RLS515": yes(
             "what each function gave and what the advantages are computed from; the texts, prompts and columns that it was asked about",
-            "not reward models, nor with dynamic_sample; with a multi-turn scheduler not the texts",
+            "not reward models, nor with dynamic_sample; with a multi-turn scheduler that gives tokens of its own not the texts",
             "compared",
         ),
         "RLS518": yes(
-            "the trained tokens against those that the engine gave",
-            "not with padding_free, dynamic_sample or a multi-turn scheduler",
+            "the trained tokens against those that the engine gave, turn by turn with a multi-turn scheduler",
+            "not with padding_free, dynamic_sample or a multi-turn scheduler in the server",
             "compared",
         ),
         "RLS403": yes("vLLM's log-probs where the trainer corrects for them"),
@@ -364,6 +364,7 @@ SYSTEM = System(
         "GKD, and trainers without rollouts",
         "runs with sequence_parallel_size above 1 or async_generate",
         "what the vLLM engine does with the weights",
+        "the experts that vLLM chose and that training is to choose again (routed_experts)",
         "log-probs inside a liger loss",
         "updates made by DeepSpeed's engine",
     ),

@@ -10,7 +10,7 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.testing.trl_faults import replace_method
 from tests.systems.swift import tiny
 from tests.systems.swift.server import SETTINGS, serve
-from tests.systems.trl.helpers import codes, problems
+from tests.systems.trl.helpers import codes, explained, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
 
-ASKS = {"multi_turn_scheduler": "asks", "max_turns": 2}
+ASKS = {"multi_turn_scheduler": "asks", "max_turns": 2, "template": "rounds"}
+GOES = {"multi_turn_scheduler": "goes", "max_turns": 2, "template": "rounds"}
 FAR = {"RLS403"}
 """What the distance of the stand-in for the engine is, rightly, called."""
 SERVED = SETTINGS | {"rollout_importance_sampling_mode": "token_truncate"}
@@ -45,6 +46,11 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "one turn, one micro-batch": {"gradient_accumulation_steps": 1, "per_device_train_batch_size": 8},
     "one turn, a server": SERVED,
     "one turn, several functions": {"reward_funcs": ["tiny", "other", "later"]},
+    "two turns": ASKS,
+    "three turns, a server": SERVED | ASKS | {"max_turns": 3},
+    "an answer that goes on": GOES,
+    "an answer that goes on, a server": SERVED | GOES,
+    "two turns of which the last is trained": ASKS | {"loss_scale": "last_round"},
 }
 
 
@@ -54,18 +60,37 @@ def test_healthy_turns_say_nothing(folder: Path, name: str, monkeypatch: pytest.
     report = audited(folder, **HEALTHY[name])
     assert codes(report) <= FAR, problems(report)
     for code in ("RLS306", "RLS515", "RLS518"):
-        assert outcome(report, code).verdict == "PASS", outcome(report, code)
+        assert outcome(report, code).verdict == "PASS", (code, outcome(report, code))
+    assert bool(outcome(report, "RLS515").missed) == ("goes on" in name)
     assert outcome(report, "RLS518").checks >= 5
     if "a server" in name:
         assert outcome(report, "RLS312").checks >= 10
         assert outcome(report, "RLS305").verdict == "PASS"
 
 
-def test_turns_of_a_scheduler_are_not_called_right(folder: Path) -> None:
-    report = audited(folder, **ASKS)
+def test_an_end_that_nobody_sampled_is_a_known_deviation(folder: Path) -> None:
+    report = audited(folder, **(ASKS | {"template": "ended"}))
+    assert codes(report) == {"RLS518"}, problems(report)
+    assert explained(report) == {"swift-ends-of-cut-turns"}
+    assert report.verdict == "FAIL"
+
+
+def test_a_template_of_one_round_is_not_called_right(folder: Path) -> None:
+    """ms-swift then asks for each turn without those before it, and trains the last one alone."""
+    report = audited(folder, **(ASKS | {"template": "dummy"}))
     assert problems(report) == []
-    assert "multi-turn scheduler" in report.not_evaluated["RLS518"]
-    assert outcome(report, "RLS515").missed
+    assert "all but the last round" in report.not_evaluated["RLS518"]
+
+
+def test_turns_that_a_server_makes_are_not_called_right(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(monkeypatch)
+
+    def in_server(trainer: Any) -> None:
+        trainer.enable_server_multi_turn = True
+
+    report = audited(folder, in_server, **(SERVED | {"vllm_server_pass_dataset": "true"}))
+    assert codes(report) <= FAR, problems(report)
+    assert "in the server" in report.not_evaluated["RLS518"]
 
 
 def before_training(change: Callable[[list[Any]], Any]) -> Callable[[Any], None]:
@@ -91,9 +116,9 @@ def turns_of(sample: Any) -> list[list[int]]:
 
 
 def tokens_of_the_next(samples: list[Any]) -> None:
-    kept = [sample.response_token_ids for sample in samples]
-    for sample, ids in zip(samples, kept[1:] + kept[:1], strict=True):
-        sample.response_token_ids = ids
+    kept = [(sample.response_token_ids, sample.response_loss_mask) for sample in samples]
+    for sample, (ids, mask) in zip(samples, kept[1:] + kept[:1], strict=True):
+        sample.response_token_ids, sample.response_loss_mask = ids, mask
 
 
 def first_token_other(samples: list[Any]) -> None:
@@ -124,6 +149,26 @@ def ends_that_nobody_sampled(samples: list[Any]) -> None:
         sample.add_eos = True
 
 
+def changed_turn(change: Callable[[list[int]], list[int]], *, mask: bool = False) -> Callable[[list[Any]], None]:
+    """The first turn of each sample, or its mask, is another."""
+
+    def apply(samples: list[Any]) -> None:
+        name = "response_loss_mask" if mask else "response_token_ids"
+        for sample in samples:
+            first, *rest = getattr(sample, name)
+            setattr(sample, name, [change(list(first)), *rest])
+
+    return apply
+
+
+def other_question(samples: list[Any]) -> None:
+    """What the environment said between the turns is another text in the rows."""
+    for sample in samples:
+        for message in sample.messages:
+            if message["role"] == "user" and str(message["content"]).startswith("and "):
+                message["content"] = "but 7"
+
+
 TOKENS: dict[str, tuple[Callable[[Any], None], dict[str, Any], str, str]] = {
     "tokens of the next sample": (before_training(tokens_of_the_next), {}, "RLS306", "turn 1 is one of sample 1"),
     "another token": (before_training(first_token_other), {}, "RLS306", "turn 1 has other tokens"),
@@ -133,6 +178,37 @@ TOKENS: dict[str, tuple[Callable[[Any], None], dict[str, Any], str, str]] = {
         SERVED,
         "RLS305",
         "other ones than were handed over",
+    ),
+    "another token in the first of two turns": (
+        before_training(changed_turn(lambda ids: [*ids[:-1], 5 if ids[-1] != 5 else 6])),
+        ASKS,
+        "RLS306",
+        "turn 1 has other tokens",
+    ),
+    "the first of two turns is not trained": (
+        before_training(changed_turn(lambda mask: [0] * len(mask), mask=True)),
+        ASKS,
+        "RLS518",
+        "sampled tokens are not trained",
+    ),
+    "another question between two turns": (
+        before_training(other_question),
+        ASKS,
+        "RLS306",
+        "turn 2 was sampled behind other tokens",
+    ),
+    "turns of the next sample": (before_training(tokens_of_the_next), ASKS, "RLS306", "turn 1 is one of sample 1"),
+    "log-probs one token early in two turns": (
+        before_training(log_probs_shifted),
+        SERVED | ASKS,
+        "RLS305",
+        "",
+    ),
+    "a scheduler's text is trained": (
+        before_training(changed_turn(lambda mask: [1] * len(mask), mask=True)),
+        GOES,
+        "RLS518",
+        "a tool, an environment or the chat template wrote are trained",
     ),
 }
 
@@ -229,6 +305,7 @@ REWARDS: dict[str, tuple[Callable[[Any], None], dict[str, Any]]] = {
     "columns of another row": (handed(columns_of_the_next), {}),
     "prompts of another row": (handed(prompts_of_the_next), {}),
     "rewards of the sample before": (rewards_rolled, {}),
+    "last texts of the next sample": (handed(texts_of_the_next), ASKS),
 }
 
 

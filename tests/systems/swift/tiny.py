@@ -18,6 +18,7 @@ import zlib
 from swift.callbacks import callbacks_map
 from swift.rewards import ORM, orms
 from swift.rollout import MultiTurnScheduler, multi_turns
+from swift.template import TemplateMeta, register_template
 
 class Tiny(ORM):
     def __call__(self, completions, **kwargs):
@@ -35,12 +36,33 @@ orms["tiny"] = Tiny
 orms["other"] = Other
 orms["later"] = Later
 
+for name, chat_sep in (("rounds", ["so"]), ("ended", [["eos_token_id"]])):
+    register_template(
+        TemplateMeta(name, prefix=[], prompt=["{{QUERY}} is"], chat_sep=chat_sep, suffix=[["eos_token_id"]]),
+        exist_ok=True,
+    )
+
 class Asks(MultiTurnScheduler):
+    def check_finished(self, infer_request, response_choice, current_turn):
+        return False  # at max_turns
     def step(self, infer_request, response_choice, current_turn):
         infer_request.messages.append({"role": "user", "content": f"and {current_turn}"})
         return {"infer_request": infer_request}
 
 multi_turns["asks"] = Asks
+
+class Goes(Asks):
+    def step(self, infer_request, response_choice, current_turn):
+        ids = list(response_choice.token_ids)
+        hint = self.tokenizer.encode("the sum", add_special_tokens=False)
+        infer_request.messages[-1]["content"] = response_choice.message.content + "the sum"
+        return {
+            "infer_request": infer_request,
+            "response_token_ids": ids + hint,
+            "response_loss_mask": [1] * len(ids) + [0] * len(hint),
+        }
+
+multi_turns["goes"] = Goes
 
 def rlstep(args, trainer):
     from rlstep_hooks import StepAuditCallback
@@ -48,8 +70,8 @@ def rlstep(args, trainer):
 
 callbacks_map["rlstep"] = rlstep
 """
-"""What a user puts into a file of `--external_plugins`: rewards, a scheduler of several turns, and the audit as one of the callbacks
-that have a name."""
+"""What a user puts into a file of `--external_plugins`: rewards, two schedulers of several turns (one asks again, one puts a text
+behind each answer, which the policy goes on from), and the audit as one of the callbacks that have a name."""
 
 VOCABULARY = len(tiny_tokenizer())
 

@@ -2,20 +2,28 @@
 
 `_engine_infer` hands the requests of a rollout to the engine and gets its answers, each with the tokens of its prompt and those that
 were drawn (4.6.0 rlhf_trainers/rollout_mixin.py:1357). Rows come from the device with the numbers of their rollout, and are compared
-when they have arrived. With a multi-turn scheduler they are not.
+when they have arrived.
+
+With a multi-turn scheduler in the trainer's process it is called for all samples, and again for those that go on. Earlier turns
+stand in a request as the tokens that were drawn (4.6.0 rollout/agent_loop.py:200), and all of them are trained unless `step` gives
+tokens or a mask of its own (docs/source_en/Instruction/GRPO/DeveloperGuide/multi_turn.md). Such a scheduler may cut a turn or leave it
+untrained; what it trains must have been sampled.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
+from rlstep_hooks.observe.conversations import chains_of
 from rlstep_hooks.observe.joined_values import fields_of
 from rlstep_hooks.observe.token_origins import join
 from rlstep_hooks.observe.turn_rows import Ids, Request, Row, RowRule
 from rlstep_hooks.record.events import RolloutValues
+from rlstep_hooks.systems.trl.observe.tools_used import Spoken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +53,16 @@ class SwiftTurns:
         self._looks = False
         self._calls: list[list[Request]] = []
         """The turns of each call of the engine, in the order of its requests."""
+        self._as_sampled = self._scheduler is None or _leaves_tokens(self._scheduler)
+        """Whether turns have the tokens and the mask of the engine, in all rollouts so far."""
+        strategy = getattr(getattr(trainer.template, "loss_scale", None), "base_strategy", None)
+        self._all_trained = self._scheduler is None or strategy == "default"
+        """Whether all turns are to be trained (--loss_scale default, as documented for several turns)."""
+
+    @property
+    def spoken(self) -> Spoken:
+        """Nothing: what is scored is compared with the tokens."""
+        return Spoken()
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks, or say why turns are not seen."""
@@ -53,13 +71,19 @@ class SwiftTurns:
             self._recorder.cannot("mask", why)
             return
         hooks.wrap(self._trainer, "_engine_infer", after=self._infers, topics=("mask",))
+        if self._scheduler is not None:  # called for each turn, with what `step` gave of its tokens and mask
+            hooks.wrap(self._scheduler, "get_response_token_data", before=self._takes_turn, topics=("mask",))
 
     def _why_not(self) -> str:
         trainer = self._trainer
         if not hasattr(trainer, "_engine_infer"):
             return "this release asks its engine in another way than the one that was read"
-        if self._scheduler is not None or getattr(trainer, "enable_server_multi_turn", False):
-            return "the turns of a multi-turn scheduler are not joined with rows"
+        if getattr(trainer, "enable_server_multi_turn", False):
+            return "a scheduler in the server makes the turns, which are not seen here"
+        if self._scheduler is not None and not hasattr(self._scheduler, "get_response_token_data"):
+            return "the turns of this release's multi-turn schedulers were not read"
+        if self._scheduler is not None and not trainer.template.template_meta.support_multi_round:
+            return "this template leaves out all but the last round"
         shared = trainer.vllm_mode == "server" or trainer.vllm_tensor_parallel_size > 1
         if shared and trainer.args.use_vllm and trainer.accelerator.num_processes > 1:
             return "one process asks the engine for the samples of several"
@@ -77,23 +101,40 @@ class SwiftTurns:
         if not self._looks:
             return
         turns = [_turn(output) for output in call.result]
+        if not turns:
+            return  # of a process whose conversations are over, and those of others are not
         if all(turn is not None for turn in turns):
             self._calls.append([turn for turn in turns if turn is not None])
         else:
             self._looks = False
             self._recorder.cannot("mask", "the engine did not say which tokens it was asked for and gave")
 
+    def _takes_turn(self, call: Call) -> None:
+        own = (call.argument("response_token_ids", 3), call.argument("response_loss_mask", 4))
+        if any(one is not None for one in own):
+            self._as_sampled = False
+
     @property
     def given(self) -> list[Ids]:
-        """The tokens that were drawn for each sample, in the order of the samples; none where they were not seen."""
-        if not self._looks or len(self._calls) != 1:
+        """The tokens that were drawn for the last message of each sample, in the order of the samples; none where that was not seen."""
+        if not self._looks or not self._calls or (len(self._calls) > 1 and not self._as_sampled):
             return []
-        return [turn.given for turn in self._calls[0]]
+        chains = chains_of(self._calls, [], self._decode)
+        # A turn right behind another one goes on with its message.
+        goes_on = any(after.asked == one.whole for chain in chains for one, after in itertools.pairwise(chain))
+        if goes_on or len(chains) != len(self._calls[0]):
+            return []
+        return [chain[-1].given for chain in chains]
 
     @property
     def several(self) -> bool:
         """Whether a scheduler may make a completion of several turns."""
         return self._scheduler is not None
+
+    def _end_of_template(self) -> Ids:
+        """The tokens of the template's suffix: text, or lists of tokens by number or by their name in the tokenizer."""
+        template = self._trainer.template
+        return list(template._encode_context_list(template.template_meta.suffix)[0])
 
     def _decode(self, ids: Ids) -> str:
         return str(self._trainer.template.tokenizer.decode(ids, skip_special_tokens=False))
@@ -107,7 +148,7 @@ class SwiftTurns:
         """
         looks, calls, self._looks, self._calls = self._looks, self._calls, False, []
         samples = sum(part["completion_mask"].shape[0] for part in parts)
-        if not looks or len(calls) != 1 or len(calls[0]) != samples:
+        if not looks or not calls or len(calls[0]) != samples or (len(calls) > 1 and not self.several):
             return None
         shapes, blocks, compares = [], [], True
         for part in parts:
@@ -125,10 +166,18 @@ class SwiftTurns:
             longest=_UNBOUNDED,
             closers=frozenset(),
             masks_truncated=False,
-            exact=True,
-            hands_over=True,
+            exact=self._as_sampled and self._all_trained,
+            template_end=self._end_of_template() if self.several else [],
+            hands_over=self._as_sampled,  # a scheduler may hand over log-probs of its own
         )
-        return JoinedSamples(index, tuple(shapes), calls, rule, compares), torch.cat(blocks)
+        longest = self._trainer.template.max_length if self.several else None
+        return JoinedSamples(index, tuple(shapes), calls, rule, compares, longest), torch.cat(blocks)
+
+
+def _leaves_tokens(scheduler: Any) -> bool:
+    """Whether a scheduler leaves it to ms-swift which tokens and which mask a turn has."""
+    method = getattr(type(scheduler), "get_response_token_data", None)
+    return str(getattr(method, "__module__", "")).partition(".")[0] == "swift"
 
 
 def _turn(output: Any) -> Request | None:
@@ -157,6 +206,8 @@ class JoinedSamples(msgspec.Struct, frozen=True):
     rule: RowRule
     compares: bool
     """Whether the loss gets log-probs of the sampling."""
+    longest: int | None = None
+    """Tokens from which on a row of several turns may have been cut; None where none is."""
 
     @property
     def of(self) -> Values:
@@ -166,6 +217,8 @@ class JoinedSamples(msgspec.Struct, frozen=True):
     def values(self, numbers: list[float]) -> dict[int, dict[str, Any]]:
         """Compare."""
         rows = [self._row(turn, *blocks) for turn, blocks in zip(self.calls[0], self._blocks(numbers), strict=True)]
+        if self.longest is not None and any(len(row.whole) >= self.longest for row in rows):
+            return {}
         fields = fields_of(join(self.calls, rows, self.rule))
         return {self.index: fields} if fields else {}
 
