@@ -331,8 +331,9 @@ class RewardsMoved(Rule):
     Known limits:
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
         - What a reward model gives is RLS314's, in OpenRLHF alone.
-        - The texts of completions of several messages are not looked at, nor the rewards of a loop of one's own in OpenRLHF or verl;
-          such rollouts count as not compared. Nor are the texts of ms-swift's multi-turn schedulers.
+        - The texts of completions of several messages are looked at with TRL's own loop of tools (1.16) alone, and not the rewards of
+          a loop of one's own in OpenRLHF or verl; other such rollouts count as not compared. Nor are the texts of
+          multi-turn schedulers of ms-swift that give tokens of their own.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer

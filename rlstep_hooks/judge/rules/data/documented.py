@@ -225,9 +225,9 @@ class MaskNotDocumented(Rule):
         The mask of each completion against its tokens: all through the first token that ends it, and none after that; all of a
         completion without an end, or none where `mask_truncated_completions` is set. Exact.
 
-        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`; the agents of verl and OpenRLHF), and in one turn
-        of ms-swift, each row is compared with what was sampled for it, turn by turn: the tokens that were sampled are trained, and
-        those that a tool, an environment or the chat template wrote are not.
+        In several turns (TRL's `tools`, `environment_factory` and `rollout_func`, ms-swift's multi-turn schedulers; the agents of
+        verl and OpenRLHF), and in one turn of ms-swift, each row is compared with what was sampled for it, turn by turn: the tokens
+        that were sampled are trained, and those that a tool, an environment or the chat template wrote are not.
 
     Why it matters:
         A mask that leaves out the last token takes away the gradient of ending: completions get longer and longer. One that counts
@@ -252,7 +252,8 @@ class MaskNotDocumented(Rule):
     Known limits:
         - In one turn, generation settings with other ends (stop strings, `ignore_eos`) are not compared.
         - A `rollout_func`, and a loop of one's own in verl or OpenRLHF, may leave sampled tokens untrained; that is not judged.
-        - Rows of a multi-turn scheduler of ms-swift are not compared.
+        - Rows of a multi-turn scheduler that runs in ms-swift's server are not compared. One that gives tokens or a mask of its own
+          may leave sampled tokens untrained; that is not judged.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: `mask_truncated_completions`

@@ -103,11 +103,14 @@ class TokensAltered(Rule):
 
     What it checks:
         A checksum of each sample's completion tokens, taken after generation, equals the checksum in the loss. In TRL also one of its
-        prompt; and where the trained model itself generates in one turn, the tokens of each rollout are those that its `generate` was
+        prompt; and in one turn the tokens of each rollout are those that `generate`, or vLLM (1.16), was
         asked for and gave, each completion through its first end, and some prompts, others each time, have the tokens that the
         tokenizer gives for their rows (1.16). In several turns (`tools`, `environment_factory`, `rollout_func`
-        of TRL 1.16) the tokens of each turn are those that `generate` gave, in order, and the prompt of each turn is what stands
-        before it in the row. So are the rows of ms-swift, of verl's agent loops and of OpenRLHF's executors, against what the
+        of TRL 1.16) the tokens of each turn are those that `generate` or vLLM gave, in order, and the prompt of each turn is what
+        stands before it in the row. Tools are called with what the policy gave, each call is made up to the configured number of
+        turns, and the messages hold what the tools returned; in some samples, others each time, what stands behind a call are the
+        tokens that the chat template gives for these messages, and each turn was taken for the message that its tokens say. So
+        are the rows of ms-swift, of verl's agent loops and of OpenRLHF's executors, against what the
         engines were asked and gave. In verl some prompts of its single-turn loop are encoded again. In OpenRLHF prompts are those
         of the data set, have the tokens that the tokenizer gives for their text, and samples have the tokens that the engine gave,
         up to the forward that is trained, of policy and critic, which sees all of them.
@@ -133,7 +136,9 @@ class TokensAltered(Rule):
         own, or keep the thoughts in the prompts.
 
     Known limits:
-        - What an engine does to tokens before they are in the rollout is not seen.
+        - What an engine does to tokens before it gives them is not seen.
+        - Only TRL's own loop of tools is followed: what an environment of a `rollout_func`, of ms-swift, verl or OpenRLHF says is
+          taken as it stands in the prompt of the next turn.
         - A `rollout_func`, and a loop of one's own in verl or OpenRLHF, may cut a turn or leave samples out; tokens
           that it has from elsewhere than the policy are not compared.
 
