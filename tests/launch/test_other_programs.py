@@ -38,7 +38,12 @@ def test_the_name_says_that_it_trains_nothing(command: str, word: str) -> None:
 
 @pytest.mark.parametrize(
     ("program", "known"),
-    [("openrlhf.cli.train_grpo", False), ("verl.trainer.main_grpo", False), ("mine.train_grpo", True)],
+    [
+        ("openrlhf.cli.train_grpo", False),
+        ("verl.trainer.main_grpo", False),
+        ("mine.train_grpo", True),
+        ("examples.train_grpo", True),
+    ],
 )
 def test_a_module_of_another_framework_is_not_planned_by_its_settings_alone(program: str, *, known: bool) -> None:
     command = (

@@ -31,6 +31,8 @@ TRAINING = frozenset(("train", "training", "trainer"))
 STARTS = frozenset(("train", "fit"))
 """The methods of trainers that train: a file that only evaluates has the trainer too, and calls none of them."""
 
+_ANYBODYS = frozenset(("examples", "playground", "recipe"))
+"""Packages of programs of some systems whose names say nothing: any repository may have a folder of that name."""
 _WORD = re.compile(r"[^a-z0-9]+")
 _ALIKE = 3
 """Flags that a file has to know to be taken for another one of its name."""
@@ -72,9 +74,14 @@ def why_not(command: Command, system: System, folder: Path) -> str:
 def _modules_of_others(program: Program, system: System) -> str:
     """The package that a module belongs to, where programs of other systems alone are modules of it; empty for any other."""
     package = program.name.partition(".")[0] if program.kind == "module" else ""
+    if not package or package in _ANYBODYS:
+        return ""
     start = f"module:{package}."
-    owners = {entry.name for entry in index.entries() for each in entry.programs if package and each.startswith(start)}
-    return package if owners and system.name not in owners else ""
+    owners = {entry.name for entry in index.entries() for each in entry.programs if each.startswith(start)}
+    # A fork has the package of what it is a fork of.
+    alike = {system.name, *index.relatives(system.name)}
+    is_alike = not owners.isdisjoint(alike) or any(system.name in index.relatives(owner) for owner in owners)
+    return package if owners and not is_alike else ""
 
 
 def names_other_work(program: Program) -> str:
