@@ -399,8 +399,8 @@ class Values:
         match node:
             case ast.Call(func=ast.Name(id=name)):
                 return self._called(node, name, depth)
-            case ast.Subscript(value=of, slice=entry) if self._frames:
-                return self._entry(node, of, entry, depth)
+            case ast.Subscript(value=container, slice=key) if self._frames:
+                return self._entry(node, container, key, depth)
         raise NotLiteralError(node)
 
     def _entry(self, node: ast.expr, of: ast.expr, key: ast.expr, depth: int) -> Any:
