@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from packaging.version import Version
 
 from tests.systems.trl.conftest import RELEASE
@@ -12,10 +13,20 @@ from tests.systems.trl.conftest import RELEASE
 if Version("1.16") > RELEASE:
     pytest.skip("turns are joined in TRL 1.16 and later", allow_module_level=True)
 
+from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.systems.trl.observe.tools_used import other_messages
 from tests.systems.trl import multi_turn
 from tests.systems.trl.helpers import problems
-from tests.systems.trl.multi_turn import Room, answer_text, call_text, multi_turn_run, multiply, silent, spelled
+from tests.systems.trl.multi_turn import (
+    Room,
+    answer_text,
+    call_text,
+    multi_turn_run,
+    multi_turn_trainer,
+    multiply,
+    silent,
+    spelled,
+)
 from tests.systems.trl.test_turns import outcome
 
 if TYPE_CHECKING:
@@ -256,6 +267,25 @@ def test_other_prompts_than_those_of_the_rows_are_found(fault: Callable[[Any], N
     assert "of those that were encoded again" in found[0].observed
 
 
+def waiting_and_wrong(kind: str, tokenizer: Any) -> Callable[[str, int], list[int]]:
+    """A script that looks, then calls tools in wrong ways, and waits."""
+    calls = (
+        '{"name": "angry", "arguments": ["a"]}',
+        '{"name": "angry", "arguments": {"a": 1, "b": 2}}',
+        '{"name": "look", "arguments": {}}',
+    )
+
+    def script(text: str, place: int) -> list[int]:
+        done = text.count("<tool_response>")
+        if done == 0 or done == 4:
+            return spelled(tokenizer, call_text(kind, "look" if done else "wait", place="p" * (1 + place)))
+        if done < 4:
+            return spelled(tokenizer, f"<tool_call>\n{calls[done - 1]}\n</tool_call><|im_end|>")
+        return spelled(tokenizer, answer_text(kind, f"so {place}"))
+
+    return script
+
+
 def of_tools(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[Any], None]:
     """A fault: the loop calls other tools than those of the samples."""
 
@@ -440,6 +470,36 @@ def test_the_dictionaries_have_their_own_tools_again(tmp_path: Path) -> None:
     multi_turn_run(tmp_path, fault=look, tools=[multiply])
     assert len(seen) == 12
     assert all(tool is multiply for tool in seen)
+
+
+def test_training_is_the_same_with_the_audit_and_without_it(tmp_path: Path) -> None:
+    """Weights, logs and random state, bit for bit, with tools that raise, that are awaited and that belong to environments."""
+    ends = []
+    for callbacks in ([StepAuditCallback(log_dir=None, listeners=())], []):
+        trainer = multi_turn_trainer(
+            tmp_path,
+            callbacks=callbacks,
+            tools=[angry],
+            environment_factory=Owner,
+            script=waiting_and_wrong,
+            num_iterations=2,
+        )
+        torch.manual_seed(3)
+        trainer.train()
+        weights = {name: of.clone() for name, of in trainer.model.state_dict().items()}
+        logs = [
+            {
+                name: of
+                for name, of in row.items()
+                if "time" not in name and "per_second" not in name and "rlstep" not in name
+            }
+            for row in trainer.state.log_history
+        ]
+        ends.append((weights, logs, torch.get_rng_state()))
+    (weights, logs, state), (own_weights, own_logs, own_state) = ends
+    assert all(torch.equal(of, own_weights[name]) for name, of in weights.items())
+    assert logs == own_logs
+    assert torch.equal(state, own_state)
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
