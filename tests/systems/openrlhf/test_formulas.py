@@ -264,6 +264,22 @@ def test_penalties_by_what_a_sample_wrongly_says_are_named(more: dict[str, Any],
     assert found.advantages_fit == words
 
 
+def test_a_penalty_beside_the_term_of_the_loss_is_found() -> None:
+    args = arguments(estimator="reinforce", samples=3, kl_loss=True)
+    maker = object.__new__(RemoteExperienceMaker)
+    maker.strategy, maker.advantage_estimator = SimpleNamespace(args=args), "reinforce"
+    maker.kl_ctl = SimpleNamespace(value=0.1)
+    for penalised in (False, True):
+        watch, given = AdvantageWatch(args), experiences(0, 3)
+        for experience in given:  # OpenRLHF hands over zeros
+            experience.kl = experience.kl if penalised else torch.zeros_like(experience.kl)
+        watch.before(given)
+        found = watch.after(maker.compute_advantages_and_returns(given), 0.1, 0)
+        assert found is not None
+        assert found.advantages_off is not None
+        assert (found.advantages_off > 1) is penalised
+
+
 def plain_loss(given: dict[str, torch.Tensor], **changed: Any) -> float:
     """OpenRLHF's own loss of a policy, with a correction for the engine's log-probs."""
     settings = {

@@ -145,7 +145,7 @@ class AdvantageWatch:
         self._given = [
             {
                 "rewards": experience.rewards.clone(),
-                "kl": experience.kl if divergences is None else divergences[place],
+                "kl": self._penalised(experience, None if divergences is None else divergences[place]),
                 "values": experience.values,
                 "lengths": _lengths(experience.action_mask.bool()),
                 "truncated": self._cut_off(experience),
@@ -156,6 +156,14 @@ class AdvantageWatch:
             }
             for place, experience in enumerate(experiences)
         ]
+
+    def _penalised(self, experience: Any, divergence: Tensor | None) -> Tensor:
+        """(B, T), the divergence that the penalty of the rewards is of: nothing where the divergence is a term of the loss
+        (experience_maker.py 0.11.2:205)."""
+        if self._args.algo.kl.use_loss:
+            return torch.zeros_like(experience.action_mask, dtype=torch.float32)
+        came: Tensor = experience.kl
+        return came if divergence is None else divergence
 
     def _cut_off(self, experience: Any) -> Tensor | None:
         """(B,), whether each answer was cut off, as it came; as its sample says where it was not seen to come."""
