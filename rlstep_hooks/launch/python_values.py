@@ -393,7 +393,7 @@ class Values:
                 text = self._literal(words, depth + 1)
                 if isinstance(text, str):
                     return _OF_TEXTS[method](text)
-        variable = read_by(node)
+        variable = read_by(self._with_given_name(node, depth))
         if variable is not None:
             return self._of_environment(node, *variable, depth)
         match node:
@@ -402,6 +402,16 @@ class Values:
             case ast.Subscript(value=container, slice=key) if self._frames:
                 return self._entry(node, container, key, depth)
         raise NotLiteralError(node)
+
+    def _with_given_name(self, node: ast.expr, depth: int) -> ast.expr:
+        """A call with the first thing that it is given as a value, where that is a parameter of a call: `os.getenv(name, "")`."""
+        match node:
+            case ast.Call(func=function, args=[ast.Name() as name, *more], keywords=[]) if (
+                self._given(name) is not None
+            ):
+                value = self._literal(name, depth + 1)
+                return ast.Call(function, [ast.Constant(value), *more], []) if isinstance(value, str) else node
+        return node
 
     def _entry(self, node: ast.expr, of: ast.expr, key: ast.expr, depth: int) -> Any:
         """What a mapping that is known as a whole holds under a key that a call gives."""

@@ -129,6 +129,31 @@ def test_a_json_file_is_read_as_json(tmp_path: Path, loads: str) -> None:
     )
 
 
+_ENV = """
+import os
+def env(name, default):
+    text = os.environ.get(name, "")
+    if text.strip() == "":
+        return default
+    {last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "value"),
+    [
+        ("return int(text)", "Config(n=env('N', 8), m=env('M', 2))\n", 8),
+        ("return int(text)", "os.environ['N'] = '4'\nConfig(n=env('N', 8), m=env('M', 2))\n", None),
+        ("return int(text)", "Config(n=env('RANK', 8), m=env('M', 2))\n", None),
+        ("raise ValueError", "Config(n=env('N', 8), m=env('M', 2))\n", 8),
+    ],
+)
+def test_a_function_that_reads_a_variable_of_the_environment_is_followed(
+    tmp_path: Path, last: str, more: str, value: int | None
+) -> None:
+    assert found(tmp_path, _ENV.format(last=last) + more) == value
+
+
 _MODELS = """
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
