@@ -42,6 +42,13 @@ SURVIVED: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         {**REUSED, "adam_beta2": 0.95},
         "optimizer.betas of group 0 = (0.9, 0.95)",
     ),
+    "the plain kernel where the fused one is asked for": (
+        "transformers.trainer_optimizer:_get_adamw_torch",
+        "ctx.optimizer_kwargs.update({'fused': True})",
+        "pass",
+        {**REUSED, "optim": "adamw_torch_fused"},
+        "optimizer.fused of group 0 = True",
+    ),
     "autocast without bf16": (
         "transformers.training_args:TrainingArguments.__post_init__",
         "if self.bf16:",

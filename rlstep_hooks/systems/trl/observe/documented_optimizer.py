@@ -77,7 +77,7 @@ def _arguments(args: Any) -> tuple[type, dict[str, Any]] | None:
     adam = {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
     known: dict[str, tuple[type, dict[str, Any]]] = {
         "adamw_torch": (optim.AdamW, rate | adam),
-        "adamw_torch_fused": (optim.AdamW, rate | adam),
+        "adamw_torch_fused": (optim.AdamW, rate | adam | {"fused": True}),
         "sgd": (optim.SGD, rate),
         "adagrad": (optim.Adagrad, rate),
         "rmsprop": (optim.RMSprop, rate),

@@ -77,9 +77,6 @@ _IN_USE = (
 SETTINGS_OF_TRAINING = (*CYCLE_SETTINGS, *_COPIED.values(), *_OF_ENGINE, *_COUNTED.values(), *_IN_USE)
 """The arguments that are compared while training goes on."""
 
-SETTINGS_OF_TRAINING = (*CYCLE_SETTINGS, *_COPIED.values(), *_OF_ENGINE, *_COUNTED.values(), *_IN_USE)
-"""The arguments that are compared while training goes on."""
-
 _WEIGHTS = "trainer.reward_weights"
 
 _NEVER_SCHEDULED = ("optimizer.lr", "optimizer.maximize")
@@ -290,7 +287,7 @@ class OptimizerSettings:
         built = (documented_settings(trainer, optimizer) or {}) if known else {}
 
         def read() -> Iterator[Setting]:
-            yield from _of_groups(trainer, optimizer, "lr", "initial_lr")
+            yield from _of_groups(trainer, optimizer, "lr", "initial_lr", "fused")
             if built:
                 yield from ((name, now) for name, _, now in _misplaced(decay, groups))
 
