@@ -93,9 +93,9 @@ ROWS_OF_DATA_SET = "rows of the data set"
 """The name in it of a checksum of the rows."""
 
 
-SAVED = "saved_checkpoints"
-"""Name of the fact that has how many parts of the run's checkpoints were compared with what it held when they had been made, and those
-that were others: the updates before it, and which part."""
+SAVED: dict[Role, str] = {"policy": "saved_checkpoints", "critic": "saved_checkpoints_of_the_critic"}
+"""Names of the facts that have how many parts of a role's checkpoints were compared with what it held when they had been made, and
+those that were others: the updates before it, None where nobody counted them there, and which part."""
 
 
 def never_seen(started: RunStarted) -> dict[str, str]:

@@ -138,7 +138,9 @@ class TrainerPhases:
             if isinstance(event, Attached):
                 self.attached = event if record == 0 else self.attached
             elif isinstance(event, FactsRead):
+                # Those from before the run's first event are told with it, later ones where they came.
                 self.facts |= event.facts
+                self._current[record].append(event)
             elif isinstance(event, Phase):
                 self._current[record] = self._waiting.setdefault((event.name, event.number), [])
                 self._records_of.setdefault(event.name, set()).add(record)

@@ -187,8 +187,9 @@ class CheckpointHoldsOthers(Rule):
     """A checkpoint does not hold what the run held when it was made.
 
     What it checks:
-        In TRL, when a checkpoint has been made: the first rows of up to 16 of its tensors, and of their moments, against those of the
-        model and of the optimizer, bit for bit in the dtype of the model.
+        When a checkpoint has been made: the first rows of up to 16 of its tensors, and of their moments, against those of the
+        model and of the optimizer, bit for bit in the dtype of the model. In verl with FSDP2 each process compares its part. In
+        OpenRLHF the weights of DeepSpeed's checkpoints, and those of the model that is saved for others, once training is over too.
 
     Why it matters:
         What is evaluated, published and resumed from is the checkpoint. Training and its logs show nothing of weights that are
@@ -197,7 +198,7 @@ class CheckpointHoldsOthers(Rule):
     Example:
         ERROR RLS703 Checkpoint holds others than the run · update 2
           expected  the weights of the run after 2 updates in its checkpoint
-          observed  others
+          observed  other weights
           why       what is evaluated and resumed from is not what was trained
           fix       look at what gathers, casts or merges weights when a checkpoint
                     is made, and at overrides of the trainer's saving
@@ -206,8 +207,9 @@ class CheckpointHoldsOthers(Rule):
         Look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving.
 
     Known limits:
-        - Checkpoints of FSDP and DeepSpeed are not read, nor files in other forms than transformers and PEFT write.
-        - The model that a script saves once training is over is not seen.
+        - In TRL checkpoints of FSDP and DeepSpeed are not read, nor files in other forms than transformers and PEFT write.
+        - Moments in DeepSpeed's files are not read, nor what ZeRO-3 cut, nor flat parameters of FSDP1 in verl.
+        - The model that a script of TRL saves once training is over is not seen.
 
     Sources:
         - https://huggingface.co/docs/accelerate/usage_guides/deepspeed: a setting by which placeholders are saved for weights
@@ -221,31 +223,41 @@ class CheckpointHoldsOthers(Rule):
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress)
-        self._told = 0
+        self._told = dict.fromkeys(SAVED, 0)
+        self._updates = progress.started.start_updates
+        self._latest: Where | None = None
 
     def update(self, event: Update) -> None:
         """Look at the checkpoints that were made before it."""
         self._look()
+        if event.role == "policy":
+            self._updates, self._latest = event.index + 1, self.progress.where_shown()
 
     def ended(self, event: RunEnded) -> None:
         """Look at the last one."""
         self._look()
 
     def _look(self) -> None:
-        found = self.progress.started.facts.get(SAVED)
-        if not isinstance(found, dict):
-            return
-        self.checks = int(found["compared"])
-        for updates, part in found["wrong"][self._told :]:
-            self._told += 1
-            self.fail(
-                expected=f"the {part} of the run after {number(updates, 'updates')} in its checkpoint",
-                observed="others",
-                why="what is evaluated and resumed from is not what was trained",
-                fix="look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving",
-                where=Where(update=updates),
-                variant=part,
-            )
+        facts = self.progress.started.facts
+        found = {role: of for role, fact in SAVED.items() if isinstance(of := facts.get(fact), dict)}
+        if found:
+            self.checks = sum(int(of["compared"]) for of in found.values())
+        for role, of in found.items():
+            for counted, part in of["wrong"][self._told[role] :]:
+                self._told[role] += 1
+                self._fail(
+                    self._updates if counted is None else counted, part if role == "policy" else f"{part} of the {role}"
+                )
+
+    def _fail(self, updates: int, part: str) -> None:
+        self.fail(
+            expected=f"the {part} of the run after {number(updates, 'updates')} in its checkpoint",
+            observed=f"other {part}",
+            why="what is evaluated and resumed from is not what was trained",
+            fix="look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving",
+            where=where,
+            variant=part,
+        )
 
 
 class ResumeFailed(Rule):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from typing import Any
+from unittest import mock
 
 import wrapt
 
@@ -88,6 +89,39 @@ def checkpoints_left_out(at: int) -> None:
         trainer.save_logs_and_checkpoints = save_logs_and_checkpoints
 
     before_the_loop(put)
+
+
+# Checkpoints
+
+
+@fault(report="a checkpoint of other weights", code="RLS703", cause="the weights of the run after 4 updates")
+def checkpoint_of_other_weights(at: int) -> None:
+    """DeepSpeed's checkpoint behind a rollout has all weights a hundredth larger."""
+
+    def save_ckpt(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        engine = args[0] if args else kwargs["model"]
+        if Now.training != at:
+            return wrapped(*args, **kwargs)
+        larger = {name: of * 1.01 for name, of in engine.module.state_dict().items()}
+        with mock.patch.object(engine, "module_state_dict", return_value=larger):
+            return wrapped(*args, **kwargs)
+
+    wrap(STRATEGY, "DeepspeedStrategy.save_ckpt", save_ckpt)
+
+
+@fault(report="a model of other weights for others", code="RLS703", cause="the weights of the run after 8 updates")
+def saved_model_of_other_weights(at: int) -> None:
+    """The model that is saved for others behind a rollout has all weights a hundredth larger."""
+
+    def save_model(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        inner = (args[0] if args else kwargs["model"]).model.module
+        if Now.training != at:
+            return wrapped(*args, **kwargs)
+        larger = {name: of * 1.01 for name, of in inner.state_dict().items()}
+        with mock.patch.object(inner, "state_dict", return_value=larger):
+            return wrapped(*args, **kwargs)
+
+    wrap(STRATEGY, "DeepspeedStrategy.save_model", save_model)
 
 
 @fault(report="an evaluation as the training samples", code="RLS101", cause="eval.temperature")

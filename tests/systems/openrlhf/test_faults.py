@@ -158,6 +158,8 @@ LAUNCHES = {
         faults={
             "rows_as_they_stand": 0,
             "evaluation_with_the_settings_of_training": 0,
+            "checkpoint_of_other_weights": 0,
+            "saved_model_of_other_weights": 1,
             "flags_of_cut_off_answers_turned_round": 1,
             "lengths_with_their_prompts": 2,
             "samples_as_they_came": 3,
@@ -184,6 +186,7 @@ LAUNCHES = {
             "eval.steps": 1,
             "ckpt.save_steps": 1,
             "ckpt.max_num": 1,
+            "ckpt.save_hf": True,
         },
         evaluates=True,
     ),

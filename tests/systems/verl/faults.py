@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import wrapt
 
@@ -897,6 +898,49 @@ def backward_of_half_the_loss(at: int) -> None:
             return wrapped.__func__(loss / 2 if _Now.rollout == at else loss, *args, **kwargs)
 
         wrapt.wrap_function_wrapper(torch, "Tensor.backward", backward)
+
+
+# Checkpoints
+
+
+@fault(report="verl 0.9.1, a checkpoint in half precision", code="RLS703", variant="other weights")
+def checkpoint_rounded(at: int) -> None:
+    """The checkpoint of a rollout has the weights rounded to bfloat16."""
+    import torch
+
+    def rounded(engine: Any) -> Any:
+        state = engine.module.state_dict()
+        return engine.module, {name: of.to(torch.bfloat16).to(of.dtype) for name, of in state.items()}
+
+    _saves(at, rounded)
+
+
+@fault(report="verl 0.9.1, a checkpoint with cleared moments", code="RLS703", variant="other moments")
+def checkpoint_without_moments(at: int) -> None:
+    """The checkpoint of a rollout has moments of 0."""
+
+    def cleared(engine: Any) -> Any:
+        state = engine.optimizer.state_dict()
+        moments = {
+            place: {name: of if name == "step" else of * 0 for name, of in kept.items()}
+            for place, kept in state["state"].items()
+        }
+        return engine.optimizer, {**state, "state": moments}
+
+    _saves(at, cleared)
+
+
+def _saves(at: int, other: Callable[[Any], tuple[Any, Any]]) -> None:
+    """What `other` gives has another state while the checkpoint of a rollout is made."""
+
+    def save_checkpoint(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        if _Now.rollout != at:
+            return wrapped(*args, **kwargs)
+        owner, state = other(engine)
+        with mock.patch.object(owner, "state_dict", return_value=state):
+            return wrapped(*args, **kwargs)
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "save_checkpoint", save_checkpoint)
 
 
 # A resumed run

@@ -216,6 +216,8 @@ LAUNCHES = {
             "validation_at_another_temperature": 0,
             "validation_with_fewer_samples": 0,
             "validation_of_the_first_batch": 0,
+            "checkpoint_rounded": 0,
+            "checkpoint_without_moments": 1,
             "reference_follows_policy": 1,
             "validations_left_out": 2,
             "checkpoints_left_out": 2,

@@ -1,13 +1,22 @@
-"""What a trainer of OpenRLHF holds of weights and of the optimizer's moments, and which checkpoint it began with."""
+"""What a trainer of OpenRLHF holds of weights and of the optimizer's moments, whether its files have it, and which checkpoint it began
+with."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from rlstep_hooks.observe.checkpoints import State
 from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
+from rlstep_hooks.observe.saved_files import read_file, weights_in, weights_in_safetensors
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import label_of, sums_of, total
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.saved_files import Found
 
 LATEST = "latest"
 """DeepSpeed's file with the name of the checkpoint that is loaded next (runtime/engine.py `load_checkpoint`)."""
@@ -32,3 +41,30 @@ def resumed_from(args: Any, role: str) -> str | None:
         return None
     with open(latest) as file:
         return os.path.join(folder, file.read().strip())
+
+
+def weights_saved(engine: Any, folder: str) -> Found:
+    """Whether DeepSpeed's checkpoint in a folder has the weights that the engine holds; "unknown" where ZeRO-3 has cut them, and in the
+    processes that write none (runtime/engine.py 0.19.8 `_save_checkpoint`: the first of those that hold the same)."""
+    if not _is_whole(engine.module) or engine.global_rank:
+        return "unknown"
+    read = read_file(Path(folder, "mp_rank_00_model_states.pt"), nullcontext)
+    return "unknown" if read is None else weights_in(read["module"], engine.module)
+
+
+def weights_published(model: Any, folder: str) -> Found:
+    """Whether the model that was saved for others has the weights of this one.
+
+    Args:
+        model: OpenRLHF's actor, whose `model` is an engine of DeepSpeed's, or the engine of a critic.
+        folder: Where its files are (utils/deepspeed/deepspeed.py 0.11.2:533 `save_model`, which the first process writes).
+    """
+    engine = getattr(model, "model", model)
+    inner = getattr(engine, "module", engine)
+    if not _is_whole(inner) or (torch.distributed.is_initialized() and torch.distributed.get_rank()):
+        return "unknown"
+    return weights_in_safetensors(Path(folder), inner)
+
+
+def _is_whole(model: Any) -> bool:
+    return not any(hasattr(parameter, "ds_tensor") for parameter in model.parameters())

@@ -20,6 +20,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.rates import rate_schedule
+from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
 from rlstep_hooks.observe.scored_rows import ScoredRows
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
@@ -35,7 +36,7 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
     identity,
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
-from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, state_of
+from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, state_of, weights_published, weights_saved
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
@@ -99,6 +100,7 @@ class OpenRlhfTrainer:
         self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
         self._buffered = BufferedNumbers()
         self._scored = ScoredRows(self._record.writer)
+        self._saved_parts = SavedParts(self._record.writer, role)
         self._scored_alone: dict[str, Any] = {}
         """Fields about the rows of the latest refresh that were scored again."""
         self._of_values: dict[str, Any] = {}
@@ -173,6 +175,8 @@ class OpenRlhfTrainer:
         hooks.steps(self._engine.basic_optimizer, after=lambda _: self._meter.next_update(), topics=_FORMULA)
         # deepspeed.py:685: writes the checkpoint of this process's model.
         wrap(trainer.strategy, "save_ckpt", after=self._saved, topics=("checkpoints",))
+        # deepspeed.py:533: writes the model for others, at checkpoints (`ckpt.save_hf`) and once training is over.
+        wrap(trainer.strategy, "save_model", after=self._published, topics=("checkpoints",))
         if not policy:
             # loss.py:275: gets values and targets of a micro-batch, on the device, and returns its loss.
             hooks.forward(trainer.critic_loss_fn, before=self._see_targets, topics=_LOSS)
@@ -244,6 +248,15 @@ class OpenRlhfTrainer:
     def _saved(self, call: Call) -> None:
         path = os.path.join(call.argument("save_dir", 1), call.argument("tag", 2))
         note_saved(folder(), self._process, path, state_of(self._engine))
+        self._saved_parts.tell({"weights": weights_saved(self._engine, path)})
+
+    def _published(self, call: Call) -> None:
+        # ppo_actor.py:612, 677: whoever asks for averaged weights is given these.
+        trainer, policy = self._trainer, self.role == "policy"
+        averaged = policy and trainer.args.train.enable_ema
+        model = trainer.ema_model if averaged else trainer.actor if policy else trainer.critic
+        found = weights_published(model, call.argument("output_dir", 2))
+        self._saved_parts.tell({"averaged weights" if averaged else "weights": found})
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""

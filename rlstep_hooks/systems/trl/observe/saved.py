@@ -9,11 +9,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.record.events import SAVED, FactsRead
-from rlstep_hooks.systems.trl.observe.restored import moments_in, read_file, weights_in
+from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in_safetensors
+from rlstep_hooks.observe.saved_parts import SavedParts
+from rlstep_hooks.systems.trl.observe.restored import safe_globals
 from rlstep_hooks.systems.trl.observe.sharded_checkpoints import is_sharded
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.saved_files import Found
     from rlstep_hooks.observe.sync_watch import EventRecorder
 
 
@@ -27,9 +29,7 @@ class SavedWatch:
 
     def __init__(self, trainer: Any, recorder: EventRecorder) -> None:
         self._trainer = trainer
-        self._recorder = recorder
-        self._compared = 0
-        self._wrong: list[tuple[int, str]] = []
+        self._parts = SavedParts(recorder)
 
     def look(self, updates: int) -> None:
         """A checkpoint was made, after so many updates."""
@@ -40,12 +40,9 @@ class SavedWatch:
         optimizer = trainer.optimizer
         while hasattr(optimizer, "optimizer"):
             optimizer = optimizer.optimizer
-        of_optimizer = read_file(folder / "optimizer.pt")
-        found = {
-            "weights": weights_in(folder, trainer.model),
+        of_optimizer = read_file(folder / "optimizer.pt", safe_globals)
+        found: dict[str, Found] = {
+            "weights": weights_in_safetensors(folder, trainer.model),
             "moments": "unknown" if of_optimizer is None else moments_in(of_optimizer, optimizer),
         }
-        self._compared += sum(of != "unknown" for of in found.values())
-        self._wrong += [(updates, name) for name, of in found.items() if of == "others"]
-        facts = {SAVED: {"compared": self._compared, "wrong": self._wrong[:8]}}
-        self._recorder.emit(FactsRead(at=self._recorder.now(), facts=facts))
+        self._parts.tell(found, updates=updates)

@@ -17,14 +17,15 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.processes import introduce, run_of_ray
+from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
-from rlstep_hooks.record.events import FactsRead, RolloutValues
+from rlstep_hooks.record.events import SAVED, FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import sampled, settings
 from rlstep_hooks.systems.verl.observe.carried import Carried
-from rlstep_hooks.systems.verl.observe.checkpoints import state_of
+from rlstep_hooks.systems.verl.observe.checkpoints import saved_parts, state_of
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
 from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
@@ -75,6 +76,7 @@ class VerlTrainer:
         self._engines: dict[Role, tuple[Any, State]] = {}
         """Engines that train, each with its state when it was built."""
         self._loaded_from: dict[Role, str] = {}
+        self._saved: dict[Role, SavedParts] = {role: SavedParts(self._record.writer, role) for role in SAVED}
         self._begun = False
         self._rollout_values = RolloutValues(index=NO_REFRESH)
         self._masks = Carried()
@@ -164,9 +166,11 @@ class VerlTrainer:
 
     def saved(self, engine: Any, path: str | None) -> None:
         """A checkpoint was written."""
+        role = role_of(engine)
         if path and not ray_sink.asked():
-            state = state_of(engine, self._record.steps[role_of(engine)].weights)
-            note_saved(folder(), self._process, path, state)
+            note_saved(folder(), self._process, path, state_of(engine, self._record.steps[role].weights))
+        if path:
+            self._saved[role].tell(saved_parts(engine, path))
 
     def begins(self) -> None:
         """Weights go to the engine for the first time: what a resumed run holds by now, it trains on."""
