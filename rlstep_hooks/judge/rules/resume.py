@@ -245,11 +245,13 @@ class CheckpointHoldsOthers(Rule):
         for role, of in found.items():
             for counted, part in of["wrong"][self._told[role] :]:
                 self._told[role] += 1
-                self._fail(
-                    self._updates if counted is None else counted, part if role == "policy" else f"{part} of the {role}"
-                )
+                named = part if role == "policy" else f"{part} of the {role}"
+                if counted is None:
+                    self._fail(self._updates, named, self._latest)
+                else:
+                    self._fail(counted, named, Where(update=counted))
 
-    def _fail(self, updates: int, part: str) -> None:
+    def _fail(self, updates: int, part: str, where: Where | None) -> None:
         self.fail(
             expected=f"the {part} of the run after {number(updates, 'updates')} in its checkpoint",
             observed=f"other {part}",
