@@ -186,6 +186,11 @@ RULES: dict[str, Link] = {
     "RLS514": yes("the samples of each rollout against those of earlier ones"),
     "RLS519": yes("the completions of each rollout, in the controller"),
     "RLS702": yes("the weights of each role, and the moments of its optimizer"),
+    "RLS703": yes(
+        "the first rows of up to 16 tensors, in DeepSpeed's checkpoints and in the models that are saved for others",
+        "not moments; not with ZeRO-3; what is saved once training is over is in the report that is made of the record afterwards",
+        proved=("ZeRO-2",),
+    ),
     "RLS801": yes(
         "ppo and gspo, dual clip, both means, the correction for the engine's log-probs with its level, gate and bounds, the KL term, "
         "the entropy bonus; the critic's with its clip of values",

@@ -214,6 +214,11 @@ RULES: dict[str, Link] = {
     "RLS702": yes(
         "all weights and moments of each role, where the folder of records is that of the run that saved them"
     ),
+    "RLS703": yes(
+        "the first rows of up to 16 tensors of each role, and of their moments, when a checkpoint has been made",
+        "not with FSDP1; not the learning rate, the loader and random generators",
+        proved=("FSDP2",),
+    ),
     "RLS801": yes(
         "vanilla, gspo, sapo, gpg, cispo, dro, and the critic's with the clip of its values, in float64",
         "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own; on several ranks the number of tokens of a "
