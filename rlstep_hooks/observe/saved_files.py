@@ -5,12 +5,13 @@ The files are read once more, and of large tensors their first rows only.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.shards import local_part, plain_name
+from rlstep_hooks.observe.shards import ZeroPart, local_part, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,28 +63,54 @@ def weights_in(saved: Mapping[str, Any], model: Any) -> Found:
 
 
 def weights_in_safetensors(folder: Path, model: Any) -> Found:
-    """Whether the safetensors of a folder have the weights of the model."""
-    return _found(
-        torch.equal(_head(of), saved.to(of.dtype)) for of, saved in saved_heads(trained_parameters(model), folder)
-    )
+    """Whether the safetensors of a folder have the weights of the model, as far as this process holds the beginning of a tensor: the
+    first process of those that share it does."""
+    return _found(_begins_with(held, saved) for held, saved in saved_heads(trained_parameters(model), folder))
 
 
-def saved_heads(named: Sequence[tuple[str, Any]], folder: Path) -> Iterator[tuple[Any, Tensor]]:
-    """Some parameters, each with the first rows that the safetensors of a checkpoint have of it."""
+def saved_heads(named: Sequence[tuple[str, Any]], folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first numbers that this process holds of some parameters, each with those that the safetensors of a checkpoint have of it."""
     from safetensors import safe_open
 
-    chosen = {_name_in_file(name): of for name, of in _spread(named)}
+    chosen = {
+        _name_in_file(name): (of, held) for name, of in _spread(named) if (held := _held_from_the_first(of)) is not None
+    }
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in sorted(chosen.keys() & set(file.keys())):
-                saved = file.get_slice(name)
-                if list(saved.get_shape()) == list(chosen[name].shape) and chosen[name].dim():
-                    yield chosen[name], saved[: _rows(chosen[name])]
+                of, held = chosen[name]
+                saved, shape = file.get_slice(name), list(getattr(of, "ds_shape", of.shape))
+                if list(saved.get_shape()) == shape and shape and held.numel():
+                    row = math.prod(shape[1:])
+                    numbers = min(held.numel(), _rows(shape) * row)
+                    yield held[:numbers].cpu(), saved[: -(-numbers // row)].reshape(-1)[:numbers]
 
 
-def of_the_same(pairs: Iterator[tuple[Any, Tensor]]) -> bool:
-    """Whether there are pairs, and each parameter begins with the rows beside it."""
-    return _found(torch.equal(_head(of), saved.to(of.dtype)) for of, saved in pairs) == "as saved"
+def of_the_same(pairs: Iterator[tuple[Tensor, Tensor]]) -> bool:
+    """Whether there are pairs, and both numbers of each are the same."""
+    return _found(_begins_with(held, saved) for held, saved in pairs) == "as saved"
+
+
+def _begins_with(held: Tensor, saved: Tensor) -> bool:
+    return bool(torch.equal(held, saved.to(held.dtype)))
+
+
+def _held_from_the_first(parameter: Any) -> Tensor | None:
+    """What this process holds of a parameter, flat and from its first number on; None where it holds a later part, or one that is cut
+    in another way than by rows."""
+    if getattr(parameter, "ds_tensor", None) is not None:
+        part = ZeroPart(parameter)
+        return None if part.first else part.detach().reshape(-1)
+    if hasattr(parameter, "placements"):
+        cut = [
+            (place, own)
+            for place, own in zip(parameter.placements, parameter.device_mesh.get_coordinate() or (), strict=False)
+            if not place.is_replicate()
+        ]
+        if len(cut) > 1 or any(own or type(place).__name__ != "Shard" or place.dim for place, own in cut):
+            return None
+    held = local_part(parameter.detach())
+    return held[: _rows(held.shape)].reshape(-1) if held.dim() else None
 
 
 def moments_in(saved: Mapping[str, Any], optimizer: Any) -> Found:
@@ -129,11 +156,11 @@ def _spread(of: Sequence[Any]) -> Sequence[Any]:
     return of[:: max(len(of) // _TENSORS, 1)]
 
 
-def _rows(tensor: Tensor) -> int:
-    return _ROWS if tensor.dim() > 1 else 64 * _ROWS
+def _rows(shape: Sequence[int]) -> int:
+    return _ROWS if len(shape) > 1 else 64 * _ROWS
 
 
 def _head(tensor: Tensor) -> Tensor:
     """The first rows of a tensor, on the host. Reading them waits for the device, which has nothing to do where a checkpoint is made
     or loaded."""
-    return tensor.detach()[: _rows(tensor)].cpu()
+    return tensor.detach()[: _rows(tensor.shape)].cpu()

@@ -118,8 +118,9 @@ class ZeroPart(LocalShard):
         if rank is None:
             rank = torch.distributed.get_rank(getattr(parameter, "ds_process_group", None))
         size = int(parameter.ds_tensor.ds_numel)
-        self._first = size * int(rank)
-        self._count = max(min(size, int(parameter.ds_numel) - self._first), 0)
+        self.first = size * int(rank)
+        """The place of its first number in the whole parameter."""
+        self._count = max(min(size, int(parameter.ds_numel) - self.first), 0)
 
     @property
     def grad(self) -> Tensor | None:
@@ -132,7 +133,7 @@ class ZeroPart(LocalShard):
         with torch.no_grad():
             if parameter.ds_status.name == "AVAILABLE":
                 whole: Tensor = parameter.data.reshape(-1)
-                return whole.narrow(0, min(self._first, whole.numel()), self._count)
+                return whole.narrow(0, min(self.first, whole.numel()), self._count)
             part: Tensor = parameter.ds_tensor.detach()
             return part.narrow(0, 0, self._count)
 

@@ -94,7 +94,7 @@ def checkpoints_left_out(at: int) -> None:
 # Checkpoints
 
 
-@fault(report="a checkpoint of other weights", code="RLS703", cause="the weights of the run after 4 updates")
+@fault(report="a checkpoint of other weights", code="RLS703", cause="the weights of the run after")
 def checkpoint_of_other_weights(at: int) -> None:
     """DeepSpeed's checkpoint behind a rollout has all weights a hundredth larger."""
 
@@ -109,7 +109,7 @@ def checkpoint_of_other_weights(at: int) -> None:
     wrap(STRATEGY, "DeepspeedStrategy.save_ckpt", save_ckpt)
 
 
-@fault(report="a model of other weights for others", code="RLS703", cause="the weights of the run after 8 updates")
+@fault(report="a model of other weights for others", code="RLS703", cause="the Hugging Face weights of the run after")
 def saved_model_of_other_weights(at: int) -> None:
     """The model that is saved for others behind a rollout has all weights a hundredth larger."""
 

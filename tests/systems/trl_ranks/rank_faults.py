@@ -208,6 +208,17 @@ def other_moments_restored(trainer: Any) -> None:
     before_the_audit(trainer, "on_train_begin", act)
 
 
+def other_weights_saved(trainer: Any) -> None:
+    """The model that a checkpoint has for others has weights that are a hundredth larger."""
+    save, held = trainer.model.save_pretrained, trainer.model.state_dict
+
+    def save_pretrained(folder: Any, state_dict: Any = None, **more: Any) -> None:
+        larger = {name: of * 1.01 for name, of in (state_dict or held()).items()}
+        save(folder, state_dict=larger, **more)
+
+    trainer.model.save_pretrained = save_pretrained
+
+
 def other_seed_of_the_sampler(trainer: Any) -> None:
     """The seed of the arguments is another one, as where a script adds the rank to it."""
     trainer.args.seed += 1
@@ -251,8 +262,11 @@ FAULTS: tuple[Fault, ...] = (
           report="a rank that skips a step"),
     Fault(of_one_rank(other_seed_of_the_sampler), code="RLS902", where=Where(rank=FAULTY), report="a seed with the rank added"),
 )
-RESUMED = Fault(of_one_rank(other_moments_restored), code="RLS702", where=Where(rank=FAULTY), report="verl PR#5725")
-"""Of a run that goes on from a checkpoint."""
+OF_CHECKPOINTS = (
+    Fault(of_one_rank(other_moments_restored), code="RLS702", where=Where(rank=FAULTY), report="verl PR#5725"),
+    Fault(other_weights_saved, code="RLS703", where=Where(update=4), report="weights that are gathered wrongly"),
+)
+"""Of a run that goes on from a checkpoint, and makes another."""
 OTHER_ROWS = Fault(of_one_rank(other_rows), code="RLS902", where=Where(rank=FAULTY), report="a set that each process shuffles",
                    doubtful=True)
 # fmt: on

@@ -15,7 +15,7 @@ from tests.reports import unproved
 from tests.systems.trl_ranks.cases import Case, Outcome
 from tests.systems.trl_ranks.corpus import is_at, settings_of
 from tests.systems.trl_ranks.launching import outcomes
-from tests.systems.trl_ranks.rank_faults import RESUMED
+from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, OF_WHOLE_WEIGHTS, ZERO_FAULTS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def case_of(name: str) -> Case:
 
 def fault_of(fault: Fault, stage: int) -> Case:
     """A run with a fault."""
-    resumes_after = RESUMED_AFTER if fault is RESUMED else 0
+    resumes_after = RESUMED_AFTER if fault in OF_CHECKPOINTS else 0
     settings = settings_of(fault)
     return Case(
         name=f"{fault.name}-{stage}",
@@ -70,7 +70,7 @@ def fault_of(fault: Fault, stage: int) -> Case:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     """What both ranks say of each case."""
     healthy = [case_of(name) for name in (*HEALTHY, BEGINS_AT_STEP_1)]
-    faulty = [fault_of(fault, stage) for stage in STAGES for fault in (*ZERO_FAULTS, RESUMED)]
+    faulty = [fault_of(fault, stage) for stage in STAGES for fault in (*ZERO_FAULTS, *OF_CHECKPOINTS)]
     faulty += [fault_of(fault, 2) for fault in (DRIFT, *OF_WHOLE_WEIGHTS, *OF_WHOLE_MODELS)]
     return outcomes(tmp_path_factory.mktemp("deepspeed"), "zero2", healthy + faulty)
 
@@ -85,7 +85,7 @@ def test_a_healthy_run_is_silent(name: str, trained: dict[str, list[Outcome]]) -
     first, second = trained[name]
     if "resumed" in name:  # from a part of the plan, which has less to compare
         assert [(of.error, of.found, of.verdict) for of in (first, second)] == [("", [], "PASS")] * 2
-        assert passed(first) >= {"RLS702", "RLS811", "RLS812", "RLS902"}
+        assert passed(first) >= {"RLS702", "RLS703", "RLS811", "RLS812", "RLS902"}
         return
     for of in (first, second):
         assert (of.error, of.found, of.verdict, of.updates) == ("", [], "PASS", 4)
@@ -122,7 +122,7 @@ def test_adam_that_begins_at_step_1_is_found(trained: dict[str, list[Outcome]]) 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("fault", [*ZERO_FAULTS, RESUMED], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*ZERO_FAULTS, *OF_CHECKPOINTS], ids=lambda fault: fault.name)
 def test_a_fault_is_named(fault: Fault, stage: int, trained: dict[str, list[Outcome]]) -> None:
     assert_named(fault, trained[f"{fault.name}-{stage}"][0])
 

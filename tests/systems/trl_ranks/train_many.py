@@ -23,13 +23,13 @@ from rlstep_hooks.session import session
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.faults.trl_faults import FAULTS
 from tests.systems.trl_ranks.cases import Case, Deployment, Found, Outcome
-from tests.systems.trl_ranks.rank_faults import OF_RANKS, RESUMED
+from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_RANKS
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, ZERO_FAULTS
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
 
-BY_NAME = {fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT, RESUMED)} | OF_RANKS
+BY_NAME = {fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT, *OF_CHECKPOINTS)} | OF_RANKS
 
 
 def allow_sharding_on_the_cpu() -> None:

@@ -256,7 +256,7 @@ class OpenRlhfTrainer:
         averaged = policy and trainer.args.train.enable_ema
         model = trainer.ema_model if averaged else trainer.actor if policy else trainer.critic
         found = weights_published(model, call.argument("output_dir", 2))
-        self._saved_parts.tell({"averaged weights" if averaged else "weights": found})
+        self._saved_parts.tell({"averaged Hugging Face weights" if averaged else "Hugging Face weights": found})
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""

@@ -1,6 +1,7 @@
 """Whether a checkpoint that was just made holds what the run holds: the first rows of some tensors, and of their moments.
 
-The process that writes the files reads them once more. They are those of a model that each process holds whole (`restored`).
+The process that writes the files reads them once more. The model's are safetensors with whole tensors, which FSDP and DeepSpeed gather
+for them (`restored`); the files of the optimizer have moments of a model that each process holds whole.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in_safetensors
 from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.systems.trl.observe.restored import safe_globals
-from rlstep_hooks.systems.trl.observe.sharded_checkpoints import is_sharded
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.saved_files import Found
@@ -34,7 +34,7 @@ class SavedWatch:
     def look(self, updates: int) -> None:
         """A checkpoint was made, after so many updates."""
         trainer = self._trainer
-        if is_sharded(trainer) or not trainer.args.should_save:
+        if not trainer.args.should_save:
             return
         folder = Path(os.path.join(trainer.args.output_dir, f"checkpoint-{updates}"))
         optimizer = trainer.optimizer
