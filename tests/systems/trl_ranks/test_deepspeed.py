@@ -37,6 +37,8 @@ SYNCED: Mapping[str, Any] = {
 """With a reference that the policy is mixed into after every second update."""
 RESUMED_AFTER = 2
 """Updates of the checkpoint that a resumed run goes on from."""
+GATHERED: Mapping[str, Any] = {"stage3_gather_16bit_weights_on_model_save": True}
+"""With the whole tensors in a checkpoint besides DeepSpeed's own files."""
 STAGES = (2, 3)
 """Those with faults."""
 
@@ -47,6 +49,8 @@ def case_of(name: str) -> Case:
     sharding: dict[str, Any] = {"stage": int(words[0][4:]), "offload": "offload" in words}
     if "cut" in words:
         sharding["zero"] = {"stage3_param_persistence_threshold": 0}
+    elif "resumed" in words:
+        sharding["zero"] = GATHERED
     more = {"bf16": {"bf16": True}, "synced": SYNCED}
     settings = {name: value for word in words for name, value in more.get(word, {}).items()}
     resumes_after = RESUMED_AFTER if "resumed" in words else 0
@@ -61,7 +65,7 @@ def fault_of(fault: Fault, stage: int) -> Case:
         name=f"{fault.name}-{stage}",
         fault=fault.name,
         settings=settings,
-        sharding={"stage": stage},
+        sharding={"stage": stage, "zero": GATHERED if resumes_after else {}},
         resumes_after=resumes_after,
     )
 
