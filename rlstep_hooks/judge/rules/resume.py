@@ -207,8 +207,9 @@ class CheckpointHoldsOthers(Rule):
         Look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving.
 
     Known limits:
-        - In TRL checkpoints of FSDP and DeepSpeed are not read, nor files in other forms than transformers and PEFT write.
-        - Moments in DeepSpeed's files are not read, nor what ZeRO-3 cut, nor flat parameters of FSDP1 in verl.
+        - In TRL with FSDP and DeepSpeed the whole tensors that they gather for a checkpoint are compared, and not the parts that
+          each process saves. Files in other forms than transformers and PEFT write are not read.
+        - Elsewhere moments in DeepSpeed's files are not read, nor what ZeRO-3 cut. Flat parameters of FSDP1 are compared nowhere.
         - The model that a script of TRL saves once training is over is not seen.
 
     Sources:
