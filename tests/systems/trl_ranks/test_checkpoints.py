@@ -15,7 +15,7 @@ from tests.systems.trl_ranks.test_deepspeed import case_of, fault_of
 OTHER_WEIGHTS = OF_CHECKPOINTS[-1]
 
 
-@pytest.mark.parametrize("deployment", ["fsdp2", "ddp"])
+@pytest.mark.parametrize("deployment", ["fsdp2", pytest.param("ddp", marks=pytest.mark.thorough)])
 def test_a_checkpoint_of_other_weights_is_named(deployment: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     healthy, faulty = (
         msgspec.structs.replace(case, sharding={}) for case in (case_of("zero2-resumed"), fault_of(OTHER_WEIGHTS, 2))
