@@ -65,7 +65,7 @@ class SwiftRewardWatch(RewardWatch):
             return None
         moved = given.moved(rewards, samples * self._trainer.accelerator.process_index)
         known = given.asked_otherwise()
-        turns, texts = self._turns.given, given.texts
+        turns, texts = self._turns.last, given.texts
         compared = bool(turns) and len(turns) == len(texts)
         if compared:
             turn, self._looked = self._looked, self._looked + 1

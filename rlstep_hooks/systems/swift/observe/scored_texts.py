@@ -2,7 +2,8 @@
 
 A function gets the text of each sample's last message, and as keywords the conversations ("messages") and the columns of the rows
 (docs/source_en/Instruction/GRPO/DeveloperGuide/reward_function.md; 4.6.0 swift/rl_core/grpo_algorithm.py `compute_rewards_per_func`).
-The text of a completion is that of its tokens without those that end it (template/base.py `decode_generate_ids`).
+The text of a completion is that of its tokens without those that end it, behind what the template puts before each answer
+(template/base.py 4.6.0 `decode_generate_ids`, `response_prefix`: "<think>" of a model that thinks).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from rlstep_hooks.systems.trl.observe.given_rewards import TEXTS, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rlstep_hooks.observe.turn_rows import Request
 
 _OF_SAMPLES = (
     "messages",
@@ -34,20 +37,32 @@ def asked_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
     return Asked(None, lists[0], lists[1], columns, (id(None), id(texts), id(messages)))
 
 
-def others_scored(tokenizer: Any, turns: Sequence[list[int]], texts: Sequence[Any], *, turn: int = 0) -> int:
+def others_scored(tokenizer: Any, turns: Sequence[Request], texts: Sequence[Any], *, turn: int = 0) -> int:
     """How many of some samples were scored with another text than that of their tokens.
 
     Args:
         tokenizer: Gives the texts.
-        turns: The tokens that were drawn for each sample.
+        turns: What was asked and given for each sample.
         texts: What was scored of each.
         turn: Which of the samples are looked at, where there are many: others with each number.
     """
     step = -(-len(texts) // TEXTS)
     places = range(turn % step, len(texts), step)
-    return sum(
-        isinstance(texts[place], str) and texts[place] not in _texts_of(tokenizer, turns[place]) for place in places
-    )
+    return sum(isinstance(texts[place], str) and not _says(tokenizer, turns[place], texts[place]) for place in places)
+
+
+def _says(tokenizer: Any, turn: Request, text: str) -> bool:
+    """Whether a text is that of the tokens that were given, perhaps behind the end of the prompt, which belongs to the answer."""
+    asked = ""
+    for own in _texts_of(tokenizer, turn.given):
+        if text == own:
+            return True
+        if text.endswith(own):
+            # A tokenizer may lose the blanks around it.
+            asked = asked or str(tokenizer.decode(turn.asked, skip_special_tokens=False)).rstrip()
+            if asked.endswith(text.removesuffix(own).strip()):
+                return True
+    return False
 
 
 def other_prompts(messages: Sequence[Any], rows: Sequence[dict[str, Any]]) -> int:

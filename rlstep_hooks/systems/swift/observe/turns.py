@@ -115,8 +115,8 @@ class SwiftTurns:
             self._as_sampled = False
 
     @property
-    def given(self) -> list[Ids]:
-        """The tokens that were drawn for the last message of each sample, in the order of the samples; none where that was not seen."""
+    def last(self) -> list[Request]:
+        """What was asked and given for the last message of each sample, in the order of the samples; none where that was not seen."""
         if not self._looks or not self._calls or (len(self._calls) > 1 and not self._as_sampled):
             return []
         chains = chains_of(self._calls, [], self._decode)
@@ -124,7 +124,7 @@ class SwiftTurns:
         goes_on = any(after.asked == one.whole for chain in chains for one, after in itertools.pairwise(chain))
         if goes_on or len(chains) != len(self._calls[0]):
             return []
-        return [chain[-1].given for chain in chains]
+        return [chain[-1] for chain in chains]
 
     @property
     def several(self) -> bool:
