@@ -58,7 +58,7 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
-    checkout="rlstep_hooks.systems.planned.areal_checkout:beside",
+    checkout="rlstep_hooks.systems.areal.checkout.beside:beside",
     rows_from=("train_dataset.path",),
     settings={
         "train_dataset.batch_size": count(1),

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.systems.engine.declaration import Beside, Formula, number
-from rlstep_hooks.systems.planned.open_instruct_flags import unknown_flags
-from rlstep_hooks.systems.planned.own_source import (
+from rlstep_hooks.systems.engine.own_source import (
     Fields,
     checkout_of,
     defaults_in,
@@ -19,6 +18,7 @@ from rlstep_hooks.systems.planned.own_source import (
     with_defaults,
     with_steps,
 )
+from rlstep_hooks.systems.planned.open_instruct_flags import unknown_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
-    from rlstep_hooks.systems.planned.own_source import Default
+    from rlstep_hooks.systems.engine.own_source import Default
 
 _FIELDS = (
     Fields("grpo_fast.py", ("Args",)),

@@ -22,7 +22,7 @@ from rlstep_hooks.systems.engine.declaration import (
     number,
     text,
 )
-from rlstep_hooks.systems.planned.own_source import Fields, checkout_of, defaults_in, with_defaults
+from rlstep_hooks.systems.engine.own_source import Fields, checkout_of, defaults_in, with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ import msgspec
 from rlstep_hooks.launch.checkout import UNKNOWN, Checkout
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside
-from rlstep_hooks.systems.planned.own_source import (
+from rlstep_hooks.systems.engine.own_source import (
     checkout_of,
     exits_of,
     not_known,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
-    from rlstep_hooks.systems.planned.own_source import Step
+    from rlstep_hooks.systems.engine.own_source import Step
 
 _STEPS = "range(self.total_training_steps)"
 _LAST = "is_last_step"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.systems.planned.own_source import checkout_of, not_known
+from rlstep_hooks.systems.engine.own_source import checkout_of, not_known
 from rlstep_hooks.systems.planned.rllm import NEWER, OLDER
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import msgspec
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, count
 from rlstep_hooks.systems.engine.own_configuration import configuration_beside
+from rlstep_hooks.systems.engine.own_source import not_known, with_steps
 from rlstep_hooks.systems.engine.program_beside import program_beside
-from rlstep_hooks.systems.planned.own_source import not_known, with_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -172,7 +172,7 @@ SYSTEM = System(
         ),
     ),
     overrides=True,
-    checkout="rlstep_hooks.systems.planned.skyrl_checkout:beside",
+    checkout="rlstep_hooks.systems.skyrl.checkout.beside:beside",
     rows_from=("data.train_data",),
     settings={
         "trainer.train_batch_size": count(1024),

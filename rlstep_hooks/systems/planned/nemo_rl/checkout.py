@@ -13,9 +13,9 @@ import msgspec
 
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.declaration import Beside, Check
+from rlstep_hooks.systems.engine.own_source import checkout_of, not_known, steps_in, with_steps
 from rlstep_hooks.systems.planned.nemo_rl.needed import absent_key
 from rlstep_hooks.systems.planned.nemo_rl.sources import TRUNCATED
-from rlstep_hooks.systems.planned.own_source import checkout_of, not_known, steps_in, with_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
-    from rlstep_hooks.systems.planned.own_source import Step
+    from rlstep_hooks.systems.engine.own_source import Step
 
 _LOSSES = ("algorithms/loss/loss_functions.py", "algorithms/loss_functions.py")
 _CORRECTION = "loss_fn.use_importance_sampling_correction"

@@ -17,8 +17,7 @@ from rlstep_hooks.launch.python_source import parse
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.config_program import program_of
 from rlstep_hooks.systems.engine.declaration import Beside, Formula, count
-from rlstep_hooks.systems.engine.trains import file_of
-from rlstep_hooks.systems.planned.own_source import (
+from rlstep_hooks.systems.engine.own_source import (
     Fields,
     checkout_of,
     defaults_in,
@@ -29,6 +28,7 @@ from rlstep_hooks.systems.planned.own_source import (
     with_defaults,
     with_steps,
 )
+from rlstep_hooks.systems.engine.trains import file_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import System
-    from rlstep_hooks.systems.planned.own_source import Step
+    from rlstep_hooks.systems.engine.own_source import Step
 
 _CHOSEN = "pipeline_cls"
 """The setting that names another pipeline than the program's own."""

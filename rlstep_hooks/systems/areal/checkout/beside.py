@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.checkout import UNKNOWN
+from rlstep_hooks.systems.areal.checkout.program import programs_of, refused
 from rlstep_hooks.systems.engine.declaration import Beside, Demand, number, text
-from rlstep_hooks.systems.planned.areal_program import programs_of, refused
-from rlstep_hooks.systems.planned.own_source import (
+from rlstep_hooks.systems.engine.own_source import (
     Default,
     Fields,
     checkout_of,

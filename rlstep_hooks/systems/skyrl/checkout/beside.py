@@ -57,7 +57,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         raise none_known("the program", [why], _REMEDY)
     marker = _PROGRAMS.get(command.program.name)
     if marker is None:
-        from rlstep_hooks.systems.planned.skyrl_program import own_loop  # only where there is a program to read
+        from rlstep_hooks.systems.skyrl.checkout.program import own_loop  # only where there is a program to read
 
         own = own_loop(command, folder)
         if own:
