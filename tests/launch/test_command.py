@@ -6,9 +6,10 @@ import shlex
 
 import pytest
 
-from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.command import Command, Program
 from rlstep_hooks.launch.shell.script import read_text
 from rlstep_hooks.launch.text import LaunchError, Token
+from rlstep_hooks.launch.wrappers import unwrap
 
 
 def command(text: str) -> Command:

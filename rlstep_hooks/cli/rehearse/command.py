@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.command import unwrap
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
+from rlstep_hooks.launch.wrappers import unwrap
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.launch_search import find_launch, one_run

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.command import SHELLS, Command, unwrap
 from rlstep_hooks.launch.files import SCRIPTS, contents, is_shell_script
 from rlstep_hooks.launch.shell.assignments import follow_assignment
 from rlstep_hooks.launch.shell.builtins import BUILTINS
@@ -17,12 +16,14 @@ from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.walk import DEEPEST
 from rlstep_hooks.launch.shell.words import OUTPUT, fields_of, joined
 from rlstep_hooks.launch.text import Token
+from rlstep_hooks.launch.wrappers import SHELLS, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tree_sitter import Node
 
+    from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.shell.walk import Walk
     from rlstep_hooks.launch.text import Place
 

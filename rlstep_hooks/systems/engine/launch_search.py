@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.command import Command, Program, unwrap
+from rlstep_hooks.launch.command import Command, Program
 from rlstep_hooks.launch.console_scripts import as_module
 from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, edited, holds_commands, is_shell_script
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
+from rlstep_hooks.launch.wrappers import unwrap
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.engine.command_launch import launch_of
