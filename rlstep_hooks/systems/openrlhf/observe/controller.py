@@ -8,7 +8,6 @@ and their records are complete, and reports at the end.
 from __future__ import annotations
 
 import copy
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,46 +22,35 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
 from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.events import ConfigChanged, EpochEnd, FactsRead, Generated, Rewarded
-from rlstep_hooks.record.ledger import rank_process
+from rlstep_hooks.record.events import ConfigChanged, EpochEnd, Generated, Rewarded
 from rlstep_hooks.record.logger import logger, not_evaluated
-from rlstep_hooks.record.tail import Tail
 from rlstep_hooks.session.controller_record import ControllerRecord
 from rlstep_hooks.session.held_signals import signals_held
 from rlstep_hooks.show import scalars
 from rlstep_hooks.systems.engine import index
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples
-from rlstep_hooks.systems.openrlhf.observe.deployment import deployment_of, engine_faults
 from rlstep_hooks.systems.openrlhf.observe.due_work import DueWork
 from rlstep_hooks.systems.openrlhf.observe.filtered import GroupFilter
 from rlstep_hooks.systems.openrlhf.observe.generator import GeneratorTail, SamplingWeights
 from rlstep_hooks.systems.openrlhf.observe.kl_coefficient import NAME, AdaptiveCoefficient
-from rlstep_hooks.systems.openrlhf.observe.labels import FIRST_WEIGHTS, NEUTRAL, NOT_KNOWN, sampling_of
-from rlstep_hooks.systems.openrlhf.observe.process import OBSERVED_SINCE, folder, run_name, versions
+from rlstep_hooks.systems.openrlhf.observe.labels import NOT_KNOWN
+from rlstep_hooks.systems.openrlhf.observe.process import folder, run_name, versions
 from rlstep_hooks.systems.openrlhf.observe.reference import records_of_reference
 from rlstep_hooks.systems.openrlhf.observe.reward_model import records_of_reward_model
 from rlstep_hooks.systems.openrlhf.observe.samples import SampleWatch
-from rlstep_hooks.systems.openrlhf.observe.settings import configured_schedule, of_arguments
+from rlstep_hooks.systems.openrlhf.observe.settings import of_arguments
 from rlstep_hooks.systems.openrlhf.observe.shuffled import RowsAsTheyStand
-from rlstep_hooks.systems.openrlhf.plan import plan_config
-from rlstep_hooks.systems.openrlhf.releases import SUPPORTED, installed_release
+from rlstep_hooks.systems.openrlhf.observe.start import facts_of, plan_of, updates_before
 from rlstep_hooks.systems.vllm_engine.records import EngineRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rlstep_hooks.judge.report import Report
-    from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import Carried, PhaseName, TurnsJoined
     from rlstep_hooks.record.values import Role
-    from rlstep_hooks.session.recorder import Recorder
 
-ATTACH_HINT = (
-    "every worker must import rlstep_hooks: install it there, and start the driver with RLSTEP_DIR=<folder that all machines share> "
-    "(where they share none, also RLSTEP_SINK=ray) "
-    "and RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook"
-)
 _ORDER, _SAMPLES, _ADVANTAGES, _RECORDING = ("order",), ("samples",), ("advantages",), ("recording",)
 _TURNS = ("mask",)
 """What is not observed any more where a hook fails."""
@@ -143,8 +131,11 @@ class OpenRlhfController:
         self._coefficient = AdaptiveCoefficient(configured) if configured.algo.kl.target else None
         self._references = records_of_reference(trainer.args, folder(), run)
         self._reward_models = records_of_reward_model(trainer.args, folder(), run)
-        self.schedule, reason = self._plan()
-        self._recorder = self._begin(run, int(states["global_step"]))
+        self.schedule, reason = plan_of(trainer.args, self._rows)
+        rollouts = int(states["global_step"])
+        updates = updates_before(run, self._record.sink) if rollouts else 0
+        facts = facts_of(trainer.args, self.schedule, rollouts=rollouts, updates=updates)
+        self._recorder = self._record.begin(self.schedule, updates=updates, facts=facts, versions=versions())
         self._guard = Guard(self._recorder, _ORDER)
         self._delivery = Guard(self._recorder, ("delivery",))
         self._engines = EngineRecords(folder(), run, self._recorder)
@@ -155,72 +146,9 @@ class OpenRlhfController:
             self._record.cannot_follow(reason)
             self._attach()
 
-    def _plan(self) -> tuple[Schedule | None, str]:
-        """The plan of the live arguments, and why the run cannot be followed."""
-        args, release = self._trainer.args, installed_release()
-        if release is None or not release.supported:
-            return (
-                None,
-                f"OpenRLHF {release.openrlhf if release else 'of unknown release'} is not supported ({SUPPORTED} are)",
-            )
-        rows = len(self._trainer.prompts_dataloader.dataset) if self._generator is None else self._generator.rows()
-        try:
-            schedule = plan_config(args, rows=rows, release=release)
-        except Exception as error:  # noqa: BLE001 - whatever the plan meets in the arguments must not end training
-            return None, f"the arguments could not be read: {describe(error)}"
-        if not release.since(OBSERVED_SINCE):
-            return (
-                schedule,
-                f"OpenRLHF {release.openrlhf} gets the plan only: hooks are verified from {OBSERVED_SINCE} on",
-            )
-        if schedule.critic is not None and schedule.critic.world_size != schedule.world_size:
-            return schedule, "policy and critic train on different numbers of processes, which is not followed"
-        return schedule, ""
-
-    def _begin(self, run: str, rollouts: int) -> Recorder:
-        args, schedule = self._trainer.args, self.schedule
-        updates = self._engine_updates(run) if rollouts else 0
-        deployment = deployment_of(args, int(args.actor.num_nodes) * int(args.actor.num_gpus_per_node))
-        facts: dict[str, Any] = {
-            "position": {"rollouts": rollouts, "updates": updates, "version": updates},
-            "engine_dtype": "bfloat16",  # vllm_engine.py:214
-            "lr_constant": args.actor.lr_scheduler == "constant",
-            "attach_hint": ATTACH_HINT,
-            # The reference's own processes leave no record; the arrival of its log-probs is seen here.
-            "unrecorded": ["reference"],
-            "labels_are_weights": True,
-            "deployment": deployment,
-            "release_faults": engine_faults(args, schedule),
-        } | index.link_facts("openrlhf", deployment)
-        if not getattr(args.train, "agent_func_path", None):  # an agent may sample as it likes
-            # train_ppo_ray.py:163; samples_generator.py:209 takes the rest from nowhere.
-            asked = sampling_of(args.rollout.temperature, args.rollout.top_p, top_k=-1)
-            facts["configured_sampling"] = asked | NEUTRAL
-            if args.rollout.max_new_tokens is not None:
-                facts["configured_sampling"]["max_tokens"] = float(args.rollout.max_new_tokens)
-        if not rollouts:
-            facts["first_label"] = FIRST_WEIGHTS
-        if schedule is not None and schedule.lr_horizon:
-            facts["lr_warmup"] = math.ceil(schedule.lr_horizon * args.actor.lr_warmup_ratio)  # deepspeed.py:381
-            for name, own in (("lr_schedule", args.actor), ("critic_lr_schedule", args.critic)):
-                # A checkpoint brings the rate that it was made with, and Muon has two: then the trainer says what it has.
-                if not rollouts and own.optim == "adam":
-                    facts[name] = configured_schedule(own, schedule.lr_horizon)
-        return self._record.begin(schedule, updates=updates, facts=facts, versions=versions())
-
-    def _engine_updates(self, run: str) -> int:
-        """Policy updates before this run began, as the first trainer's DeepSpeed engine counts them."""
-        first = rank_process(0)
-        record = Tail(folder() / f"{run}.{first}.jsonl")
-        read: list[FactsRead] = []
-
-        def lacking() -> list[str]:
-            read.extend(event for event in record.read() if isinstance(event, FactsRead))
-            return [] if read else [first]
-
-        if self._record.sink is not None:
-            self._record.sink.wait_for(lacking)
-        return 0 if lacking() else int(read[0].facts.get("engine_updates", 0))
+    def _rows(self) -> int | None:
+        """The rows of the training set; None where they are not known."""
+        return len(self._trainer.prompts_dataloader.dataset) if self._generator is None else self._generator.rows()
 
     # Hooks on the one trainer. All verified in 0.11.2 by real runs, line numbers of ppo_trainer.py.
 

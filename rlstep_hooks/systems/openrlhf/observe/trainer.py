@@ -12,14 +12,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
 
-from rlstep_hooks.observe.checkpoints import note_saved, restored, saved
+from rlstep_hooks.observe.checkpoints import note_saved
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
-from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
 from rlstep_hooks.observe.scored_rows import ScoredRows
@@ -36,13 +34,12 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
     identity,
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
-from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, state_of, weights_published, weights_saved
+from rlstep_hooks.systems.openrlhf.observe.checkpoints import state_of, weights_published, weights_saved
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.settings import (
     DTYPES,
-    configured_schedule,
     of_arguments,
     of_optimizer,
     of_trainer,
@@ -50,6 +47,7 @@ from rlstep_hooks.systems.openrlhf.observe.settings import (
 from rlstep_hooks.systems.openrlhf.observe.shuffled import SamplesAsTheyCame
 from rlstep_hooks.systems.openrlhf.observe.steps import EngineSteps
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
+from rlstep_hooks.systems.openrlhf.observe.trainer_start import facts_of, restored_fact
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call
@@ -201,49 +199,17 @@ class OpenRlhfTrainer:
         self._weights.attach(hooks)
 
     def _facts(self, args: Any) -> dict[str, Any]:
-        active = sum(1 for m in self._engine.module.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0)
-        restored = self._restored(args)
-        if self.role == "critic":
-            return restored | self._schedule("critic_lr_schedule", args.critic)
-        weights = {}
-        with Guard(self._record.writer, _SAMPLER):
-            label = self._weights.label_held()
-            if label is not None:
-                weights["weights"] = label
-        return (
-            restored
-            | weights
-            | self._schedule("lr_schedule", args.actor)
-            | {
-                "compute_dtype": self._dtype,
-                "dropout_modules": active,
-                "compares_settings": True,
-                "engine_updates": self._engine.global_steps - self._engine.skipped_steps,
-            }
-        )
-
-    def _schedule(self, name: str, settings: Any) -> dict[str, Any]:
-        """The fact that rule RLS605 reads, under this name: the configured schedule, of as many updates as the scheduler was built for.
-        Where the scheduler is of another kind, the controller's own fact stays."""
-        live = rate_schedule(self._engine.lr_scheduler, str(settings.lr_scheduler))
-        if live is None:
-            return {}
-        schedule = configured_schedule(settings, live["horizon"])
-        if settings.optim != "adam" or self._engine.global_steps:
-            schedule["base"] = live["base"]  # Muon has two, and a checkpoint brings the rate that it was made with
-        return {name: schedule}
-
-    # Checkpoints
-
-    def _restored(self, args: Any) -> dict[str, Any]:
-        """The fact that rule RLS702 reads, where training resumes from a checkpoint that was noted."""
+        facts: dict[str, Any] = {}
         with self._record.checkpoints:
-            path = resumed_from(args, self.role)
-            noted = None if path is None else saved(folder(), self._process, path)
-            if noted is not None:
-                now, loads = state_of(self._engine), dict.fromkeys(("model", "optimizer", "extra"), True)
-                return {f"restored_{self.role}": restored(now, now, noted, loads=loads, exact=False)}
-        return {}
+            facts = restored_fact(self._engine, args, self.role, self._process)
+        if self.role == "policy":
+            with Guard(self._record.writer, _SAMPLER):
+                label = self._weights.label_held()
+                if label is not None:
+                    facts["weights"] = label
+        return facts | facts_of(self._engine, args, self.role, dtype=self._dtype)
+
+    # Calls of the controller
 
     def _saved(self, call: Call) -> None:
         path = os.path.join(call.argument("save_dir", 1), call.argument("tag", 2))
