@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlstep_hooks.observe.trainer_record import TrainerRecord
     from rlstep_hooks.systems.verl.observe.samples import Key
 
 
@@ -31,6 +33,43 @@ class Carried:
         now = _checksums(keys, fields) if self._checksums else {}
         known = [self._checksums[key] == checksum for key, checksum in now.items() if key in self._checksums]
         return all(known) if known else None
+
+
+class PolicyRows:
+    """What was computed for the samples of a rollout before the policy is trained on them."""
+
+    def __init__(self) -> None:
+        self.masks = Carried()
+        """The masks of the refresh."""
+        self.advantages = Carried()
+        """The advantages as they came to this process."""
+        self.weights = Carried()
+        """The importance weights as they came to this process."""
+        self.reference = Carried()
+        """The reference's log-probs as it computed them."""
+
+    def compare(self, data: Any, keys: Sequence[Key] | None, record: TrainerRecord, *, fresh: bool) -> None:
+        """Compare what a micro-batch of the policy gets with what was computed for its samples, where they are known.
+
+        Args:
+            data: verl's micro-batch.
+            keys: The samples of its rows; None where they are not known.
+            record: Takes what is found.
+            fresh: Whether old log-probs of this rollout were computed in this process, and with them the masks.
+        """
+        masks = rows_of(data, "response_mask") if fresh else None
+        intact = self.masks.intact(keys, None if masks is None else [row.bool() for row in masks])
+        if intact is not None:
+            record.see_mask(intact=intact)
+        intact = self.advantages.intact(keys, rows_of(data, "advantages"))
+        if intact is not None:
+            record.see_advantages(intact=intact)
+        intact = self.weights.intact(keys, rows_of(data, "rollout_is_weights"))
+        if intact is not None:
+            record.see_weights(intact=intact)
+        intact = self.reference.intact(keys, rows_of(data, "ref_log_prob"))
+        if intact is not None:
+            record.see_reference_log_probs(intact=intact)
 
 
 def _checksums(keys: Sequence[Key] | None, fields: tuple[Sequence[Any] | None, ...]) -> dict[Key, int]:

@@ -1,4 +1,4 @@
-"""What an engine and a loader of verl hold, which a checkpoint must hold and bring back."""
+"""What engines and a loader of verl hold, which a checkpoint must hold and bring back, and whether it does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,83 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.checkpoints import State, optimizer_step
+import torch
+
+from rlstep_hooks.observe.checkpoints import State, note_saved, optimizer_step, restored, saved
 from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
 from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in
+from rlstep_hooks.observe.saved_parts import SavedParts
+from rlstep_hooks.record.events import SAVED, FactsRead
+from rlstep_hooks.session import ray_sink
+from rlstep_hooks.systems.verl.observe.engines import role_of
+from rlstep_hooks.systems.verl.observe.process import folder
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rlstep_hooks.observe.saved_files import Found
+    from rlstep_hooks.observe.trainer_record import TrainerRecord
+    from rlstep_hooks.record.values import Role
+
+
+class Checkpoints:
+    """The checkpoints of one trainer process. verl loads one before its first sync of weights.
+
+    Args:
+        record: The record of the process.
+        process: The name of the process in its run.
+    """
+
+    def __init__(self, record: TrainerRecord, process: str) -> None:
+        self._record = record
+        self._process = process
+        self._engines: dict[Role, tuple[Any, State]] = {}
+        """Engines that train, each with its state when it was built."""
+        self._loaded_from: dict[Role, str] = {}
+        self._saved: dict[Role, SavedParts] = {role: SavedParts(record.writer, role) for role in SAVED}
+        self._begun = False
+
+    def built(self, role: Role, engine: Any) -> None:
+        """An engine that trains is there."""
+        with self._record.checkpoints:
+            self._engines[role] = engine, self._state(role, engine)
+
+    def engine(self, role: Role) -> Any:
+        """The engine that trains a role."""
+        return self._engines[role][0]
+
+    def loads(self, engine: Any, path: str | None) -> None:
+        """A checkpoint was loaded."""
+        self._loaded_from[role_of(engine)] = path or ""
+
+    def saved(self, engine: Any, path: str | None) -> None:
+        """A checkpoint was written."""
+        role = role_of(engine)
+        if path and not ray_sink.asked():
+            note_saved(folder(), self._process, path, self._state(role, engine))
+        if path:
+            self._saved[role].tell(saved_parts(engine, path))
+
+    def begins(self) -> None:
+        """Weights go to the engine for the first time: what a resumed run holds by now, it trains on."""
+        if self._begun:
+            return
+        self._begun = True
+        with self._record.checkpoints:
+            facts = {}
+            for role, (engine, first) in self._engines.items():
+                weights, manager = self._record.steps[role].weights, engine.checkpoint_manager
+                facts[f"restored_{role}"] = restored(
+                    state_of(engine, weights),
+                    first,
+                    saved(folder(), self._process, self._loaded_from.get(role, "")),
+                    loads={name: getattr(manager, f"should_load_{name}") for name in ("model", "optimizer", "extra")},
+                    exact=weights.dtype == torch.float32,
+                )
+            self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
+
+    def _state(self, role: Role, engine: Any) -> State:
+        return state_of(engine, self._record.steps[role].weights)
 
 
 def state_of(engine: Any, weights: Tensor) -> State:

@@ -10,22 +10,19 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
 
-from rlstep_hooks.observe.checkpoints import State, note_saved, restored, saved
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.processes import introduce, run_of_ray
-from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.trainer_record import TrainerRecord
-from rlstep_hooks.record.events import SAVED, FactsRead, RolloutValues
+from rlstep_hooks.record.events import FactsRead, RolloutValues
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe import sampled, settings
-from rlstep_hooks.systems.verl.observe.carried import Carried
-from rlstep_hooks.systems.verl.observe.checkpoints import saved_parts, state_of
+from rlstep_hooks.systems.verl.observe.carried import Carried, PolicyRows
+from rlstep_hooks.systems.verl.observe.checkpoints import Checkpoints
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
 from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
@@ -55,9 +52,10 @@ class VerlTrainer:
     """One trainer process: what it did, in the order in which it did it."""
 
     def __init__(self, engine: Any) -> None:
-        self._process = process = rank_process(engine.get_data_parallel_rank())
+        process = rank_process(engine.get_data_parallel_rank())
         attached = introduce(run_of_ray(), process, versions(), engine.get_data_parallel_size())
         self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
+        self.checkpoints = Checkpoints(self._record, process)
         self.expects_log_probs = False
         self.sends_with_updates = False
         """Whether numbers are fetched after the updates of a rollout, and not with the sync that follows."""
@@ -73,24 +71,12 @@ class VerlTrainer:
         """Versions of the weights that were saved, by the name under which they were."""
         self._in_place: int | None = None
         """Version of the saved weights that are in the place of the latest ones; None where these are in place."""
-        self._engines: dict[Role, tuple[Any, State]] = {}
-        """Engines that train, each with its state when it was built."""
-        self._loaded_from: dict[Role, str] = {}
-        self._saved: dict[Role, SavedParts] = {role: SavedParts(self._record.writer, role) for role in SAVED}
-        self._begun = False
         self._rollout_values = RolloutValues(index=NO_REFRESH)
-        self._masks = Carried()
-        """The masks of the refresh."""
-        self._advantages = Carried()
-        """The advantages as they came to this process."""
-        self._weights = Carried()
-        """The importance weights as they came to this process."""
+        self._carried = PolicyRows()
         self._targets = Carried()
         """The critic's returns as they came to this process."""
         self._values = Carried()
         """The critic's values as it computed them."""
-        self._reference = Carried()
-        """The reference's log-probs as it computed them."""
         self._reference_forwards = ReferenceForwards()
         self._of_critic_intact: dict[int, tuple[bool | None, bool | None]] = {}
         """A micro-batch of the critic -> whether its returns, and its old values, were those that came."""
@@ -155,40 +141,9 @@ class VerlTrainer:
                 self._cap = facts.get("surprise_cap")
             if facts:
                 self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
-        with self._record.checkpoints:
-            self._engines[role] = engine, state_of(engine, self._record.steps[role].weights)
+        self.checkpoints.built(role, engine)
 
-    # Checkpoints, which verl loads before its first sync of weights
-
-    def loads(self, engine: Any, path: str | None) -> None:
-        """A checkpoint was loaded."""
-        self._loaded_from[role_of(engine)] = path or ""
-
-    def saved(self, engine: Any, path: str | None) -> None:
-        """A checkpoint was written."""
-        role = role_of(engine)
-        if path and not ray_sink.asked():
-            note_saved(folder(), self._process, path, state_of(engine, self._record.steps[role].weights))
-        if path:
-            self._saved[role].tell(saved_parts(engine, path))
-
-    def begins(self) -> None:
-        """Weights go to the engine for the first time: what a resumed run holds by now, it trains on."""
-        if self._begun:
-            return
-        self._begun = True
-        with self._record.checkpoints:
-            facts = {}
-            for role, (engine, first) in self._engines.items():
-                weights, manager = self._record.steps[role].weights, engine.checkpoint_manager
-                facts[f"restored_{role}"] = restored(
-                    state_of(engine, weights),
-                    first,
-                    saved(folder(), self._process, self._loaded_from.get(role, "")),
-                    loads={name: getattr(manager, f"should_load_{name}") for name in ("model", "optimizer", "extra")},
-                    exact=weights.dtype == torch.float32,
-                )
-            self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
+    # Settings, and the reference
 
     def compares_mini_batches(self, worker: Any) -> None:
         """The policy was trained on a rollout."""
@@ -253,17 +208,17 @@ class VerlTrainer:
             engine: The reference's.
         """
         with self._record.samples:
-            self._reference.forget()
+            self._carried.reference.forget()
             tokens, keys, masks = rows_of(data, "responses"), keys_of(data), rows_of(data, "response_mask")
             given = result is not None and "log_probs" in result.keys()  # noqa: SIM118 - a TensorDict iterates over rows
             if not self._losses.looks or not given or tokens is None or masks is None:
                 return
             rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
             made = self._made.take(keys)
-            self._reference.keep(keys, made or rows)
+            self._carried.reference.keep(keys, made or rows)
             self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_moved=others(rows, made))
             own, self._own_log_probs = self._own_log_probs, {}
-            policy = self._engines["policy"][0]
+            policy = self.checkpoints.engine("policy")
             alike = getattr(engine, "_autocast_dtype", None) == getattr(policy, "_autocast_dtype", None)
             # An adapter may begin with weights of its own, so the model without it need not be the first policy.
             if self.version or not alike or engine is policy or not keys or not all(key in own for key in keys):
@@ -323,7 +278,7 @@ class VerlTrainer:
             for key, row in zip(keys or (), made or own or [None] * len(keys or ()), strict=True):
                 refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
             masks = rows_of(data, "response_mask") if self._losses.looks else None
-            self._masks.keep(keys, None if masks is None else [row.bool() for row in masks])
+            self._carried.masks.keep(keys, None if masks is None else [row.bool() for row in masks])
             positions = sum(len(row) for row in tokens) if tokens is not None else 0
             self._record.refreshed(refresh, positions, number=int(data.shape[0]))
             if keys is None or tokens is None:
@@ -358,8 +313,8 @@ class VerlTrainer:
                 self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
                 rows, keys = rows_of(data, "advantages"), keys_of(data)
                 self._order.begin(keys if self._losses.looks else None)
-                self._advantages.keep(keys, rows if self._losses.looks else None)
-                self._weights.keep(keys, rows_of(data, "rollout_is_weights") if self._losses.looks else None)
+                self._carried.advantages.keep(keys, rows if self._losses.looks else None)
+                self._carried.weights.keep(keys, rows_of(data, "rollout_is_weights") if self._losses.looks else None)
 
     def sees_targets(self, data: Any) -> None:
         """The critic is about to train on these samples."""
@@ -392,7 +347,7 @@ class VerlTrainer:
             self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
             if role == "policy" and self._losses.looks:
                 self._order.sees(keys)
-                self._compare_carried(data, keys)
+                self._carried.compare(data, keys, self._record, fresh=self._fresh)
             if role == "critic" and self._value_losses.looks:
                 self._compare_targets(data)
         meter, guard, topic = self._meter(role)
@@ -421,22 +376,6 @@ class VerlTrainer:
         if role == "critic":
             return self._value_losses, self._of_critic, "critic_loss"
         return self._losses, self._formula, "formula"
-
-    def _compare_carried(self, data: Any, keys: list[Key] | None) -> None:
-        """Compare what a micro-batch of the policy gets with what was computed for its samples, where they are known."""
-        masks = rows_of(data, "response_mask") if self._fresh else None
-        intact = self._masks.intact(keys, None if masks is None else [row.bool() for row in masks])
-        if intact is not None:
-            self._record.see_mask(intact=intact)
-        intact = self._advantages.intact(keys, rows_of(data, "advantages"))
-        if intact is not None:
-            self._record.see_advantages(intact=intact)
-        intact = self._weights.intact(keys, rows_of(data, "rollout_is_weights"))
-        if intact is not None:
-            self._record.see_weights(intact=intact)
-        intact = self._reference.intact(keys, rows_of(data, "ref_log_prob"))
-        if intact is not None:
-            self._record.see_reference_log_probs(intact=intact)
 
     def _compare_targets(self, data: Any) -> None:
         """Compare returns and old values of a micro-batch of the critic with those that came to this process."""

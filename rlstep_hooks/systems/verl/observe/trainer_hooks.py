@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.hooks import Hooks, LateRecorder
+from rlstep_hooks.systems.verl.observe.checkpoints import Checkpoints
 from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.trainer import VerlTrainer
 
@@ -41,9 +42,9 @@ def place_hooks(patches: Patches, module: Any) -> None:
     wrap(training, "train_mini_batch", around=_along(_mini_batches))
     wrap(training, "infer_batch", around=_along(_inference))
     # engine_workers.py:444, 448: one checkpoint of one role, with its path.
-    saved = _on_trainer(partial(_checkpoint, VerlTrainer.saved))
+    saved = _on_trainer(partial(_checkpoint, Checkpoints.saved))
     wrap(training, "save_checkpoint", after=saved, topics=("checkpoints",))
-    wrap(training, "load_checkpoint", after=_on_trainer(partial(_checkpoint, VerlTrainer.loads)))
+    wrap(training, "load_checkpoint", after=_on_trainer(partial(_checkpoint, Checkpoints.loads)))
     # transformer_impl.py:1549, 788: one micro-batch, and one optimizer step or its omission; the value head inherits both. The first
     # gets the micro-batch on the CPU and returns the loss that goes into the backward, with the log-probs it was computed from.
     wrap(language_model, "forward_step", around=_along(_forward))
@@ -140,9 +141,9 @@ def _reference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     trainer.sees_reference(call.owner)
 
 
-def _checkpoint(see: Callable[[VerlTrainer, Any, str | None], None], trainer: VerlTrainer, call: Call) -> None:
+def _checkpoint(see: Callable[[Checkpoints, Any, str | None], None], trainer: VerlTrainer, call: Call) -> None:
     if not call.owner.engine_config.forward_only:
-        see(trainer, call.owner.engine, call.argument("local_path", 0))
+        see(trainer.checkpoints, call.owner.engine, call.argument("local_path", 0))
 
 
 def _log_probs(trainer: VerlTrainer, call: Call) -> Iterator[None]:
@@ -155,7 +156,7 @@ def _log_probs(trainer: VerlTrainer, call: Call) -> Iterator[None]:
 
 
 def _weights(trainer: VerlTrainer, call: Call) -> Iterator[None]:
-    trainer.begins()
+    trainer.checkpoints.begins()
     trainer.begin("sync")
     if hasattr(call.owner, "actor"):
         trainer.compares_loss_settings(call.owner)
