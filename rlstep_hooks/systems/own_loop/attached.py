@@ -126,8 +126,8 @@ class AttachedAudit(ABC):
         if audit.observer is None:
             raise RuntimeError("the audit has not begun")
         if settings is not None:
-            audit.observer.compare_settings(settings)
-        audit.observer.set_apart(of for own, of in module.named_parameters() if own.startswith(apart))
+            audit.observer.updates.compare_settings(settings)
+        audit.observer.updates.set_apart(of for own, of in module.named_parameters() if own.startswith(apart))
         self._hooks = Hooks(audit)
         self._session.take_off(self._hooks.take_off)
         return audit.observer

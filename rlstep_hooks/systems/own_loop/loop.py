@@ -280,7 +280,7 @@ class LoopAudit:
     def skipped_update(self, role: Role = "policy", *, reason: str = "gradient scaler") -> None:
         """The loop reached its optimizer step, but a gradient scaler skipped it."""
         if self._observer is not None:
-            self._observer.skipped(role, reason)
+            self._observer.updates.skipped(role, reason)
             self._session.raise_if_asked()
 
     def cannot(self, topic: str, why: str) -> None:
@@ -353,7 +353,7 @@ class LoopAudit:
         self._session.follow(observer)
         observer.attach()
         if self._model is not None:
-            observer.follow_reduction(self._model, self._optimizers["policy"])
+            observer.updates.follow_reduction(self._model, self._optimizers["policy"])
         self._observer = observer
 
     def end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:

@@ -11,25 +11,17 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
-from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
-from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
-from rlstep_hooks.observe.rates import RatesOfStep, rates_of
-from rlstep_hooks.observe.sharding.dtensors import of_dtensors
-from rlstep_hooks.observe.shards import local_shard, local_shards
-from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, Refresh, Rollout, SampleRows, Update, WeightSync
+from rlstep_hooks.record.events import Constant, MicroBatch, Refresh, Rollout, SampleRows, WeightSync
 from rlstep_hooks.systems.own_loop.forward_dtype import ForwardDtype
 from rlstep_hooks.systems.own_loop.handed_over import ON_A_DEVICE, HandedOver
 from rlstep_hooks.systems.own_loop.numbers import LoopNumbers
-from rlstep_hooks.systems.own_loop.optimizers import OptimizerSteps
-from rlstep_hooks.systems.own_loop.ranks import ReductionHooks
+from rlstep_hooks.systems.own_loop.updates import LoopUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from rlstep_hooks.observe.hidden_loss import HiddenLoss
-    from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.planning.schedule import Schedule
     from rlstep_hooks.record.events import AnyEvent
     from rlstep_hooks.record.values import Role
@@ -63,24 +55,14 @@ class LoopObserver:
         learning_rate: float | Callable[[int, int], float] | None = None,
         rate_of_rollout: bool = False,
     ) -> None:
-        self.version = 0
-        """Updates applied to the policy so far."""
         self._schedule = schedule
         self._recorder = recorder
         self._interval = interval
-        self._max_grad_norm = max_grad_norm
-        self._learning_rate = learning_rate
-        self._rate_of_rollout = rate_of_rollout
         self._latest = HandedOver()
         """Numbers of the latest rollout."""
         self._worked_up = -interval
         self._rollouts = 0
         self._microbatches = 0
-        self._windows: dict[Role, int] = {"policy": 0, "critic": 0}
-        self._updates: dict[Role, int] = {"policy": 0, "critic": 0}
-        self._rates: dict[Role, RatesOfStep] = {}
-        """The largest rate of each optimizer's groups, and the least of those that are meant to move."""
-        self._probed: set[Role] = set()
         self._in_rollout = False
         self._sampled: int | None = None
         """Version that sampled the latest rollout."""
@@ -90,101 +72,42 @@ class LoopObserver:
         self._refreshes = 0
         self._dtype = ForwardDtype(facts.get("compute_dtype"))
         self._numbers = LoopNumbers(recorder)
-        self._follows = False
-        """Whether gradients are followed: a loop of one's own may do with them what it likes."""
-        self._settings: SettingsWatch | None = None
-        """Compares the settings of the policy's optimizer; None where they are the loop's own."""
-        self._reduction: ReductionHooks | None = None
-        """Follows the gradients of a model that several processes train; None where nobody named one."""
-        self._apart: set[int] = set()
-        """Identities of tensors of the critic alone."""
-        self._due_rate: float | None = None
-        """The rate that the schedule gives for the latest rollout; None where that is not known."""
-        self._steps = OptimizerSteps(
-            optimizers, before=self._before_step, after=self._after_step, unnamed=self._unnamed_step
+        self.updates = LoopUpdates(
+            schedule,
+            recorder,
+            optimizers,
+            self._numbers,
+            self._dtype,
+            latest=lambda: self.latest,
+            many=self._collect,
+            max_grad_norm=max_grad_norm,
+            learning_rate=learning_rate,
+            rate_of_rollout=rate_of_rollout,
         )
         # Each keeps this package's own errors away from the loop; what they cost the observation is recorded.
         self._rollout_guard = Guard(recorder, ("order", "refresh"))
         self._microbatch_guard = Guard(recorder, ("order", "samples", "log_ratio"))
         self._ratio_guard = Guard(recorder, ("log_ratio",))
-        self._before_guard = Guard(recorder, ("weights", "learning_rate"))
-        self._rate_guard = Guard(recorder, ("learning_rate",))
-        self._after_guard = Guard(recorder, ("order", "weights"))
-        self._step_guard = Guard(recorder, ("optimizer",))
         self._advantage_guard = Guard(recorder, ("advantages",))
         self._numbers_guard = Guard(recorder, ("log_ratio", "weights"))
 
     def attach(self) -> None:
         """Place the hooks on the optimizers."""
-        with Guard(self._recorder, ("order", "weights", "learning_rate")):
-            self._steps.attach()
+        self.updates.attach()
 
     def detach(self) -> None:
         """Take all hooks off."""
-        self._steps.detach()
-        if self._reduction is not None:
-            self._reduction.detach()
-        for steps in self._numbers.steps.values():
-            steps.remove()
+        self.updates.detach()
 
-    def set_apart(self, parameters: Iterable[Any]) -> None:
-        """Tensors that the policy's optimizer trains and its log-probs do not depend on: those of the critic alone."""
-        self._apart = {id(tensor) for tensor in parameters}
+    @property
+    def version(self) -> int:
+        """Updates applied to the policy so far."""
+        return self.updates.version
 
-    def follow_gradients(self, parameters: Iterable[tuple[str, Any]]) -> None:
-        """Compare the gradients that the policy's optimizer uses with those that the backward passes gave.
-
-        Args:
-            parameters: The policy's tensors by name.
-        """
-        self._follows = True
-        watch = GradientWatch(parameters, Guard(self._recorder, ("gradient",)))
-        self._numbers.steps["policy"].watch_gradients(watch)
-
-    def follow_sharded(self, model: Any, *, counts_passes: bool = True) -> None:
-        """Compare gradients from the backward passes to the step, look which tensors get any, and compare all tensors between updates.
-
-        For a policy that FSDP2 gathers for its forwards, and that no other process trains.
-
-        Args:
-            model: The policy, whose tensors are DTensors.
-            counts_passes: Whether each micro-batch that is told is one backward pass.
-        """
-        guard = Guard(self._recorder, ("gradient",))
-        with guard:
-            parameters = list(model.named_parameters())
-            steps = self._numbers.steps["policy"]
-            watch = GatheredGradientWatch(parameters, of_dtensors(model).places, guard)
-            watch.counts_passes = counts_passes
-            steps.watch_gradients(watch)
-            steps.watch_model(local_shard(parameter) for _, parameter in parameters)
-            steps.watch_graded(of for of in parameters if of[1].requires_grad)
-            self._follows = True
-
-    def compare_settings(self, watch: SettingsWatch) -> None:
-        """Compare what the policy's optimizer steps with before each of its steps."""
-        self._settings = watch
-
-    def follow_reduction(self, model: Any, optimizer: Any) -> None:
-        """Follow the policy's gradients over the processes that train it together.
-
-        Args:
-            model: The model, as the loop calls it.
-            optimizer: The optimizer, as the loop steps it.
-        """
-        with Guard(self._recorder, ("reduction",)):
-            passes = int(self._schedule.microbatches_per_update or 1)
-            steps = self._numbers.steps["policy"]
-            hooks = self._reduction = ReductionHooks(
-                model,
-                optimizer,
-                steps,
-                self._recorder,
-                passes=passes,
-                follows=lambda: self.compares_whole,
-                trained=lambda: self._windows["policy"] > 0,
-            )
-            hooks.attach()
+    @property
+    def updates_made(self) -> int:
+        """Updates of the policy, skipped ones included."""
+        return self.updates.made
 
     # Rollouts and old log-probs
 
@@ -222,7 +145,8 @@ class LoopObserver:
             recorder, index = self._recorder, self._rollouts
             self._rollouts += 1
             self._latest.begin(samples)
-            self._sampled, self._refreshed, self._due_rate = self.version, None, None
+            self._sampled, self._refreshed = self.version, None
+            self.updates.rate_is_due(None)
             events: list[AnyEvent] = [
                 Rollout(
                     at=recorder.now(),
@@ -265,10 +189,6 @@ class LoopObserver:
     def synced(self) -> None:
         """The policy's weights were brought to what samples."""
         self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=self.version))
-
-    def rate_is_due(self, rate: float) -> None:
-        """The rate that the configured schedule gives for the updates on the latest rollout."""
-        self._due_rate = rate
 
     # Rewards and advantages
 
@@ -321,12 +241,6 @@ class LoopObserver:
 
     # Micro-batches
 
-    def window_begins(self) -> None:
-        """Begin an update, whose first backward comes next or has just begun: what the policy's gradients hold already is left
-        over."""
-        with self._before_guard:
-            self._numbers.steps["policy"].begin_window(followed=self.compares_whole)
-
     def add_replaced(self, replaced: list[tuple[str, Tensor]]) -> None:
         """Modules whose backward hooks replaced gradients of the latest micro-batch; see `LoopNumbers.add_replaced`."""
         self._numbers.add_replaced(self._microbatches - 1, replaced)
@@ -360,6 +274,7 @@ class LoopObserver:
     ) -> None:
         """One forward and backward; see `LoopAudit.microbatch`."""
         index, self._microbatches = self._microbatches, self._microbatches + 1
+        self.updates.microbatch_told()
         rows: tuple[int, ...] | None = None
         with self._microbatch_guard:
             rows = None if indices is None else self._latest.rows(indices)
@@ -434,101 +349,9 @@ class LoopObserver:
                 ),
             )
         )
-        self._windows[role] += 1
-
-    # Updates
-
-    def _before_step(self, role: Role, optimizer: Any, *, final: bool) -> None:
-        steps = self._numbers.steps[role]
-        with self._before_guard:
-            if role not in self._probed:
-                self._probed.add(role)
-                self._first_step(role, optimizer)
-            self._rates[role] = rates_of(optimizer)
-        if role == "policy" and self._settings is not None:
-            self._settings.tell(self._recorder)
-        if role == "policy" and self._learning_rate is not None:
-            with self._rate_guard:
-                due = self._learning_rate
-                self._due_rate = float(due(self._rollouts - 1, self._updates[role]) if callable(due) else due)
-        with self._step_guard:
-            limit = self._limit() if final and role == "policy" and self.compares_whole else None
-            if limit:
-                steps.see_norm(self._updates[role], norm_of_gradients(parameters_of(optimizer)), limit)
-        steps.before_step(self._updates[role], replayed=final and self.compares)
-
-    def _limit(self) -> float | None:
-        """The configured limit of the gradient norm; where the loop names none, the one of an optimizer that clips by itself."""
-        limit = self._max_grad_norm()
-        return self._reduction.limit if limit is None and self._reduction is not None else limit
-
-    def _first_step(self, role: Role, optimizer: Any) -> None:
-        """Read from the live optimizer: the dtype of its weights, and which of them can be probed."""
-        parameters = list(parameters_of(optimizer))
-        dtype = self._dtype.tell(parameters) if role == "policy" else None
-        if dtype is not None:
-            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"compute_dtype": dtype}))
-        # The last tensor of the policy is always among those that are probed: layers before it may be dead, and have no gradient.
-        parameters.reverse()
-        parameters.sort(key=lambda parameter: id(parameter) in self._apart)
-        steps, nothing = self._numbers.steps[role], f"the optimizer of the {role} holds no trainable weight"
-        # FSDP2 keeps tensors whose local part alone is here.
-        steps.watch_weights(local_shards(parameters), apart=self._apart, nothing=nothing)
-        if role == "policy" and not self._follows:
-            steps.watch_left_over()
-        steps.watch_steps(optimizer)
-
-    def _after_step(self, role: Role, optimizer: Any) -> None:
-        with self._after_guard:
-            if not self._microbatches:
-                self._recorder.cannot("order", "an optimizer stepped before audit.microbatch was called")
-            rates, index = self._rates.get(role), self._updates[role]
-            self._update(role, applied=True, rate=None if rates is None else rates.largest_number)
-            if self._reduction is not None and role == "policy":
-                self._reduction.stepped()
-            if rates is not None:
-                self._numbers.steps[role].after_step(index, rates.least_moving, whole=self.compares_whole)
-                self._numbers.steps_held += 1
-        if self._numbers.are_many:
-            self._collect()
-
-    def skipped(self, role: Role, reason: str) -> None:
-        """The loop reached its optimizer step and made none."""
-        with self._after_guard:
-            self._update(role, applied=False, reason=reason)
-            if self._reduction is not None and role == "policy":
-                self._reduction.stepped()
-
-    def _update(self, role: Role, *, applied: bool, rate: float | None = None, reason: str = "") -> None:
-        self.version += applied and role == "policy"
-        window, self._windows[role] = self._windows[role], 0
-        self._recorder.emit(
-            Update(
-                at=self._recorder.now(),
-                index=self._updates[role],
-                role=role,
-                applied=applied,
-                version=self.version,
-                microbatches=window,
-                learning_rate=rate,
-                lr_tick=self._rollouts - 1 if self._rate_of_rollout and role == "policy" else None,
-                skip_reason=reason,
-                due_rate=self._due_rate if role == "policy" else None,
-            )
-        )
-        self._updates[role] += 1
-
-    def _unnamed_step(self, name: str) -> None:
-        self._recorder.cannot(
-            "order", f"a second optimizer ({name}) steps in this process: name those of the loop (optimizer=...)"
-        )
+        self.updates.trained(role)
 
     # Numbers
-
-    @property
-    def updates_made(self) -> int:
-        """Updates of the policy, skipped ones included."""
-        return self._updates["policy"]
 
     def _collect(self) -> None:
         """Emit the numbers that have arrived, not too often."""

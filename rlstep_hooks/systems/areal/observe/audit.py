@@ -88,7 +88,7 @@ class StepAuditAReaL(AttachedAudit):
             # No setting freezes any without LoRA (engine/fsdp_engine.py `initialize`).
             more={"frozen_matrices": frozen_matrices(self._engine.model.named_parameters())},
         )
-        observer.follow_sharded(self._engine.model, counts_passes=False)  # a mini-batch is several
+        observer.updates.follow_sharded(self._engine.model, counts_passes=False)  # a mini-batch is several
         hooks, engine, recorder = self._hooks, self._engine, self._session.recorder
         if recorder is not None:  # how far its log-probs may be from those that are recomputed
             served = getattr(trainer.config, trainer.rollout_alloc.backend).dtype
@@ -110,7 +110,9 @@ class StepAuditAReaL(AttachedAudit):
         hooks.wrap(trainer.rollout, "set_version", after=self._numbered, topics=("sampler",))
         # engine/fsdp_engine.py `train_batch`: an update, micro-batch by micro-batch.
         hooks.wrap(engine, "train_batch", before=self._begins, topics=("order", "samples"))
-        hooks.wrap(engine, "optimizer_zero_grad", after=lambda call: observer.window_begins(), topics=("weights",))
+        hooks.wrap(
+            engine, "optimizer_zero_grad", after=lambda call: observer.updates.window_begins(), topics=("weights",)
+        )
         hooks.wrap(engine, "_prepare_mb_inputs", after=self._packed, topics=("samples",))
         hooks.wrap(engine, "_compute_logprobs_entropy", after=self._forwarded, topics=("log_ratio", "formula"))
         hooks.wrap(engine, "_compute_logprobs_and_loss", after=self._lost, topics=("order", "formula", "log_ratio"))
@@ -153,7 +155,7 @@ class StepAuditAReaL(AttachedAudit):
         if self._recomputes and self._old is not None:
             observer.refreshed(self._old * before(sampled.counts.float()))
         if self._horizon is not None:
-            observer.rate_is_due(rate_of(self._config.optimizer, self._tick, self._horizon))
+            observer.updates.rate_is_due(rate_of(self._config.optimizer, self._tick, self._horizon))
         self._tick += 1
         self._rollouts += 1
 
@@ -258,7 +260,7 @@ class StepAuditAReaL(AttachedAudit):
 
     def _stepped(self, call: Call) -> None:
         if not call.result["update_successful"]:
-            self._observer.skipped("policy", "the norm of the gradients is not finite")
+            self._observer.updates.skipped("policy", "the norm of the gradients is not finite")
 
     # After the updates
 

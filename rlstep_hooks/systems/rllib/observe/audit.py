@@ -71,7 +71,7 @@ class StepAuditRLlib(AttachedAudit):
         )
         self._rows, hooks = RowWatch(observer, self._hooks.recorder, _INPUTS), self._hooks
         if clips in ("", "global_norm"):
-            observer.follow_gradients(self._module.named_parameters())
+            observer.updates.follow_gradients(self._module.named_parameters())
         else:
             hooks.recorder.cannot("gradient", f"grad_clip_by={clips} clips each gradient by itself")
         # algorithms/ppo/ppo.py `training_step`: a rollout, its updates, and the sync of weights.
@@ -87,7 +87,7 @@ class StepAuditRLlib(AttachedAudit):
         hooks.wrap(self._module, "compute_values", after=self._valued, topics=("advantages", "formula"))
         hooks.wrap(learner, "compute_loss_for_module", after=self._loss, topics=("order", "formula", "log_ratio"))
         # core/learner/torch/torch_learner.py `compute_gradients`: right before the backward.
-        hooks.wrap(optimizer, "zero_grad", after=lambda call: observer.window_begins(), topics=("weights",))
+        hooks.wrap(optimizer, "zero_grad", after=lambda call: observer.updates.window_begins(), topics=("weights",))
         self._raise_from(algorithm, "training_step")
 
     # A rollout
@@ -108,7 +108,7 @@ class StepAuditRLlib(AttachedAudit):
         sampled = self._versions.get(int(columns["weights_seq_no"].min()), UNSENT)
         observer.rollout_ended(len(rows), sampled, due=self._due(timesteps) + len(episodes))
         observer.refreshed(rows["action_logp"])
-        observer.rate_is_due(on_lines(self._config.lr, self._timestep))
+        observer.updates.rate_is_due(on_lines(self._config.lr, self._timestep))
         self._rows.keep(rows)
         if observer.compares and len(rows) == timesteps + len(episodes):
             given = (of.detach().cpu() for of in (self._values, rows["value_targets"], rows["advantages"]))

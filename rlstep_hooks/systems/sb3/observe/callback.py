@@ -192,8 +192,8 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         # What the environment gets: the loop's own variables say only what it meant to hand over.
         hooks.wrap(self.model.env, "step", before=self._environment_acts, topics=("timesteps",))
         if audit.observer is not None:
-            audit.observer.follow_gradients(policy.named_parameters())
-            audit.observer.set_apart(
+            audit.observer.updates.follow_gradients(policy.named_parameters())
+            audit.observer.updates.set_apart(
                 tensor for name, tensor in policy.named_parameters() if name.startswith(_CRITIC_ALONE)
             )
             self._training = TrainingWatch(self.model, audit, audit.observer, self._timesteps)

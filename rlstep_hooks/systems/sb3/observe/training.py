@@ -136,7 +136,7 @@ class TrainingWatch:
     def _ask_rate(self, call: Call) -> None:
         if not self._asked:
             self._asked = True
-            self._observer.rate_is_due(due_rate(self._rate, self._model))
+            self._observer.updates.rate_is_due(due_rate(self._rate, self._model))
 
     def _given(self, call: Call) -> None:
         places = call.argument("batch_inds", 0)
@@ -245,7 +245,7 @@ class TrainingWatch:
         for add, guard in self._adds:
             with guard:
                 add()
-        self._observer.window_begins()
+        self._observer.updates.window_begins()
 
     def _compare_targets(self) -> None:
         """The critic's targets of a mini-batch, and where its loss clips them the old values, are those that the rollout came with."""

@@ -153,8 +153,8 @@ class PolicyWatch:
         if isinstance(told.loss, str):
             relay.cannot("formula", told.loss)
         self._hooks = hooks = Hooks(relay)
-        observer.follow_sharded(worker.model.model)
-        observer.compare_settings(as_configured(worker.optimizer, built_as(told.optimizer), _SECTION, _CALLED))
+        observer.updates.follow_sharded(worker.model.model)
+        observer.updates.compare_settings(as_configured(worker.optimizer, built_as(told.optimizer), _SECTION, _CALLED))
         observer.attach()
         # workers/worker_utils.py:149: the micro-batch, with the column that the worker's next method does not get any more.
         hooks.wrap(BaseBatchIterator, "batch_to_experience", after=self._taken, topics=("samples",))
@@ -203,7 +203,7 @@ class PolicyWatch:
 
     def _microbatch(self, call: Call) -> Iterator[None]:
         if self._begins:
-            self.observer.window_begins()
+            self.observer.updates.window_begins()
             self._begins = False
         self._micro, self._places = _Micro(self._places), None
         try:
@@ -278,7 +278,7 @@ class PolicyWatch:
         self._begins = True
         # The trainer has read the norm already, so that reading it again waits for nothing.
         if call.result is not None and not bool(torch.isfinite(call.result)):
-            self.observer.skipped("policy", NOT_FINITE)
+            self.observer.updates.skipped("policy", NOT_FINITE)
 
     def _sent(self, call: Call) -> None:
         self.sent = self.observer.version
