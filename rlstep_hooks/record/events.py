@@ -5,8 +5,8 @@ compute (log ratios, whether weights changed) follow in a `Measured` event, one 
 waits for the device.
 
 This module is the one that others import. It defines the events of a process's own training; `controlled_events` those that only runs
-with a controller have, `weight_events` those of weights and engines, `gradient_events` those of gradients over several processes, and
-`values` the numbers that events carry.
+with a controller have, `weight_events` those of weights and engines, `gradient_events` those of gradients over several processes.
+`numbers` has the numbers that events carry, and `values` their other parts.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from rlstep_hooks.record.event_base import Event as Event
 from rlstep_hooks.record.event_base import Purpose as Purpose
 from rlstep_hooks.record.gradient_events import GradientParts as GradientParts
 from rlstep_hooks.record.gradient_events import TensorParts as TensorParts
+from rlstep_hooks.record.numbers import MicroBatchValues as MicroBatchValues
+from rlstep_hooks.record.numbers import RolloutValues as RolloutValues
+from rlstep_hooks.record.numbers import UpdateValues as UpdateValues
 from rlstep_hooks.record.replica_events import Moment as Moment
 from rlstep_hooks.record.replica_events import Replica as Replica
 from rlstep_hooks.record.replica_events import ReplicaSums as ReplicaSums
 from rlstep_hooks.record.values import TOPICS as TOPICS
 from rlstep_hooks.record.values import CarriedPart as CarriedPart
-from rlstep_hooks.record.values import MicroBatchValues as MicroBatchValues
 from rlstep_hooks.record.values import Probe as Probe
 from rlstep_hooks.record.values import Queued as Queued
 from rlstep_hooks.record.values import Role as Role
-from rlstep_hooks.record.values import RolloutValues as RolloutValues
 from rlstep_hooks.record.values import SampleRows as SampleRows
-from rlstep_hooks.record.values import UpdateValues as UpdateValues
 from rlstep_hooks.record.weight_events import UNSENT as UNSENT
 from rlstep_hooks.record.weight_events import AdapterUsed as AdapterUsed
 from rlstep_hooks.record.weight_events import KeysReused as KeysReused

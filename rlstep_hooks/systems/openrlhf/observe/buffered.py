@@ -9,7 +9,7 @@ import torch
 
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.token_distances import gap_fields
-from rlstep_hooks.record.values import RolloutValues
+from rlstep_hooks.record.numbers import RolloutValues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
