@@ -15,6 +15,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.calls import Generation
+from rlstep_hooks.systems.trl.observe.calls_of_rollout import CallsOfRollout
 from rlstep_hooks.systems.trl.observe.correction import weighed
 from rlstep_hooks.systems.trl.observe.engine_syncs import EngineSyncs
 from rlstep_hooks.systems.trl.observe.generated import GeneratedWatch
@@ -29,7 +30,6 @@ from rlstep_hooks.systems.trl.observe.replay import ReplayWatch
 from rlstep_hooks.systems.trl.observe.rows import RowWatch
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.sampling import SamplingWatch
-from rlstep_hooks.systems.trl.observe.scored_alone import Computed
 from rlstep_hooks.systems.trl.observe.settings import of_copies, of_training
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class RolloutHooks:
         self._distance_guard = Guard(recorder, ("engine_distance",))
         self._left_out = schedule.samples_dropped_per_rollout // schedule.world_size
         """Samples that a filter takes out of each rollout on this process."""
+        self._calls = CallsOfRollout(observation, filtered=self._left_out > 0)
         self._settings = of_training(trainer)
         adapter = observation.adapter
         own = adapter.read != READ or bool(own_advantages(trainer, adapter.read))
@@ -320,7 +321,7 @@ class RolloutHooks:
             sampler_version=self._sampler_version(made.generation.forwards),
             purpose=made.purpose,
             reference=any(part.get("ref_per_token_logps") is not None for part in made.parts)
-            or self._has_reference_call(made.generation.calls),
+            or self._calls.have_reference(made.generation.calls),
             groups_intact=intact,
             sampling=self._sampling.take(),
             repeats_random=None if drawn is None else drawn.earlier,
@@ -358,7 +359,7 @@ class RolloutHooks:
             scored, weights = self._scored(made, None), made.generation.sampling_weights
             seen.numbers.add_rollout(made.index, parts, scored=scored, clean=clean, sampling_weights=weights)
             return
-        penalty, gap = self._penalty(calls, parts)
+        penalty, gap = self._calls.penalty(calls, parts)
         misplaced = self._misplaced(made)
         if made.recomputed and seen.adapter.counts_tokens():
             self._count(made.index, parts)
@@ -369,7 +370,7 @@ class RolloutHooks:
             misplaced=misplaced,
             rule=None if own_advantages(seen.trainer) else read_mask_rule(seen.trainer),
             reference=seen.reference.look(),
-            reference_moved=self._reference_moved(parts, calls) if made.recomputed else None,
+            reference_moved=self._calls.reference_moved(parts, calls) if made.recomputed else None,
             clean=clean,
             moved=self._moved(parts) if made.recomputed else None,
             prompts_wrong=self._prompts_wrong(parts) if made.recomputed else None,
@@ -393,7 +394,7 @@ class RolloutHooks:
         """The refresh that is part of the rollout; None where it computed no old log-probs."""
         if not made.trains or any(old is None for old in olds):
             return None
-        version = self._origin(olds, made.generation.calls, copied=made.replayed)
+        version = self._calls.origin(olds, made.generation.calls, copied=made.replayed)
         if version is not None and not made.replayed:
             self._observation.identities.refreshed(made.index, version)
         return Refresh(
@@ -416,17 +417,6 @@ class RolloutHooks:
             return self._rewards.misplaced(made.parts, made.rows, self._turns.spoken)
         return None
 
-    def _reference_moved(self, parts: list[dict[str, Any]], calls: list[LogProbCall]) -> Tensor | None:
-        """How many of a rollout's reference log-probs are not those that a forward gave; None where no forward was seen."""
-        reference, model = parts[0].get("ref_per_token_logps"), getattr(self._observation.trainer, "ref_model", None)
-        if reference is None or model is None or len(parts) != 1:
-            return None
-        given = [call.log_probs for call in calls if call.model is model and not call.grad]
-        counts = [
-            (one != reference).sum() for one in given if (one.shape, one.dtype) == (reference.shape, reference.dtype)
-        ]
-        return torch.stack(counts).min() if counts else None
-
     def _drawn(self, index: int) -> Drawn | None:
         with self._sampler_guard:
             return self._generated.drawn(index)
@@ -448,69 +438,10 @@ class RolloutHooks:
             return self._prompts.others(parts[0]) if len(parts) == 1 else None
         return None
 
-    def _penalty(self, calls: list[LogProbCall], parts: list[dict[str, Any]]) -> tuple[Tensor | None, Tensor | None]:
-        """The KL penalty of each sample (of RLOO: rloo_trainer.py 0.24.0 to 1.16.0), and the mean |policy - reference| where no update
-        has parted them; None where there is no penalty."""
-        own = self._observation.adapter.penalty(parts)
-        if own is not None:
-            return own, None
-        part, trainer = parts[0], self._observation.trainer
-        passes = [call.log_probs for call in calls if not call.grad]
-        if self._observation.schedule.algorithm != "RLOO" or trainer.beta == 0.0 or len(passes) != 2:
-            return None, None
-        mask = part["completion_mask"]
-        distance = (passes[0] - passes[1]) * mask
-        parted = self._observation.updates.version or hasattr(trainer.model, "peft_config")
-        return trainer.beta * distance.sum(-1), None if parted else distance.abs().sum() / mask.sum().clamp(min=1)
-
     def _scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """What forwards and a backward pass of single rows of a rollout tell."""
-        found = self._penalty_scored_alone(cycle, part, calls) if is_compared_whole(cycle) else {}
-        return found | self._reference_beside(part, calls) | self._observation.slopes.look(cycle, part)
-
-    def _reference_beside(self, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
-        """Rows that the reference has scored alone beside its own forward, where it makes no other."""
-        beside = self._observation.alone.reference_beside
-        if beside is None:
-            return {}
-        with self._observation.alone.guard:
-            reference = self._observation.trainer.ref_model
-            given = [call.log_probs for call in calls if call.model is reference]
-            observed = part.get("ref_per_token_logps", given[-1] if given else None)
-            return beside.look(part, observed)
-        return {}
-
-    def _penalty_scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
-        """Rows of which the reference of RLOO's penalty is scored again alone."""
-        found: dict[str, Any] = {}
-        passes = [call.log_probs for call in calls if not call.grad]
-        wanted = self._observation.schedule.algorithm == "RLOO" and self._observation.trainer.beta != 0.0
-        if wanted and len(passes) == 2:
-            alone = self._observation.alone
-            with alone.guard:
-                policy, reference = passes
-                computed = Computed(policy=policy, policy_is="the old log-probs", reference=reference)
-                found = alone.look(cycle, part, computed)
-        return found
-
-    def _has_reference_call(self, calls: list[LogProbCall]) -> bool:
-        """Whether RLOO computed reference log-probs, which it does not hand on: with a model of their own, or, where adapters
-        are switched off for them, in a second pass of the policy."""
-        reference = getattr(self._observation.trainer, "ref_model", None)
-        if reference is not None:
-            return any(call.model is reference for call in calls)
-        passes = sum(1 for call in calls if self._observation.is_policy(call.model) and not call.grad)
-        return self._observation.schedule.algorithm == "RLOO" and passes > 1
-
-    def _origin(self, olds: list[Tensor], calls: list[LogProbCall], *, copied: bool) -> int | None:
-        """The policy version whose forwards produced these old log-probs, one tensor for each part of a rollout."""
-        policy = [call for call in calls if self._observation.is_policy(call.model) and not call.grad]
-        # RLOO's are sums over tokens, GFPO's some of the rows, replayed ones stand beside them: another tensor by construction.
-        if self._observation.schedule.algorithm == "RLOO" or copied or self._left_out:
-            return policy[0].version if policy else None
-        versions = [next((call.version for call in policy if call.log_probs is old), None) for old in olds]
-        known = [version for version in versions if version is not None]
-        return min(known) if len(known) == len(versions) else None
+        found = self._calls.penalty_scored_alone(cycle, part, calls) if is_compared_whole(cycle) else {}
+        return found | self._calls.reference_beside(part, calls) | self._observation.slopes.look(cycle, part)
 
     def _groups_intact(self, made: _Made) -> bool | None:
         group = self._observation.schedule.samples_per_prompt if made.trains else self._group_of_evaluation
