@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.classes import Class, class_named
 from rlstep_hooks.launch.command import OwnParser
-from rlstep_hooks.launch.python_source import parse
+from rlstep_hooks.launch.python_source import name_of, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,8 @@ def parser_of(path: Path, current: str | None, packages: frozenset[str]) -> OwnP
         packages: Packages that are taken for the installed ones, whatever the checkout holds.
     """
     tree = parse(path)
-    made = [call for call in _calls(tree) if _last(call.func) == _PARSER]
-    used = [call for call in _calls(tree) if _last(call.func) == _PARSES]
+    made = [call for call in _calls(tree) if name_of(call.func) == _PARSER]
+    used = [call for call in _calls(tree) if name_of(call.func) == _PARSES]
     if len(made) != 1 or len(used) != 1 or not made[0].args:
         return None
     given = made[0].args[0]
@@ -61,8 +61,3 @@ def _class(name: ast.expr, path: Path, current: str | None, packages: frozenset[
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-
-
-def _last(callee: ast.expr) -> str:
-    """The last name of what is called: "parse_args_and_config" of `parser.parse_args_and_config`."""
-    return callee.attr if isinstance(callee, ast.Attribute) else callee.id if isinstance(callee, ast.Name) else ""

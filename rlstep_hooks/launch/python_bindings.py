@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.python_assignments import assigned
-from rlstep_hooks.launch.python_mappings import name_of
+from rlstep_hooks.launch.python_source import name_of
 from rlstep_hooks.launch.python_values import PARSED
 
 if TYPE_CHECKING:

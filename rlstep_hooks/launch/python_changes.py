@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.python_source import is_within
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -88,7 +90,7 @@ class Changes:
 
     def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
         for node in self._loads.get(name, ()):
-            if within is None or self._is_in(node, within):
+            if within is None or is_within(node, within, self._above):
                 yield from self._by(node, depth)
 
     def _in_function(self, function: ast.AST, parameter: str, depth: int) -> list[Change]:
@@ -97,12 +99,6 @@ class Changes:
         if key not in self._in_functions:
             self._in_functions[key] = list(self._of(parameter, function, depth))
         return self._in_functions[key]
-
-    def _is_in(self, node: ast.AST, outer: ast.AST) -> bool:
-        above: ast.AST | None = node
-        while above is not None and above is not outer:
-            above = self._above.get(above)
-        return above is not None
 
     def _by(self, name: ast.Name, depth: int) -> Iterator[Change]:
         """What one use of a name changes."""

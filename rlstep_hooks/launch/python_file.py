@@ -21,13 +21,13 @@ from rlstep_hooks.launch.python_documents import Documents
 from rlstep_hooks.launch.python_environment import read_by, set_in
 from rlstep_hooks.launch.python_filters import Filters
 from rlstep_hooks.launch.python_imports import Imports, any_beside, placeholder, written
-from rlstep_hooks.launch.python_mappings import Mappings, name_of, shown
+from rlstep_hooks.launch.python_mappings import Mappings
 from rlstep_hooks.launch.python_members import Members, Pairs
 from rlstep_hooks.launch.python_options import default_of_field, options_of
 from rlstep_hooks.launch.python_order import Order
 from rlstep_hooks.launch.python_rows import DataSets, length_of, trained_on
 from rlstep_hooks.launch.python_scopes import Scopes
-from rlstep_hooks.launch.python_source import parsed, text_of
+from rlstep_hooks.launch.python_source import name_of, parsed, shown, text_of
 from rlstep_hooks.launch.python_values import PARSED, NotLiteralError, Values
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.launch.python_members import Pairs
+from rlstep_hooks.launch.python_source import name_of, shown
 from rlstep_hooks.launch.python_values import NotLiteralError
 
 if TYPE_CHECKING:
@@ -181,16 +182,3 @@ def _written_pairs(node: ast.expr, *, over: bool) -> dict[str, ast.expr] | None:
     if isinstance(node, ast.Call) and is_dict and (over or not node.args) and all(word.arg for word in node.keywords):
         return {str(word.arg): word.value for word in node.keywords}
     return None
-
-
-def name_of(node: ast.expr) -> str:
-    """The last name of `f` or `package.f`; empty for any other expression."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def shown(node: ast.expr) -> str:
-    """An expression as it is written, cut to the length of a message."""
-    text = ast.unparse(node)
-    return text if len(text) <= 60 else text[:57] + "..."

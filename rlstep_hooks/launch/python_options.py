@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.python_source import name_of
 from rlstep_hooks.launch.structured import definition_of
 
 if TYPE_CHECKING:
@@ -56,9 +57,14 @@ def options_of(tree: ast.Module, source: str, flags: Collection[str]) -> dict[st
 def _of_dataclasses(tree: ast.Module, source: str, flags: Collection[str]) -> Iterator[tuple[str, Option]]:
     """The fields of the file's own dataclasses that the one parser of the file is given, and that nothing but flags can set."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    made = [call for call in calls if _last(call.func) in _PARSERS]
-    reads_files = any(_last(call.func) in _OF_FILES for call in calls)
-    if len(made) != 1 or not made[0].args or reads_files or (_last(made[0].func) == "TrlParser" and "config" in flags):
+    made = [call for call in calls if name_of(call.func) in _PARSERS]
+    reads_files = any(name_of(call.func) in _OF_FILES for call in calls)
+    if (
+        len(made) != 1
+        or not made[0].args
+        or reads_files
+        or (name_of(made[0].func) == "TrlParser" and "config" in flags)
+    ):
         return
     given = made[0].args[0]
     names = [ast.unparse(each) for each in (given.elts if isinstance(given, ast.Tuple | ast.List) else [given])]
@@ -100,7 +106,7 @@ def _is_written_out(value: ast.expr) -> bool:
 
 
 def _has_no_default(value: ast.expr) -> bool:
-    is_field = isinstance(value, ast.Call) and _last(value.func) == "field"
+    is_field = isinstance(value, ast.Call) and name_of(value.func) == "field"
     return (
         is_field
         and isinstance(value, ast.Call)
@@ -110,9 +116,9 @@ def _has_no_default(value: ast.expr) -> bool:
 
 def default_of_field(value: ast.expr) -> ast.expr:
     """The default that a field is given: 4 of `field(default=4, metadata=...)`, and of pydantic's `Field(4, ge=1)`."""
-    if not isinstance(value, ast.Call) or _last(value.func) not in ("field", "Field"):
+    if not isinstance(value, ast.Call) or name_of(value.func) not in ("field", "Field"):
         return value
-    placed = value.args[:1] if _last(value.func) == "Field" else []
+    placed = value.args[:1] if name_of(value.func) == "Field" else []
     stated = [*placed, *(word.value for word in value.keywords if word.arg == "default")]
     is_required = bool(stated) and isinstance(stated[0], ast.Constant) and stated[0].value is ...
     return stated[0] if stated and not is_required else value
@@ -127,12 +133,12 @@ def _placed(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
     added = [
         (call.args[0].value, {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
         for call in calls
-        if _last(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant)
+        if name_of(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant)
     ]
     found = [(name, words) for name, words in added if isinstance(name, str) and not name.startswith("-")]
-    parsers = [call for call in calls if _last(call.func) in _MAKERS]
+    parsers = [call for call in calls if name_of(call.func) in _MAKERS]
     counted = all(ast.unparse(words.get("nargs", ast.Constant(None))) in ("None", "'?'") for _, words in found)
-    known = counted and len(parsers) == 1 and _last(parsers[0].func) == "ArgumentParser"
+    known = counted and len(parsers) == 1 and name_of(parsers[0].func) == "ArgumentParser"
     for place, (name, words) in enumerate(found):
         if "nargs" not in words:
             words["required"] = ast.Constant(value=True)
@@ -143,7 +149,7 @@ def _added(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
     """The options of `parser.add_argument(...)`, by the attributes that they set; None for one that is added several times."""
     found: dict[str, Option | None] = {}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _last(node.func) != "add_argument":
+        if not isinstance(node, ast.Call) or name_of(node.func) != "add_argument":
             continue
         flags = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
@@ -155,8 +161,3 @@ def _added(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
         name = str(dest.value) if isinstance(dest, ast.Constant) else names[0]
         found[name] = None if name in found else Option(names, keywords)
     yield from found.items()
-
-
-def _last(node: ast.expr) -> str:
-    """The last name of what is called."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

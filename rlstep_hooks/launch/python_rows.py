@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.python_mappings import name_of
+from rlstep_hooks.launch.python_source import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

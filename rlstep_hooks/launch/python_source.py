@@ -6,10 +6,14 @@ import ast
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import NOTEBOOK, contents, size_of
 from rlstep_hooks.launch.text import LaunchError, Place
 from rlstep_hooks.launch.yaml_file import LARGEST_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _IMPORT_PATH = re.compile(r"[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*")
 """A class by the text that a program imports it from: "roll.pipeline.agentic.agentic_pipeline.AgenticPipeline"."""
@@ -85,3 +89,30 @@ def _names_in(text: bytes, source: str) -> frozenset[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _IMPORT_PATH.fullmatch(node.value):
             found.update((node.value, node.value.rpartition(".")[2]))
     return frozenset(found)
+
+
+def name_of(node: ast.AST) -> str:
+    """The last name of `f` or `package.f`; empty for any other expression."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def shown(node: ast.AST) -> str:
+    """An expression as it is written, cut to the length of a message."""
+    text = ast.unparse(node)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def is_within(node: ast.AST, outer: ast.AST, above: Mapping[ast.AST, ast.AST]) -> bool:
+    """Whether a node is another one, or stands in it.
+
+    Args:
+        node: The node.
+        outer: The other one.
+        above: The parent of each node of the file.
+    """
+    at: ast.AST | None = node
+    while at is not None and at is not outer:
+        at = above.get(at)
+    return at is not None

@@ -12,6 +12,7 @@ from rlstep_hooks.launch.python_documents import Documents, read_document
 from rlstep_hooks.launch.python_environment import read_by
 from rlstep_hooks.launch.python_functions import Frame, given_back
 from rlstep_hooks.launch.python_results import parameters
+from rlstep_hooks.launch.python_source import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -180,7 +181,7 @@ class Values:
         if isinstance(node, ast.Name) and node.id in self._constants:
             made = self._constants[node.id]
             if is_container(made) and any(
-                not self._is_within(node, change.node) for change in self._changes.of(node.id)
+                not is_within(node, change.node, self._above) for change in self._changes.of(node.id)
             ):
                 raise NotLiteralError(node)
             return self._literal(made, depth + 1)
@@ -435,11 +436,6 @@ class Values:
             raise NotLiteralError(node)
         return value
 
-    def _is_within(self, node: ast.AST, outer: ast.AST) -> bool:
-        above: ast.AST | None = node
-        while above is not None and above is not outer:
-            above = self._above.get(above)
-        return above is not None
 
 
 def _plain_of(value: object) -> ast.expr:

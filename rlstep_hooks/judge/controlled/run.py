@@ -12,8 +12,9 @@ from rlstep_hooks.judge.controlled.joined import JoinedTrainers
 from rlstep_hooks.judge.deviations import DeviationsOf, explained, none_known
 from rlstep_hooks.judge.judge import Judge
 from rlstep_hooks.judge.outcome import RuleOutcome
-from rlstep_hooks.judge.ranks.disagreement import listed, shape, why_it_matters
+from rlstep_hooks.judge.ranks.disagreement import shape, why_it_matters
 from rlstep_hooks.judge.ranks.outcomes import of_all_processes, only_of_others
+from rlstep_hooks.judge.ranks.words import listed
 from rlstep_hooks.judge.report import Counts, Report, Summary, merge_findings
 from rlstep_hooks.judge.rules.observation import ProcessMissing, RanksDisagree
 from rlstep_hooks.planning.finding import Finding, Verdict, Where

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.ledger import Record
 
 
-def listed(ranks: list[int]) -> str:
-    """Ranks in words; at most 8 are named."""
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-
-
 def compare_steps(found: list[Record], tails: dict[int, RecordEnd], findings: list[Finding]) -> RuleOutcome:
     """Compare what each process did, event by event; add what differs to the findings.
 

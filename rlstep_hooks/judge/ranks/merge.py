@@ -13,7 +13,7 @@ import msgspec
 from rlstep_hooks.judge.deviations import explained, none_known
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks.configurations import compare_configurations, read_configuration
-from rlstep_hooks.judge.ranks.disagreement import compare_steps, listed
+from rlstep_hooks.judge.ranks.disagreement import compare_steps
 from rlstep_hooks.judge.ranks.entropy_edges import compare_entropy_edges, not_joined, read_entropy_edges
 from rlstep_hooks.judge.ranks.gathered_rewards import compare_gathered, read_gathered
 from rlstep_hooks.judge.ranks.outcomes import (
@@ -28,6 +28,7 @@ from rlstep_hooks.judge.ranks.record_end import record_end
 from rlstep_hooks.judge.ranks.reduction.outcome import judge_reductions
 from rlstep_hooks.judge.ranks.replicas import judge_replicas
 from rlstep_hooks.judge.ranks.token_counts import compare_token_counts, read_token_counts
+from rlstep_hooks.judge.ranks.words import listed
 from rlstep_hooks.judge.report import merge_findings
 from rlstep_hooks.judge.rules import RANK_RULES
 from rlstep_hooks.judge.rules.data.advantages import RewardsMoved

@@ -9,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks.reduction.records import Lines
+from rlstep_hooks.judge.ranks.words import named
 from rlstep_hooks.judge.rollouts import rollout_of
 from rlstep_hooks.judge.rules.weights.replicas import ReplicasDiffer
 from rlstep_hooks.planning.finding import Finding, Where
@@ -94,7 +95,7 @@ class Replicas:
             severity=severity,
             title=ReplicasDiffer.title,
             expected=f"the same {whose}{first.kind} on all {len(looks)} ranks, bit for bit",
-            observed=f"{_ranks(odd)} {'holds' if len(odd) == 1 else 'hold'} others{self._in_words(looks, differ)}",
+            observed=f"{named(odd)} {'holds' if len(odd) == 1 else 'hold'} others{self._in_words(looks, differ)}",
             where=Where(rollout=rollout, update=first.update, rank=odd[0]),
             why=_why(first, drifted),
             fix=_FIX[first.moment] if first.part is None or first.moment != "after" else _FIX_OF_PART,
@@ -160,14 +161,9 @@ def _odd(looks: Sequence[ReplicaSums]) -> list[int]:
     return [rank for rank, look in enumerate(looks) if look.sums != usual]
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
-
-
 def _why(look: ReplicaSums, drifted: Sequence[int]) -> str:
     if drifted:
-        return f"since the last step something wrote to the {look.kind} of {_ranks(drifted)} alone"
+        return f"since the last step something wrote to the {look.kind} of {named(drifted)} alone"
     if look.moment == "begin":
         return "the ranks begin with different models, and average the gradients of different models from then on"
     if look.moment == "after" and look.part is not None:
@@ -207,7 +203,7 @@ def judge_replicas(found: Sequence[Record], started: RunStarted) -> tuple[list[F
     by_rank = {record.rank: record for record in found if record.rank is not None}
     missing = [rank for rank in range(started.world_size) if rank not in by_rank]
     if missing:
-        return [], [result.outcome(reason=f"{_ranks(missing)} left no record to join")]
+        return [], [result.outcome(reason=f"{named(missing)} left no record to join")]
     missed = 0
     ranks = [_looks_of(by_rank[rank]) for rank in range(started.world_size)]
     for looks in _joined(ranks):

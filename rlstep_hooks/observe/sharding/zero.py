@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.sharding.places import ParameterPlaces
 
 
-def wrapped_optimizer(engine: Any) -> Any:
-    """The torch optimizer whose step changes the weights: DeepSpeed's own optimizers wrap it as `optimizer`."""
-    optimizer = engine.optimizer
+def wrapped_optimizer(owner: Any) -> Any:
+    """The torch optimizer whose step changes the weights: DeepSpeed's own optimizers and accelerate's wrap it as `optimizer`.
+
+    Args:
+        owner: The engine or the trainer whose `optimizer` it is.
+    """
+    optimizer = owner.optimizer
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer

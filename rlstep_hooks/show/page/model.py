@@ -48,6 +48,11 @@ class Stretch(msgspec.Struct, frozen=True):
     """What should have followed the observed events when something else came."""
 
 
+def _behind(policy: int, sampler: int | None) -> int:
+    """The updates between the sampler's version and the policy's; 0 where the sampler's was not observed, or is newer."""
+    return 0 if sampler is None else max(policy - sampler, 0)
+
+
 class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rollout in detail."""
 
@@ -67,7 +72,7 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def behind(self) -> int:
         """Updates that the sampler's weights were behind; 0 if they were not behind or were not observed."""
-        return 0 if self.sampler_version is None else max(self.policy_version - self.sampler_version, 0)
+        return _behind(self.policy_version, self.sampler_version)
 
     @property
     def differences(self) -> tuple[Moment, ...]:
@@ -99,7 +104,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def behind(self) -> int:
         """Largest number of updates that the sampler was behind; 0 if it was not behind or was not observed."""
-        return 0 if self.sampler_version is None else max(self.policy_version - self.sampler_version, 0)
+        return _behind(self.policy_version, self.sampler_version)
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.python_order import is_main
 from rlstep_hooks.launch.python_source import parse
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place
@@ -187,7 +188,7 @@ def _is_in(node: ast.AST, kinds: tuple[type[ast.stmt], ...], above: Mapping[ast.
     """The statement of a kind that a node stands in, within its function."""
     around = above.get(node)
     while around is not None and not isinstance(around, _Function | ast.Lambda):
-        if isinstance(around, kinds) and not _is_main(around):
+        if isinstance(around, kinds) and not is_main(around):
             return around
         around = above.get(around)
     return None
@@ -198,7 +199,3 @@ def _function(node: ast.AST, above: Mapping[ast.AST, ast.AST]) -> ast.FunctionDe
     while around is not None and not isinstance(around, _Function):
         around = above.get(around)
     return around
-
-
-def _is_main(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.classes import class_named
 from rlstep_hooks.launch.python_scopes import Scopes
-from rlstep_hooks.launch.python_source import parse
+from rlstep_hooks.launch.python_source import name_of, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def made_by(path: Path, current: str | None, algorithm: str) -> str:
         algorithm: The class that trains, for example "PPO".
     """
     trace = _Trace(path, current)
-    calls = (node for node in ast.walk(trace.tree) if isinstance(node, ast.Call) and _last(node.func) == algorithm)
+    calls = (node for node in ast.walk(trace.tree) if isinstance(node, ast.Call) and name_of(node.func) == algorithm)
     given = [
         one
         for call in calls
@@ -72,7 +72,7 @@ class _Trace:
         return ""
 
     def _of_call(self, call: ast.Call, depth: int) -> str:
-        name = _last(call.func)
+        name = name_of(call.func)
         if name in (*BY_NUMBER, *BY_LIST):
             return name
         inner = next(iter((*call.args, *(word.value for word in call.keywords if word.arg in ("env", "venv")))), None)
@@ -121,7 +121,3 @@ class _Trace:
 
     def _is_main(self, node: ast.AST) -> bool:
         return all("__name__" in ast.unparse(getattr(each, "test", each)) for each in self._branches(node))
-
-
-def _last(callee: ast.expr) -> str:
-    return callee.attr if isinstance(callee, ast.Attribute) else callee.id if isinstance(callee, ast.Name) else ""

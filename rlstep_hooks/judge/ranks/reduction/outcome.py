@@ -12,6 +12,7 @@ from rlstep_hooks.judge.ranks.reduction.clip import compare_clip, factor_before_
 from rlstep_hooks.judge.ranks.reduction.compare import Difference, compare, earlier_of
 from rlstep_hooks.judge.ranks.reduction.parts import joined
 from rlstep_hooks.judge.ranks.reduction.records import PartsOfRank, updates_of, why_not_followed
+from rlstep_hooks.judge.ranks.words import named
 from rlstep_hooks.judge.rollouts import rollout_of
 from rlstep_hooks.judge.rules.loss.reduced import ClippedOtherwise, ReducedOtherwise
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Where
@@ -221,7 +222,7 @@ def judge_reductions(found: Sequence[Record], started: RunStarted) -> tuple[list
     result = Reductions(ranks, started)
     missing = [rank for rank in range(ranks) if rank not in by_rank]
     if missing:
-        return [], result.outcomes(0, f"{_listed(missing)} left no record to join")
+        return [], result.outcomes(0, f"{named(missing)} left no record to join")
     missed = 0
     without: set[int] = set()
     for parts in updates_of([PartsOfRank(by_rank[rank].path) for rank in range(ranks)]):
@@ -236,7 +237,7 @@ def judge_reductions(found: Sequence[Record], started: RunStarted) -> tuple[list
             missed += 1
     reason = ""
     if without:
-        reason = f"{_listed(sorted(without))} did not record its gradients" + _why(
+        reason = f"{named(sorted(without))} did not record its gradients" + _why(
             by_rank[rank] for rank in sorted(without)
         )
     elif missed:
@@ -244,11 +245,6 @@ def judge_reductions(found: Sequence[Record], started: RunStarted) -> tuple[list
     elif not result.compared:
         reason = _why([by_rank[0]]).removeprefix(": ")
     return result.findings, result.outcomes(missed, reason)
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _why(records: Iterable[Record]) -> str:

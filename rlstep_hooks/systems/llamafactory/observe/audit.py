@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from rlstep_hooks.observe.patches import Patches
+from rlstep_hooks.observe.sharding.zero import wrapped_optimizer
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.engine import index, reader
 from rlstep_hooks.systems.llamafactory.system import PACKAGE, SYSTEM
 from rlstep_hooks.systems.own_loop.loop import LoopAudit
-from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO, inner_optimizer
+from rlstep_hooks.systems.trl_ppo_step.observe.audit import StepAuditPPO
 
 _patches = Patches()
 
@@ -44,7 +45,7 @@ class LlamaFactoryAudit(StepAuditPPO):
         facts = reading.facts | index.link_facts("llamafactory") | {"compute_dtype": dtype}
         return LoopAudit(
             schedule,
-            optimizer=inner_optimizer(trainer),
+            optimizer=wrapped_optimizer(trainer),
             session=self._session,
             facts=facts,
             versions=versions_of("trl", "transformers", "accelerate", "torch", PACKAGE),

@@ -10,6 +10,7 @@ import torch
 from packaging.version import Version
 
 from rlstep_hooks.observe.hooks import Hooks, LateRecorder
+from rlstep_hooks.observe.sharding.zero import wrapped_optimizer
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.systems.engine import index, reader
 from rlstep_hooks.systems.own_loop.attached import AttachedAudit
@@ -67,7 +68,7 @@ class StepAuditPPO(AttachedAudit):
         trainer = self._trainer
         return LoopAudit(
             plan_trainer(trainer, version("trl")),
-            optimizer=inner_optimizer(trainer),
+            optimizer=wrapped_optimizer(trainer),
             session=self._session,
             facts={"nominal_updates_per_rollout": _nominal(trainer.config)} | index.link_facts("trl_ppo_step"),
             versions=versions_of("trl", "transformers", "accelerate", "torch"),
@@ -120,14 +121,6 @@ class StepAuditPPO(AttachedAudit):
 
 _MINIBATCH = ("old_logprobs", "values", "logprobs", "logits", "vpreds", "mask", "advantages", "returns")
 """Parameters of `train_minibatch`, in their order."""
-
-
-def inner_optimizer(trainer: Any) -> Any:
-    """The optimizer inside accelerate's wrappers."""
-    optimizer = trainer.optimizer
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def plan_trainer(trainer: Any, release: str) -> Schedule:

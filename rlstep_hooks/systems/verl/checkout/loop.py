@@ -14,6 +14,7 @@ import msgspec
 
 from rlstep_hooks.launch.batches import added_to, is_made_whole, keeps_whole, leaves_whole
 from rlstep_hooks.launch.checkout import UNKNOWN, Line, dotted, value_of
+from rlstep_hooks.launch.python_source import shown
 from rlstep_hooks.systems.verl.checkout.answers import answers_each_row
 from rlstep_hooks.systems.verl.checkout.conditions import given_once, inserted
 from rlstep_hooks.systems.verl.checkout.methods import Methods
@@ -360,11 +361,11 @@ class _Reader:
                 continue
             if (name in names and not keeps_whole(value)) or (name in added and not self._is_made_whole(value, names)):
                 self.loop.unknown.append(
-                    Line(f"`{name} = {_short(value)}` may train a part of it", self._source.at(line))
+                    Line(f"`{name} = {shown(value)}` may train a part of it", self._source.at(line))
                 )
         for name, node in self._changed:
             if name in names | added:
-                self._ask(node, f"`{_short(node)}` may leave a part of it")
+                self._ask(node, f"`{shown(node)}` may leave a part of it")
 
     def _is_made_whole(self, value: ast.expr, names: Collection[str]) -> bool:
         """Whether what is added to a batch has all its rows.
@@ -453,8 +454,3 @@ def _is_each_epoch(node: ast.expr) -> bool:
 def _is_loader(node: ast.AST) -> bool:
     """Whether an expression is the whole loader: `islice` and the like may leave batches out."""
     return isinstance(node, ast.Attribute) and node.attr == "train_dataloader"
-
-
-def _short(value: ast.AST) -> str:
-    text = ast.unparse(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.checkout import UNKNOWN, taken, value_of
+from rlstep_hooks.launch.python_source import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -91,7 +92,7 @@ class _Inserted(ast.NodeTransformer):
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
-                    given.setdefault(_last(target), []).append(node.value)
+                    given.setdefault(name_of(target), []).append(node.value)
         self._given = {name: values[0] for name, values in given.items() if len(values) == 1}
 
     def visit_If(self, node: ast.If) -> ast.AST:
@@ -109,11 +110,11 @@ class _Program:
         self.nodes = list(taken(_Inserted(tree).visit(tree), values))
         """What the launch may run: without the branches that its settings rule out."""
         assigned = [node for node in self.nodes if isinstance(node, ast.Assign)]
-        self._assigned = [(_last(target), node.value) for node in assigned for target in node.targets]
+        self._assigned = [(name_of(target), node.value) for node in assigned for target in node.targets]
 
     def built(self) -> set[str]:
         """The names of all that is called."""
-        called = {_last(_without_ray(node.func)) for node in self.nodes if isinstance(node, ast.Call)}
+        called = {name_of(_without_ray(node.func)) for node in self.nodes if isinstance(node, ast.Call)}
         return {found for name in called for found in self._classes(name, frozenset())}
 
     def _classes(self, name: str, seen: frozenset[str]) -> set[str]:
@@ -130,7 +131,7 @@ class _Program:
             holds = value_of(value.test, self._values)
             either = [value.body, value.orelse] if holds is UNKNOWN else [value.body if holds else value.orelse]
             return [name for each in either for name in self._choices(each)]
-        return [_last(value)]
+        return [name_of(value)]
 
 
 def _without_ray(function: ast.expr) -> ast.expr:
@@ -140,10 +141,3 @@ def _without_ray(function: ast.expr) -> ast.expr:
     made = function.value
     options = made.func if isinstance(made, ast.Call) else None
     return options.value if isinstance(options, ast.Attribute) and options.attr == "options" else made
-
-
-def _last(node: ast.expr) -> str:
-    """The last part of a name with dots: "trainer_cls" of `self.trainer_cls`; empty for another expression."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
