@@ -65,11 +65,9 @@ class CheckpointNotRestored(Rule):
         afterwards.
 
     Known limits:
-        - Outside TRL the state of random generators is not compared, and outside TRL, verl and OpenRLHF the optimizer's
-          momentum. In TRL moments are those of torch's own optimizers, and the generators of devices are not read. Of weights
-          OpenRLHF shows a probe.
-        - Checkpoints of FSDP and DeepSpeed in TRL are not read: what each process holds is compared with what it noted beside its
-          records when it saved, so with the same folder of records, number of processes and way to share.
+        - The state of random generators and the optimizer's moments are compared only where a system is said to compare them.
+        - Where each process holds a part, checkpoints are not read: what it holds is compared with what it noted beside its records
+          when it saved, so with the same folder of records, number of processes and way to share.
 
     Sources:
         - https://github.com/volcengine/verl/pull/5725: what a resumed run must restore

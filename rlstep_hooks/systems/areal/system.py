@@ -307,7 +307,7 @@ SYSTEM = System(
         "RLS402": yes("by AReaL's number of the weights that drew each token"),
         "RLS403": yes(
             "the engine's log-probs beside those that the same weights recompute",
-            "not without recomputed log-probs",
+            "not without recomputed log-probs; no logits are read, so that no cause is told from another",
             often="compared",
         ),
         "RLS404": yes("the policy's weights"),

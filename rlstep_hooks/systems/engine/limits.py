@@ -15,10 +15,14 @@ import msgspec
 import rlstep_hooks.judge.rules
 from rlstep_hooks.record.cadence import (
     ADAPTER_REQUESTS,
+    ALL_OF_FIRST,
     FEWEST_TURNS,
     MOST_TURNS,
+    PARTS,
     PROBED_PER_TENSOR,
     PROBED_TENSORS,
+    READ_WHOLE,
+    WHOLE_ONE_OF,
     WHOLE_SYNCS,
 )
 from rlstep_hooks.systems.engine import index
@@ -47,8 +51,19 @@ REQUESTS = (
     "It looks with these requests after a delivery, counted from 1: "
     f"{', '.join(map(str, ADAPTER_REQUESTS[:-1]))} and {ADAPTER_REQUESTS[-1]}."
 )
-HOW_FAR = {**dict.fromkeys(PROBED, PROBE), "RLS415": TURNS, "RLS418": REQUESTS}
-"""How far a rule sees in every system, in one sentence or two."""
+IN_PARTS = (
+    f"Of a model of more than {READ_WHOLE // 10**6} million numbers all weights are read in the first cycle of rollouts and later in "
+    f"one of {WHOLE_ONE_OF}. In cycles 2 to {ALL_OF_FIRST} each look reads one part of {PARTS} of each tensor of more than 4096 numbers, "
+    f"and the next update the next part: a write to a whole tensor shows at once there, a write to single weights within {PARTS} updates."
+)
+HOW_FAR = {
+    **dict.fromkeys(PROBED, (PROBE,)),
+    "RLS404": (IN_PARTS, PROBE),
+    "RLS415": (TURNS,),
+    "RLS418": (REQUESTS,),
+    "RLS419": (IN_PARTS,),
+}
+"""How far a rule sees in every system."""
 
 
 def limits(systems: Iterable[System]) -> dict[str, list[str]]:
@@ -83,8 +98,7 @@ def _limits(code: str, systems: list[System]) -> Iterator[str]:
         yield "No other system is known to show it."
     if only and any(code in of for of in RULES.values()):
         yield PROVED
-    if code in HOW_FAR:
-        yield HOW_FAR[code]
+    yield from HOW_FAR.get(code, ())
 
 
 def _grouped(said: Mapping[str, str]) -> list[tuple[str, str]]:

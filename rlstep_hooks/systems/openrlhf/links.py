@@ -37,7 +37,7 @@ LINKS: dict[LinkName, Link] = {
         "from the answer of the engine or the reward model to the advantages, by the tokens; the labels of rows and prompts; what a "
         "reward function or server was asked about each answer and gave, as reward and as score, and what the steps of an agent add "
         "up to",
-        "asynchronous: not the labels of the data set; not the rewards of a loop of one's own",
+        "asynchronous: not the labels of the data set; not the rewards of a loop of one's own; what a reward model gives is RLS314's",
     ),
     "advantages": yes(
         "from the rewards, in float64: gae with values and targets, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, "
@@ -54,7 +54,7 @@ LINKS: dict[LinkName, Link] = {
     ),
     "mask": yes(
         "the tokens that the sampler chose, turn by turn",
-        "asynchronous: in the answers of executors, not from there to the trainer",
+        "asynchronous: in the answers of executors, not from there to the trainer; not what a loop of one's own leaves untrained",
         often="compared",
     ),
     "mask on the way": yes(
@@ -168,7 +168,8 @@ RULES: dict[str, Link] = {
         "layers that are frozen in mid-run; one tensor without a gradient", "not layers that are frozen from the start"
     ),
     "RLS410": yes(
-        "the settings of each request of an engine, and the length at which answers of one turn were cut off"
+        "the settings of each request of an engine, also the tokens that end a completion but for the model's own, and the "
+        "length at which answers of one turn were cut off"
     ),
     "RLS411": yes("a checksum of its weights", "not on other machines than the controller's"),
     "RLS414": yes("the first rollout of a run"),
@@ -185,7 +186,7 @@ RULES: dict[str, Link] = {
     "RLS509": yes("rows by their prompts, where they are generated for"),
     "RLS514": yes("the samples of each rollout against those of earlier ones"),
     "RLS519": yes("the completions of each rollout, in the controller"),
-    "RLS702": yes("the weights of each role, and the moments of its optimizer"),
+    "RLS702": yes("the weights of each role, and the moments of its optimizer", "not the state of random generators"),
     "RLS703": yes(
         "the first rows of up to 16 tensors, in DeepSpeed's checkpoints and in the models that are saved for others",
         "not moments; not with ZeRO-3; what is saved once training is over is in the report that is made of the record afterwards",

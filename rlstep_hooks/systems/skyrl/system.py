@@ -457,7 +457,7 @@ SYSTEM = System(
         "RLS402": yes("by SkyRL's number of the engine's weights, and by what was sent"),
         "RLS403": yes(
             "the engine's log-probs beside those that the same weights recompute",
-            "not with sampling_params.logprobs left out",
+            "not with sampling_params.logprobs left out; no logits are read, so that no cause is told from another",
             often="compared",
         ),
         "RLS404": yes("the policy's weights"),

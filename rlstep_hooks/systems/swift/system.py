@@ -68,7 +68,6 @@ _AS_TRL = (
     "RLS407",
     "RLS408",
     "RLS412",
-    "RLS501",
     "RLS504",
     "RLS505",
     "RLS514",
@@ -337,6 +336,7 @@ SYSTEM = System(
             "not inside a liger loss, nor in releases that compute them in another method than 4.6",
             "compared",
         ),
+        "RLS501": yes("whether the rows of each group have one prompt", "not in an evaluation"),
         "RLS515": yes(
             "what each function gave and what the advantages are computed from; the texts, prompts and columns that it was asked about",
             "not reward models, nor with dynamic_sample; with a multi-turn scheduler that gives tokens of its own not the texts",
@@ -344,7 +344,8 @@ SYSTEM = System(
         ),
         "RLS518": yes(
             "the trained tokens against those that the engine gave, turn by turn with a multi-turn scheduler",
-            "not with padding_free, dynamic_sample or a multi-turn scheduler in the server",
+            "not with padding_free, dynamic_sample or a multi-turn scheduler in the server, nor what one with tokens or a mask of its "
+            "own leaves untrained",
             "compared",
         ),
         "RLS403": yes("vLLM's log-probs where the trainer corrects for them"),

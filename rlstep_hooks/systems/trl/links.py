@@ -88,7 +88,8 @@ LINKS: dict[LinkName, Link] = {
     ),
     "advantages": yes(
         "from the rewards, in float64: group's and rollout's deviation, leave-one-out, several reward functions (0.20 and later)",
-        "before 0.20 rewards are not seen; on several processes not RLOO with a KL penalty where they share a group or "
+        "before 0.20 rewards are not seen, and before 1.16 not where a completion has no reward at all; "
+        "on several processes not RLOO with a KL penalty where they share a group or "
         "normalise advantages together; nor trainers with advantages of their own",
         often="compared",
         proved=_SPREAD,
@@ -100,7 +101,8 @@ LINKS: dict[LinkName, Link] = {
     "mask": yes(
         "through the first end; truncated completions as configured; with tools, environments and rollout_func against what generate "
         "or vLLM gave in each turn (1.16)",
-        "not several turns among several processes, with continuous batching or before 1.16, nor other ends in one turn",
+        "not several turns among several processes, with continuous batching or before 1.16, nor other ends in one turn, nor what a "
+        "rollout_func leaves untrained",
         often="compared",
         proved=_SPREAD,
         in_every_run=True,
@@ -160,7 +162,10 @@ _ENGINE = yes(
 
 RULES: dict[str, Link] = {
     "RLS120": yes("the generators of torch and numpy, when training begins"),
-    "RLS501": yes("whether the rows of each group have one prompt"),
+    "RLS501": yes(
+        "whether the rows of each group have one prompt",
+        "of an evaluation on one process alone, where broken groups are a warning",
+    ),
     "RLS504": yes("the batches of each evaluation"),
     "RLS505": yes("the advantages of each rollout", "what the loss itself leaves out is seen in one process"),
     "RLS509": yes("rows by their prompts (0.18 and later)", "up to 4 096 different prompts are counted"),
@@ -179,13 +184,14 @@ RULES: dict[str, Link] = {
     ),
     "RLS314": yes(
         "two rows of one micro-batch, scored again one at a time, and the entropies that came with their log-probs",
-        "without FSDP1, dropout, images or torch.compile; with FSDP2 and ZeRO-3 beside the forward of training",
+        "without FSDP1, dropout, images or torch.compile; with FSDP2 and ZeRO-3 beside the forward of training; not with tensor, "
+        "context or sequence parallelism, a head that is no plain matrix, or capped or scaled logits",
         "whole",
     ),
     "RLS315": yes(
         "two rows of one micro-batch, in RLOO of the rollout, scored again one at a time by the reference, also by the policy with its "
         "adapters switched off",
-        "as for RLS314",
+        "as for RLS314; with FSDP2 and ZeRO-3 two rows of each compared rollout (1.16), and none by the policy with its adapters off",
         "whole",
     ),
     "RLS413": yes("by the entropies that the loss computes (0.20 and later)", often="compared"),
@@ -205,8 +211,9 @@ RULES: dict[str, Link] = {
     "RLS302": _LIGER,
     "RLS310": yes("the ratio of each rollout that has advantages", f"{_LIGER.not_compared}; {_TOKENS}"),
     "RLS605": yes(
-        "constant, linear and cosine of transformers",
-        "not other schedules; one that is changed in mid-run (its base rate, its function, another scheduler) is a warning, and what "
+        "each group of parameters alone: each schedule of transformers as configured, at the number of updates made",
+        "not schedules that a script makes, nor those that follow a metric; "
+        "one that is changed in mid-run (its base rate, its function, another scheduler) is a warning, and what "
         "it gives from then on is expected",
     ),
     "RLS801": yes(
@@ -225,8 +232,8 @@ RULES: dict[str, Link] = {
     ),
     "RLS813": yes(
         "the backward pass from the output of the policy's layers to its embeddings, at the first row of a rollout",
-        "weights in float32, without FSDP1, dropout, images, torch.compile or reentrant checkpoints; with FSDP2 and ZeRO-3 where the "
-        "embeddings are trained",
+        "weights in float32, without FSDP1, dropout, images, torch.compile, reentrant checkpoints, or tensor, context or sequence "
+        "parallelism; with FSDP2 and ZeRO-3 where the embeddings are trained",
         "sloped",
     ),
     "RLS812": yes(
@@ -257,8 +264,9 @@ RULES: dict[str, Link] = {
     "RLS414": yes("the first rollout of a trainer's first training call"),
     "RLS702": yes(
         "the first rows of up to 16 tensors and of their moments against the files; of FSDP and DeepSpeed all that a process holds "
-        "against what it noted when it saved",
-        "not where nothing was noted, as without an audit, in another folder of records or with other processes",
+        "against what it noted when it saved; the state of random generators",
+        "moments are those of torch's own optimizers, and the generators of devices are not read; not where nothing was noted, as "
+        "without an audit, in another folder of records, with other processes or another way to share",
         proved=("ZeRO-2", "ZeRO-3"),
     ),
     "RLS703": yes(

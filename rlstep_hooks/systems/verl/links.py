@@ -20,7 +20,7 @@ LINKS: dict[LinkName, Link] = {
         "step; the precision of weights and forward, with FSDP; the order of the first rows of "
         "each pass, by `data.shuffle` and `data.seed`; the policy's samples in each mini-batch, by `shuffle` and "
         "`data_loader_seed`; that validations and checkpoints come by `trainer.test_freq` and `trainer.save_freq`, and a validation's "
-        "rows and samples by its set and `val_kwargs.n`",
+        "rows and samples by its set and `val_kwargs.n`; the sampling that agent loops ask the engines for",
         "not others, which workers read themselves; of shuffled rows without a seed, or after a resume, only that they do not come "
         "as they stand; not the order of rows in fully_async_policy, nor with a sampler or data set of one's own",
         proved=("FSDP2",),
@@ -43,9 +43,8 @@ LINKS: dict[LinkName, Link] = {
         "token; "
         "the text, the ground truth, the data source and the parts of extra_info that a reward function is asked about, with the "
         "managers naive and dapo; order within groups, and rows with their prompts",
-        "not further arguments of a reward function, nor reward models; no rewards of processes that do not "
-        "write into "
-        "the folder of the record",
+        "not further arguments of a reward function, nor reward models, nor the rewards of a loop of one's own; no rewards of "
+        "processes that do not write into the folder of the record",
         proved=("FSDP2",),
     ),
     "advantages": yes(
@@ -169,7 +168,7 @@ RULES: dict[str, Link] = {
     "RLS406": yes("all updates, by the advantages of the rollouts"),
     "RLS407": yes("once, when training begins"),
     "RLS408": yes("layers that are frozen from the start, without LoRA; tensors without a gradient"),
-    "RLS410": no("its calls of the engine do not tell their settings"),
+    "RLS410": no("what agent loops ask the engines for is compared by RLS101"),
     "RLS411": yes("a probe of its weights at each refresh"),
     "RLS413": yes(
         "by the entropies that are computed with old log-probs, in the synchronous trainers",
@@ -191,8 +190,8 @@ RULES: dict[str, Link] = {
     "RLS414": yes("the first rollout of a run"),
     "RLS813": yes(
         "training's own backward pass from the output of the policy's layers to its embeddings, at one row of a rollout",
-        "weights in float32, sharded by FSDP2, and embeddings that are trained, without packed rows, dropout, images, torch.compile or "
-        "reentrant checkpoints",
+        "weights in float32, sharded by FSDP2, and embeddings that are trained, without packed rows (`use_remove_padding`), "
+        "dropout, images, torch.compile, reentrant checkpoints, or tensor, context or sequence parallelism",
         "sloped",
     ),
     "RLS415": _ENGINE,
@@ -212,7 +211,8 @@ RULES: dict[str, Link] = {
         "the names of the latest 65 536 prompts that were taken are remembered",
     ),
     "RLS702": yes(
-        "all weights and moments of each role, where the folder of records is that of the run that saved them"
+        "all weights and moments of each role, where the folder of records is that of the run that saved them",
+        "not the state of random generators",
     ),
     "RLS703": yes(
         "the first rows of up to 16 tensors of each role, and of their moments, when a checkpoint has been made",

@@ -51,7 +51,6 @@ class PromptGroups(Rule):
         repeated.
 
     Known limits:
-        - Groups of an evaluation are looked at in TRL, on one process; broken ones are a warning.
         - It is evaluated where one process sees whole groups, and the estimator compares the samples of a prompt.
         - Two equal prompts in a data set are one prompt to it.
 
@@ -330,10 +329,7 @@ class RewardsMoved(Rule):
 
     Known limits:
         - How a reward is computed is not looked at: a wrong reward that stays with its sample is right here.
-        - What a reward model gives is RLS314's, in OpenRLHF alone.
-        - The texts of completions of several messages are looked at with TRL's own loop of tools (1.16) alone, and not the rewards of
-          a loop of one's own in OpenRLHF or verl; other such rollouts count as not compared. Nor are the texts of
-          multi-turn schedulers of ms-swift that give tokens of their own.
+        - Rollouts whose texts or rewards are not looked at count as not compared.
 
     Sources:
         - https://github.com/OpenRLHF/OpenRLHF/issues/717: a filter that changes the length of one buffer

@@ -75,7 +75,6 @@ class AdvantagesNotDocumented(ValueRule):
 
     Known limits:
         - `rlstep doctor NAME` names the estimators that are known of a framework.
-        - A rollout in which some completion has no reward at all is compared from TRL 1.16 on; releases before it differ there.
 
     Sources:
         - https://arxiv.org/abs/1506.02438: GAE
@@ -251,9 +250,6 @@ class MaskNotDocumented(Rule):
 
     Known limits:
         - In one turn, generation settings with other ends (stop strings, `ignore_eos`) are not compared.
-        - A `rollout_func`, and a loop of one's own in verl or OpenRLHF, may leave sampled tokens untrained; that is not judged.
-        - Rows of a multi-turn scheduler that runs in ms-swift's server are not compared. One that gives tokens or a mask of its own
-          may leave sampled tokens untrained; that is not judged.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: `mask_truncated_completions`

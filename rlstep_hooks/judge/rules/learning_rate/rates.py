@@ -58,7 +58,7 @@ class RateNotScheduled(Rule):
         - A function of somebody's is called once more for each rollout if its code shows that it only computes with numbers; any
           other is not.
         - The base rate is that of the optimizer, which may not be the configured one if a script made the optimizer itself.
-        - Groups are looked at one by one where TRL's configuration says the rate; elsewhere the largest rate of all is.
+        - Where a system is not said to compare each group of parameters alone, the largest rate of all groups is compared.
         - A scheduler that is built for another length than that of the run is RLS601's: it is compared with its own formula.
         - A scheduler that a script or a class of its own makes is compared with its own formula, where that is one of the above:
           what it should be is not in the configuration. One that follows a metric is not compared.

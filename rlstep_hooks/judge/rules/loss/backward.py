@@ -179,9 +179,6 @@ class LayersBackwardOtherwise(ValueRule):
         of its own, and for a checkpoint that computes another forward again. `torch.autograd.gradcheck` tries a function by itself.
 
     Known limits:
-        - In TRL and verl alone, with weights in float32, without dropout, images, compiled models and reentrant checkpoints. On several
-          processes, and in verl always, not with FSDP1, nor with tensor, context or sequence parallelism; in verl not with
-          `use_remove_padding`, which packs rows.
         - With FSDP2 and ZeRO-3 rows of up to 256 tokens with an advantage, and embeddings that are trained: not with adapters alone, a
           loss of the routers, or a loss that teaches padding.
         - The gradients of the weights themselves are not compared, nor those of the embeddings: a module that gives its input the

@@ -152,8 +152,8 @@ class SettingsWithoutEffect(Rule):
 
     Known limits:
         - Of plans, only those of launches show it (`rlstep plan`, `rlstep rehearse`).
-        - It knows verl's sections of rewards. A program of somebody's own that calls `main_ppo` may move them itself, as verl 0.8 did;
-          of such a program nothing is said. Nor is anything said of what a script of somebody's own makes of TRL's parser.
+        - A program of somebody's own that calls a framework's program may move such settings itself, and one with the framework's
+          parser may read more names: nothing is said of either.
         - A setting that is given under both names is not shown.
 
     Sources:
@@ -348,8 +348,7 @@ class ConfigRewritten(Rule):
     Known limits:
         - An optimizer that you build yourself is compared with its own beginning only.
         - The order of rows is not compared in a run that goes on from an earlier one, nor with a loader of your own; the report says
-          so. In verl, where `data.seed` is null or the run goes on from an earlier one, shuffled rows are wrong only where they come
-          as they stand.
+          so.
         - Settings are compared at each rollout. A value that changes and changes back between two rollouts is not seen.
 
     Sources:

@@ -79,8 +79,8 @@ class MinibatchNotBelowRollout(Rule):
         Look at the units of both settings: prompts or samples, all processes or each one.
 
     Known limits:
-        - It looks at systems that split a rollout into mini-batches. Where accumulation decides the size of an update, as in TRL's
-          GRPO and RLOO trainers, RLS111 looks.
+        - It looks at systems that split a rollout into mini-batches. Where accumulation decides the size of an update,
+          RLS111 looks.
 
     Sources:
         - https://github.com/volcengine/verl/issues/1524: two batch sizes in different units
@@ -150,8 +150,8 @@ class UpdatesNotAsTheSizesSay(Rule):
         names.
 
     Known limits:
-        - The rule needs a declared number of updates to compare with. Systems without one are not evaluated: for
-          example TRL's GRPO trainer, whose settings name no such number.
+        - The rule needs a declared number of updates to compare with. Systems whose settings name
+          no such number are not evaluated.
         - A number between two thirds and one and a half times the declared one passes.
 
     Sources:

@@ -51,14 +51,12 @@ class ScoredOtherwise(ValueRule):
     Known limits:
         - Only models of transformers' own classes, because others may keep something of each forward, and none whose modules have
           forward hooks of somebody else.
-        - Not with dropout or NEFTune, images or a compiled model. In TRL on several processes not with FSDP1, nor with tensor,
-          context or sequence parallelism. In TRL not with a head that is no plain matrix, or capped or scaled logits. Log-probs of
-          the reference are RLS315's.
-        - In TRL with FSDP2 and ZeRO-3 no process can make a forward of its own without the others. There the rows go beside
-          training's forward of their batch: each module with weights is applied to them right after training has used it, while its
-          weights are gathered, and nobody waits. Of the usual mistakes those are named that lie behind the layers, and padding that
-          is attended to. Not where a module has weights beside modules with weights, nor where somebody's own forward was put on
-          one and the row has other log-probs.
+        - Not with dropout or NEFTune, images or a compiled model. Log-probs of the reference are RLS315's.
+        - Where weights are gathered for each forward (FSDP2, ZeRO-3), no process can make one of its own without the others.
+          There the rows go beside training's forward of their batch: each module with weights is applied to them right after
+          training has used it, while its weights are gathered, and nobody waits. Of the usual mistakes those are named that
+          lie behind the layers, and padding that is attended to. Not where a module has weights beside modules with weights,
+          nor where somebody's own forward was put on one and the row has other log-probs.
         - A mistake in the model's layers themselves is in both forwards.
         - A constant shift of all position ids changes nothing in a model with rotary positions, and is no finding there.
         - Models with absolute positions, such as GPT-2, are found rightly where the training forward gives no positions and prompts
@@ -205,10 +203,8 @@ class ReferenceScoredOtherwise(ValueRule):
         the batch alone, and look for dropout and for another precision.
 
     Known limits:
-        - In TRL, verl and OpenRLHF alone, and there under the limits of RLS314.
-        - In TRL with FSDP2 and ZeRO-3 two rows of each compared rollout go beside the forward of the reference, from 1.16 on, and none
-          where the reference is the policy with its adapters switched off. The policy's own log-probs are not told from it bit for
-          bit there.
+        - The limits of RLS314 are those of this rule too.
+        - Where rows go beside a forward of the reference (FSDP2, ZeRO-3), its log-probs are not compared bit for bit with the policy's.
         - With adapters that are switched off, not where the model below them has dropout, nor with NEFTune. Dropout of the adapters
           themselves is no hindrance, but for a comparison bit for bit with the policy.
         - Whether the reference has the weights that it should have is what RLS411 and RLS414 check.

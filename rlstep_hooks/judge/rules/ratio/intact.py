@@ -137,9 +137,8 @@ class TokensAltered(Rule):
 
     Known limits:
         - What an engine does to tokens before it gives them is not seen.
-        - Only TRL's own loop of tools is followed: what an environment of a `rollout_func`, of ms-swift, verl or OpenRLHF says is
-          taken as it stands in the prompt of the next turn.
-        - A `rollout_func`, and a loop of one's own in verl or OpenRLHF, may cut a turn or leave samples out; tokens
+        - Where a system is not said to follow tools, what an environment says is taken as it stands in the prompt of the next turn.
+        - A `rollout_func`, and a loop of agents of one's own, may cut a turn or leave samples out; tokens
           that it has from elsewhere than the policy are not compared.
 
     Sources:

@@ -144,7 +144,7 @@ class SamplerGap(ValueRule):
         - Causes are looked for one at a time: where two act together, none is named. Logits of a compiled model are not read.
         - A rollout that is not recomputed, but within a quarter as far off as one in which a cause was found, is taken to have
           that cause.
-        - Where no logits are read (SkyRL, AReaL, OpenRLHF's top_k), a truncation that is configured is not told from other
+        - Where no logits are read, a truncation that is configured is not told from other
           causes: a healthy run that truncates has a warning, and an error where both sides compute in float32.
         - A distance that grows slowly from rollout to rollout is compared with itself: only the bound finds it.
 

@@ -42,7 +42,7 @@ class WeightsMovedBetweenUpdates(Rule):
     Known limits:
         - Of a critic its use between updates is not looked at, where DeepSpeed steps on weights of its own.
         - torch does not count what is written through `.data`: between the cycles in which the whole model is read, only the probed
-          weights show it. Of a model of more than 8 million numbers a seventh of each tensor is read at a time.
+          weights show it.
         - Frozen weights are not compared in flat shards, nor where syncs to an engine merge an adapter into them; of buffers only
           rotary frequencies are, where these do not follow the length of the input.
         - RLS412 sees weights that were swapped while the policy generates.

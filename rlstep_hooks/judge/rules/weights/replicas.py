@@ -33,9 +33,6 @@ class ReplicasDiffer(Rule):
 
     Known limits:
         - It needs the records of all processes, and is judged when the run ends.
-        - Of a model of more than eight million numbers all weights are read in the first cycle of rollouts and later in one of 82.
-          In the second to the eighth cycle each look reads one part of seven of each tensor of more than 4096 numbers, and the next
-          update the next part. A write to a whole tensor shows at once there, a write to single weights within seven updates.
         - Sharded parameters have no replica: what FSDP cuts is compared before it is cut, and not later.
         - Ranks on devices of different kinds are compared only when training begins.
         - Where two ranks part in a step, none of them is known to be the right one; that which differs from rank 0 is named.

@@ -193,7 +193,8 @@ class SampledOtherwise(Rule):
     Known limits:
         - Settings are compared, not distributions. With an engine a processor of your own is not seen, and RLS403 can show it.
         - What callbacks generate does not count.
-        - Tokens that end a completion are compared in OpenRLHF alone: an engine adds those of the model's own settings.
+        - Tokens that end a completion are compared only where a system is said to do so: an engine adds those of the model's
+          own settings.
 
     Sources:
         - https://github.com/huggingface/trl/pull/3029: a temperature that only one side applied
