@@ -53,8 +53,9 @@ REQUESTS = (
 )
 IN_PARTS = (
     f"Of a model of more than {READ_WHOLE // 10**6} million numbers all weights are read in the first cycle of rollouts and later in "
-    f"one of {WHOLE_ONE_OF}. In cycles 2 to {ALL_OF_FIRST} each look reads one part of {PARTS} of each tensor of more than 4096 numbers, "
-    f"and the next update the next part: a write to a whole tensor shows at once there, a write to single weights within {PARTS} updates."
+    f"one of {WHOLE_ONE_OF}. In cycles 2 to {ALL_OF_FIRST} each look reads one part of {PARTS} of each tensor of more than 4096 "
+    "numbers, and the next update the next part: a write to a whole tensor shows at once there, a write to single weights within "
+    f"{PARTS} updates."
 )
 HOW_FAR = {
     **dict.fromkeys(PROBED, (PROBE,)),
