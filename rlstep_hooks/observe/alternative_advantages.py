@@ -51,7 +51,7 @@ class Documented:
         return torch.stack(offs).min()
 
     def fit(self) -> str:
-        """Which other calculation gives them; empty where none does."""
+        """The name of another calculation that gives these advantages; empty where none does."""
         if self.returns is not None and float(self._off_advantages()) <= 1:
             return "right, and the critic's targets are not what advantages and values add up to"
         return next(filter(None, (fitting(each, self.given, self.advantages) for each in self.estimators)), "")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassicPPO:
-    """The settings that the formula needs."""
+    """The settings of PPO's classic loss."""
 
     clip: float
     value: float
@@ -33,7 +33,7 @@ class ClassicPPO:
     kl: float = 0.0
 
     def formula(self) -> Formula[ClassicPPO]:
-        """The loss with these settings."""
+        """PPO's classic loss with these settings."""
         return Formula(self, "log_probs", _terms, _edges, _sizes, _mistakes)
 
 

@@ -22,7 +22,7 @@ class OtherThanConfigured:
         self._told: set[str] = set()
 
     def tell(self, name: str, right: Any, found: Any) -> None:
-        """Record it, unless that was done before.
+        """Record a setting that is not as configured, unless that was done before.
 
         Args:
             name: The setting, or what it asks for.

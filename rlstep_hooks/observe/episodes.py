@@ -68,7 +68,7 @@ class Pieces:
         return torch.maximum(self.gae(gamma, lam).off(), self._standardised(least).off(self.advantages, self.counted))
 
     def fit(self, gamma: float, lam: float, least: float) -> str:
-        """Which other calculation gives them; empty where none does."""
+        """The name of another calculation that gives these advantages; empty where none does."""
         gae = self.gae(gamma, lam)
         if float(gae.off()) > 1:
             return gae.fit()

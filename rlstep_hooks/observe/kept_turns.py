@@ -38,7 +38,7 @@ class KeptTurns:
         return bool(self._turns)
 
     def all(self) -> list[Request]:
-        """The turns as they were."""
+        """All turns, as they were added."""
         turns, latest = list[Request](), Ids()
         for kept in self._turns:
             turns.append(Request(latest[: kept.shared] + kept.rest, kept.given, kept.log_probs))

@@ -18,7 +18,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """One file."""
+    """One launch file, as it is planned among many."""
 
     path: str
     plan: Plan | None = None

@@ -233,7 +233,7 @@ class CheckpointHoldsOthers(Rule):
             self._updates, self._latest = event.index + 1, self.progress.where_shown()
 
     def ended(self, event: RunEnded) -> None:
-        """Look at the last one."""
+        """Look at the checkpoint that was made last."""
         self._look()
 
     def _look(self) -> None:

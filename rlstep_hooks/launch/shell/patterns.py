@@ -52,5 +52,5 @@ def _read(node: Node, scope: Scope) -> Text:
 
 
 def _itself(text: str) -> str:
-    """The pattern that only this text matches."""
+    """The text as a pattern that nothing else matches."""
     return _WILDCARD.sub(lambda found: f"[{found[0]}]", text)

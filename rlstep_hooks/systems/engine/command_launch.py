@@ -46,7 +46,7 @@ class _Relative(msgspec.Struct, frozen=True):
 
     @property
     def remedy(self) -> str:
-        """What plans the launch so."""
+        """The option with which the launch is planned as one of this system."""
         return f"--framework {self.system.name} plans it as {self.system.title}, whose trainer samples as this one does"
 
 

@@ -42,7 +42,7 @@ class Comparison(Documented):
     """Advantages of a loop, which may keep the ends of its episodes in several ways."""
 
     def fit(self) -> str:
-        """Which other calculation gives them; empty where none does."""
+        """The name of another calculation that gives these advantages; empty where none does."""
         fit, first = super().fit(), self.estimators[0]
         if fit == ENDS_EARLIER:
             return SHIFTED_DONES

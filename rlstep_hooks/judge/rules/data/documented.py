@@ -275,7 +275,7 @@ class MaskNotDocumented(Rule):
         return self._left_out or super().reason()
 
     def note(self) -> str:
-        """Say it where rows of some sessions were not compared."""
+        """Say why rows of some sessions were not compared, where some were not."""
         return f"rows of some sessions were not compared: {self._left_out}" if self._left_out else ""
 
     def rollout_values(self, values: RolloutValues, event: Rollout) -> None:

@@ -129,7 +129,7 @@ class SchedulerTicks(Rule):
         self._compare(event, self.schedule)
 
     def critic_update(self, event: Update) -> None:
-        """Compare that of the critic's, where it has one of its own."""
+        """Compare the position of the critic's scheduler, where the critic has a schedule of its own."""
         if self.schedule.critic is not None and "critic_lr_schedule" in self.progress.started.facts:
             self._compare(event, self.schedule.critic)
 

@@ -200,7 +200,7 @@ class LayersBackwardOtherwise(ValueRule):
     needs = ("rollout_values.slope_gap",)
 
     def note(self) -> str:
-        """How seldom it looks."""
+        """Say in how many rollouts the slopes of layers were looked at."""
         rollouts = self.progress.own_rollouts
         return f"with the layers' slopes in {self.checks} of {rollouts} rollouts" if self.checks < rollouts else ""
 

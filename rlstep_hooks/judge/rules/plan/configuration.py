@@ -369,7 +369,7 @@ class ConfigRewritten(Rule):
         """Whole numbers that changed, by setting: before and after."""
 
     def note(self) -> str:
-        """What of the order of rows was not compared."""
+        """Say why the order of rows was not compared, if it was not."""
         why = self.progress.started.facts.get("row_order_unknown")
         return f"not the order of the rows: {why}" if why else ""
 

@@ -293,7 +293,7 @@ class SamplerGap(ValueRule):
         return tuple(str(facts.get(name, "unknown")) for name in ("compute_dtype", "engine_dtype"))
 
     def _precision(self) -> Precision:
-        """The lower one of both sides."""
+        """The precision of the side that computes with fewer digits."""
         return "float32" if {*map(precision_class, self._dtypes())} == {"float32"} else "reduced"
 
     def _usual(self) -> float | None:

@@ -55,7 +55,7 @@ class Comparison:
     otherwise: list[dict[str, str]] = field(default_factory=list)
 
     def see(self, name: str, expected: str, observed: str, *, of: Part = "network") -> None:
-        """Compare one part."""
+        """Compare one part with what it should be."""
         self.compared += 1
         if expected != observed:
             self.otherwise.append({"name": name, "expected": expected, "observed": observed, "of": of})

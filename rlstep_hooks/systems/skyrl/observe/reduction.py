@@ -19,7 +19,7 @@ REDUCTIONS = ("token_mean", "token_mean_legacy", "sequence_mean", "seq_mean_toke
 
 @dataclass(frozen=True)
 class Reduction:
-    """The settings that decide it."""
+    """The settings that decide by what losses of tokens are divided."""
 
     name: str
     samples: int

@@ -60,7 +60,7 @@ class Sampled:
         return on_the_right([[1.0] * len(drawn) for drawn in self.completions], width)
 
     def engine_log_probs(self, width: int) -> Tensor | None:
-        """(S, T), those of the engine; None where it gave none."""
+        """(S, T), the engine's log-probs; None where it gave none."""
         return None if self.log_probs is None else on_the_right(self.log_probs, width)
 
 

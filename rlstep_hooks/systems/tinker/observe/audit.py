@@ -56,7 +56,7 @@ class Asked:
 
     @property
     def updates_before(self) -> int:
-        """Updates before it."""
+        """The updates that the plan has before the first step of this run."""
         return math.ceil(self.begins * self.schedule.updates_per_rollout)
 
 

@@ -56,7 +56,7 @@ class Found(Sent):
         return Row(np.concatenate([inputs, targets[-1:]]), np.concatenate([[False], counts]), scores)
 
     def _pieces(self, turns: Iterable[Turn], *, first: int) -> tuple[Piece, ...]:
-        """The same in the places of the inputs, or of the targets, whose first token is the row's second.
+        """The turns as pieces, in the places of the inputs, or of the targets, whose first token is the row's second.
 
         Args:
             turns: Where sequences stand in the row.

@@ -34,7 +34,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Penalty:
-    """What is configured of it."""
+    """What is configured of the KL penalty."""
 
     coefficient: float
     discount: float

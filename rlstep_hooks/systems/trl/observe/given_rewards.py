@@ -214,7 +214,7 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool | None:
-    """Whether they are equal; None where that cannot be said."""
+    """Whether two values are equal; None where that cannot be said."""
     try:
         return bool(one == other) or _has_nan((one, other))
     except (TypeError, ValueError, RuntimeError):

@@ -24,7 +24,7 @@ class RatioMeter:
         self._of_rollout: list[Tensor] = []
 
     def measure(self, index: int, inputs: dict[str, Any], log_probs: Tensor) -> None:
-        """Measure one.
+        """Measure one micro-batch.
 
         Args:
             index: The micro-batch.

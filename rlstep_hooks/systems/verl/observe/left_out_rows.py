@@ -22,7 +22,7 @@ _METHODS = ("_read_files_and_tokenize", "maybe_filter_out_long_prompts")
 
 
 def look(trainer: Any, recorder: EventRecorder) -> None:
-    """Record it if the training set has left out rows that it should have.
+    """Record that the training set has left out rows which it should have, where that is so.
 
     Args:
         trainer: verl's, when its data sets are there.

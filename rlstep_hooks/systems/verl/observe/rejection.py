@@ -111,7 +111,7 @@ class RejectionWatch:
         self._before = data.batch["response_mask"].bool().clone() if self.looks else None
 
     def compared(self, data: Any) -> None:
-        """Advantages of the same were computed."""
+        """The advantages of the same samples were computed."""
         before, self._before = self._before, None
         if before is not None and data.batch["response_mask"].shape == before.shape:
             self._parts.append(self._compared(before, data.batch))

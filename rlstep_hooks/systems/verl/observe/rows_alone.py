@@ -81,7 +81,7 @@ class RowsAlone:
             self._trained.before(engine, data, self.temperature)
 
     def after_training(self, engine: Any, data: Any, output: Any) -> dict[str, Any]:
-        """That forward is done.
+        """The forward of a micro-batch that is trained is done.
 
         Args:
             engine: verl's.

@@ -74,7 +74,7 @@ class TrainedAlone:
         self._rows.begin()
 
     def end(self) -> None:
-        """They are made."""
+        """The updates on a rollout are made."""
         self._rows.end()
 
     def before(self, engine: Any, data: Any, temperature: float | None) -> None:
@@ -159,7 +159,7 @@ def _row(tokens: Any, length: int) -> Row:
 
 
 def dtype_of(engine: Any) -> torch.dtype:
-    """In which the engine's forward computes (transformer_impl.py:1558)."""
+    """The dtype in which the engine's forward computes (transformer_impl.py:1558)."""
     dtype: torch.dtype = getattr(engine, "_autocast_dtype", torch.bfloat16)
     return dtype
 

@@ -86,7 +86,7 @@ _DTYPES = {
 
 
 def of_precision(engine: Any, section: str) -> SettingsWatch:
-    """In which precision an engine of FSDP keeps its weights and computes (workers/engine/fsdp/transformer_impl.py 0.9.1:258, 393).
+    """The precision in which an engine of FSDP keeps its weights and computes (workers/engine/fsdp/transformer_impl.py 0.9.1:258, 393).
 
     Args:
         engine: verl's, when its model has been built; nothing is compared of engines of other strategies.
