@@ -95,12 +95,12 @@ def words_of(change: Change) -> str:
 def _json(plan: Plan, found: list[Fix]) -> str:
     """The plan's JSON with the fixes of its findings."""
     from rlstep_hooks.record.wire import to_json
-    from rlstep_hooks.show.plan_json import Fixed, Mending, answer_of
+    from rlstep_hooks.show.plan_json import Fixed, OfferedFix, answer_of
 
-    def offered(offer: Offer) -> Mending:
+    def offered(offer: Offer) -> OfferedFix:
         after = offer.mend.plan.schedule
         assert after is not None
-        return Mending(
+        return OfferedFix(
             changes={change.name: change.after for change in offer.mend.changes},
             edits=offer.edits,
             kept=offer.mend.kept,

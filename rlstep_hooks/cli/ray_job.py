@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.systems.injection import SITE
-from rlstep_hooks.systems.openrlhf.observe.ray_hooks import HOOK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,9 +44,12 @@ def needed(folder: Path, framework: str, inherited: Mapping[str, str]) -> dict[s
     """
     variables = {"RLSTEP_DIR": str(folder.absolute())}
     variables |= {name: inherited[name] for name in _PASSED_ON if name in inherited}
-    if framework == "openrlhf":
-        variables["RAY_RUNTIME_ENV_HOOK"] = HOOK
-    elif framework != "verl":  # verl 0.9 loads the package by itself
+    from rlstep_hooks.systems.engine import index  # most commands submit no job, as below
+
+    own = index.system_of(framework).ray_job if framework and index.exists(framework) else None
+    if own is not None:
+        variables |= own
+    else:
         # Ray replaces ${NAME} by the machine's value (`update_envs` in ray/_private/utils.py, 2.60).
         variables["PYTHONPATH"] = f"{SITE}:${{PYTHONPATH}}"
     return variables

@@ -406,19 +406,24 @@ def _text_config(base: Any) -> Any:
     return base.config.get_text_config() if hasattr(base.config, "get_text_config") else base.config
 
 
-_OWN_HOOKS = ("rlstep_hooks.", "transformers.", "peft.", "accelerate.", "torch.", "verl.", "deepspeed.")
+_OWN_HOOKS = ("rlstep_hooks.", "transformers.", "peft.", "accelerate.", "torch.", "deepspeed.")
 """Beginnings of the modules whose forward hooks keep nothing that training reads."""
 
 
-def hooked_by_others(model: Any) -> bool:
-    """Whether somebody's own hooks would see a forward of this model: what they keep of it, training might read."""
+def hooked_by_others(model: Any, *also: str) -> bool:
+    """Whether somebody's own hooks would see a forward of this model: what they keep of it, training might read.
+
+    Args:
+        model: The model.
+        also: Beginnings of modules of the framework, whose hooks keep nothing either.
+    """
     hooks = [
         hook
         for module in model.modules()
         for of in (module._forward_hooks, module._forward_pre_hooks)
         for hook in of.values()
     ]
-    return any(not _module_of(hook).startswith(_OWN_HOOKS) for hook in hooks)
+    return any(not _module_of(hook).startswith((*_OWN_HOOKS, *also)) for hook in hooks)
 
 
 def _module_of(hook: Any) -> str:

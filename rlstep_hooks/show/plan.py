@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def report_of(code: str, framework: str) -> str:
-    """The public report that taught a rule; the one on refusals is verl's, and says nothing to users of another framework."""
-    return "" if code == REFUSED and framework != "verl" else REPORTS.get(code, "")
+    """The public report that taught a rule; one on a refusal says nothing to users of another framework than its own."""
+    report = REPORTS.get(code, "")
+    return "" if code == REFUSED and f"/{framework}/" not in report else report
 
 
 Row = tuple[str, str, str]

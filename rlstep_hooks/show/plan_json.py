@@ -47,7 +47,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
 
 
-class Mending(msgspec.Struct, frozen=True, kw_only=True):
+class OfferedFix(msgspec.Struct, frozen=True, kw_only=True):
     """One way to mend a finding; the launch was planned again with it."""
 
     changes: dict[str, Any]
@@ -65,7 +65,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     """What mends one finding, the smallest change first."""
 
     code: str
-    offers: tuple[Mending, ...]
+    offers: tuple[OfferedFix, ...]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ import re
 
 from rlstep_hooks.planning.counting import countable
 from rlstep_hooks.systems.engine.declaration import Check, Entry, Formula, Note, System, count, flag, number, text
-from rlstep_hooks.systems.engine.entry import OF_TRL
 from rlstep_hooks.systems.engine.links import no, none, yes
+from rlstep_hooks.systems.trl.names import OF_TRL
 
 _COMMIT = "AReaL 4aef98d"
 _TRAINER = f"{_COMMIT} areal/trainer/rl_trainer.py"

@@ -198,6 +198,10 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     trainers: Mapping[str, tuple[str, ...]] = {}
     """Classes of its packages that train, each with the methods that decide the schedule: a class of somebody's own that overrides one
     of them is another trainer. Empty where a launch names a program and no class."""
+    trainer_keywords: Mapping[str, frozenset[str]] = {}
+    """Trainers of its package with the keywords that any release of them takes: they refuse others (`repeated_training.NOT_TAKEN`)."""
+    trainer_file: str = ""
+    """The file of its package with these trainers: a copy of it beside the launch may take others."""
     generates: tuple[str, ...] = ()
     """Methods of its trainers that make a rollout and what is known of it (old log-probs, those of the reference): a class of
     somebody's own that overrides one is assumed to make as much, and to take each from where the framework does."""
@@ -280,6 +284,10 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     on_import: dict[str, str] = {}
     """How `rlstep run` attaches: module of the framework -> what is called with it once it is imported, "module:function"."""
 
+    ray_job: Mapping[str, str] | None = None
+    """Variables with which the framework's own processes attach in a job of Ray; None where the job's Python has to find our
+    `sitecustomize`."""
+
     rehearsed_by: str = ""
     """How `rlstep rehearse` runs its launches in small, "module:NAME" of a `rlstep_hooks.rehearse.framework.Framework`; empty where it
     does not."""
@@ -327,6 +335,7 @@ PLANNED_ONLY: dict[str, Any] = {
     "attaches_by": "",
     "knobs": {},
     "on_import": {},
+    "ray_job": None,
     "rehearsed_by": "",
     "observes": (),
     "does_not_observe": (),

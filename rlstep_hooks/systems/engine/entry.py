@@ -7,11 +7,6 @@ from typing import Any
 
 import msgspec
 
-OF_TRL = (
-    "num_generations", "per_device_train_batch_size", "output_dir", "TrlParser.", "HfArgumentParser.", "GRPOTrainer.",
-)  # fmt: skip
-"""What only launches of TRL's scripts have: its users give them the names of other frameworks' programs."""
-
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """How one system is recognised; a system may have several."""

@@ -180,9 +180,8 @@ class PythonProgram(msgspec.Struct, frozen=True):
     def _refused(self, system: System, folder: Path) -> list[Setting]:
         """The keywords that the file gives and that the framework refuses, as settings."""
         found = [unexpected(self.file, system.trainers)] if UNEXPECTED in system.settings else []
-        keyword = not_taken(self.file, self.packages) if NOT_TAKEN in system.settings else None
-        # A copy of TRL beside the launch may have a trainer of its own.
-        if keyword is not None and not find_checkout("trl/trainer/grpo_trainer.py", [folder, self.file.parent]):
+        keyword = not_taken(self.file, self.packages, system) if NOT_TAKEN in system.settings else None
+        if keyword is not None and not find_checkout(system.trainer_file, [folder, self.file.parent]):
             found.append(keyword)
         return [each for each in found if each is not None]
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
     from pathlib import Path
 
+    from rlstep_hooks.systems.engine.declaration import System
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _BRANCHES = (ast.If, ast.Try, ast.Match)
@@ -34,16 +36,7 @@ _TAKEN = frozenset(("resume_from_checkpoint", "trial", "ignore_keys_for_eval", "
 
 
 NOT_TAKEN = "trainer.unexpected"
-"""Stands among the settings of a launch for a keyword that no release of TRL's trainer takes."""
-_OF_TRAINERS = {
-    "GRPOTrainer": frozenset(
-        (
-            "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "reward_processing_classes",
-            "callbacks", "optimizers", "quantization_config", "peft_config", "tools", "rollout_func", "environment_factory",
-        )
-    )
-}  # fmt: skip
-"""What any release takes (trl 0.16.1 trl/trainer/grpo_trainer.py:257 and 1.16.0:302 have the fewest and the most)."""
+"""Stands among the settings of a launch for a keyword that no release of the framework's trainer takes."""
 
 
 class Training(msgspec.Struct, frozen=True):
@@ -143,17 +136,18 @@ def unexpected(path: Path, trainers: Container[str]) -> Setting | None:
     return None
 
 
-def not_taken(path: Path, packages: Mapping[str, str]) -> Setting | None:
+def not_taken(path: Path, packages: Mapping[str, str], system: System) -> Setting | None:
     """A keyword that a file gives a trainer and no release of it takes, as a setting; None if there is none.
 
     Args:
         path: The file.
         packages: The package that each class of the file comes from.
+        system: The system, with the keywords that its trainers take.
     """
-    of_trl = {name for name in _OF_TRAINERS if packages.get(name) == "trl"}
-    for call in _made(parse(path), of_trl):
+    taken = {name: takes for name, takes in system.trainer_keywords.items() if packages.get(name) == system.package}
+    for call in _made(parse(path), taken):
         for word in call.keywords:
-            if word.arg is not None and word.arg not in _OF_TRAINERS[_name(call)]:
+            if word.arg is not None and word.arg not in taken[_name(call)]:
                 return Setting(NOT_TAKEN, word.arg, Place(str(path), word.lineno, word.col_offset + 1), NOT_TAKEN)
     return None
 

@@ -411,6 +411,7 @@ SYSTEM = System(
     attaches_by="`rlstep run -- <command>`, or `RLSTEP_DIR` and `RAY_RUNTIME_ENV_HOOK=rlstep_hooks.openrlhf.runtime_env_hook`.",
     rehearsed_by="rlstep_hooks.systems.openrlhf.rehearse:FRAMEWORK",
     # 0.7 and later: imported by the driver before it starts Ray.
+    ray_job={"RAY_RUNTIME_ENV_HOOK": "rlstep_hooks.openrlhf.runtime_env_hook"},
     on_import={
         "openrlhf": "rlstep_hooks.systems.openrlhf.observe.ray_hooks:imported",
     },

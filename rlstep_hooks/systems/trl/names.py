@@ -1,8 +1,20 @@
-"""The names of TRL's settings: how it refuses one that it does not have, and which ones a schedule does not depend on."""
+"""The names of TRL's settings: how it refuses others, which ones a schedule does not depend on, and which its scripts alone have."""
 
 from __future__ import annotations
 
 from rlstep_hooks.systems.engine.declaration import Keys
+
+OF_TRL = (
+    "num_generations", "per_device_train_batch_size", "output_dir", "TrlParser.", "HfArgumentParser.", "GRPOTrainer.",
+)  # fmt: skip
+"""What only launches of TRL's scripts have: its users give them the names of other frameworks' programs."""
+
+TRAINER_TAKES = frozenset((
+    "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "reward_processing_classes", "callbacks",
+    "optimizers", "quantization_config", "peft_config", "tools", "rollout_func", "environment_factory",
+))  # fmt: skip
+"""Keywords that any release of GRPOTrainer takes (trl 0.16.1 trl/trainer/grpo_trainer.py:257 and 1.16.0:302 have the fewest and the
+most)."""
 
 KEYS = Keys(
     file="trl/keys.json",

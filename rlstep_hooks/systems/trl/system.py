@@ -35,7 +35,7 @@ from rlstep_hooks.systems.trl.launch import (
     valid_groups,
 )
 from rlstep_hooks.systems.trl.links import LINKS, RULES
-from rlstep_hooks.systems.trl.names import KEYS
+from rlstep_hooks.systems.trl.names import KEYS, TRAINER_TAKES
 from rlstep_hooks.systems.trl.releases import FIRST, FIRST_PLANNED, FIRST_UNSUPPORTED
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ SYSTEM = System(
     keeps_last_key=True,  # trl/scripts/utils.py 0.14 to 1.16 TrlParser.parse_args_and_config: yaml.safe_load
     trains=("*GRPO*Trainer*", "*RLOO*Trainer*"),
     trainers={"GRPOTrainer": DECIDING, "RLOOTrainer": DECIDING},
+    trainer_keywords={"GRPOTrainer": TRAINER_TAKES},
+    trainer_file="trl/trainer/grpo_trainer.py",
     generates=("_generate_and_score_completions",),
     recognised=(
         Entry(

@@ -194,6 +194,7 @@ SYSTEM = System(
     attaches_by="`RLSTEP_DIR=<folder>` in front of the launch command, or `rlstep run -- <command>`.",
     rehearsed_by="rlstep_hooks.systems.verl.rehearse:FRAMEWORK",
     # 0.6 and later; from 0.9 on the entry point does the same, and the second call does nothing.
+    ray_job={},  # verl 0.9 loads the package by itself
     on_import={
         "verl": "rlstep_hooks.systems.verl.observe.plugin:imported",
     },

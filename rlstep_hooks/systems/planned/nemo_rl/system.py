@@ -10,11 +10,11 @@ from __future__ import annotations
 import operator
 
 from rlstep_hooks.systems.engine.declaration import NOTHING, Depends, Entry, Formula, Note, System
-from rlstep_hooks.systems.engine.entry import OF_TRL
 from rlstep_hooks.systems.planned.nemo_rl.checks import CHECKS
 from rlstep_hooks.systems.planned.nemo_rl.launch import is_ppo, reward_model, teacher_nodes
 from rlstep_hooks.systems.planned.nemo_rl.settings import APART, OWN_CONFIGS, SETTINGS
 from rlstep_hooks.systems.planned.nemo_rl.sources import COMMIT, SETUP, TRAIN, WORKER
+from rlstep_hooks.systems.trl.names import OF_TRL
 
 
 def _copy(role: str) -> str:

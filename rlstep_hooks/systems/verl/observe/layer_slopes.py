@@ -123,6 +123,6 @@ def _why_not(engine: Any, data: Any) -> str:
         return "a loss of the routers teaches the layers past their output"
     if not all(of.requires_grad for of in base_of(model).get_input_embeddings().parameters()):
         return "the embeddings are not trained, so no gradient arrives there"
-    if replaced_forwards(model) or hooked_by_others(model):
+    if replaced_forwards(model) or hooked_by_others(model, "verl."):
         return "somebody's own hooks or forwards of the model's modules may change what these give"
     return why_not_beside(model)

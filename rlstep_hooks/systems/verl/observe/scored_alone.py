@@ -197,7 +197,7 @@ def why_not(engine: Any, data: Any, *, reference: bool = False) -> str:
     ):
         return "the rows of a micro-batch have a form that is not known"
     inner = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
-    if hooked_by_others(inner):
+    if hooked_by_others(inner, "verl."):
         return "somebody's own hooks of the model's modules would see forwards that training does not make"
     return why_not_at_all(inner)
 
