@@ -82,13 +82,21 @@ def show(name: str | None = None) -> int:
     diagnoses = diagnose()
     _print_packages(console, diagnoses)
     table = Table.grid(padding=(0, 2))
-    for diagnosis in (each for each in diagnoses if each.installed):
+    for diagnosis in (each for each in diagnoses if each.supported):
         package = f"{diagnosis.system.package} {diagnosis.installed}"
         table.add_row(
             f"[bold]{diagnosis.system.title}[/bold]", package, _proved(diagnosis), f"[dim]{diagnosis.system.name}[/dim]"
         )
     if table.row_count:
+        console.print("Observed here, with the links from reward to weight that are compared:", highlight=False)
         console.print(table, "", highlight=False)
+    others = [
+        f"{each.system.title} ({each.system.package} {each.installed} is here, {each.observed} are observed)"
+        for each in diagnoses
+        if each.installed and not each.supported
+    ]
+    if others:
+        console.print(f"[red]Not observed in the release that is here[/red]: {', '.join(others)}", highlight=False)
     missing = [f"{each.system.title} ({_needs(each)})" for each in diagnoses if not each.installed]
     if missing:
         console.print(f"Not here: {', '.join(missing)}", highlight=False)
@@ -118,14 +126,10 @@ def _print_packages(console: Terminal, diagnoses: list[Diagnosis]) -> None:
 
 def _proved(diagnosis: Diagnosis) -> str:
     """What a report of a run of the installed release proves, in short."""
-    if not diagnosis.supported:
-        return f"[red]not observed in this release[/red]; {diagnosis.observed} are"
     links = diagnosis.system.links.values()
     there, compared = sum(link.exists for link in links), [link for link in links if link.compared]
     parts = sum(bool(link.not_compared) for link in compared)
-    return f"[green]observed[/green], {len(compared)} of {there} links compared" + (
-        f", {parts} of them in part" if parts else ""
-    )
+    return f"{len(compared)} of {there} links" + (f", {parts} in part" if parts else "")
 
 
 def _needs(diagnosis: Diagnosis) -> str:

@@ -36,7 +36,9 @@ def test_a_release_that_was_not_read_is_not_supported(
     installed["stable-baselines3"] = "2.10.0"
     assert doctor.show() == 2
     printed = capsys.readouterr().out
-    assert "not observed in this release; 2.7 to before 2.10 are" in " ".join(printed.split())
+    said = "Stable-Baselines3 (stable-baselines3 2.10.0 is here, 2.7 to before 2.10 are observed)"
+    assert f"Not observed in the release that is here: {said}" in " ".join(printed.split())
+    assert "Observed here" not in printed
     assert doctor.show("sb3") == 2
     printed = capsys.readouterr().out
     assert "Stable-Baselines3 (stable-baselines3 2.10.0): not supported; supported are 2.7 to before 2.10" in printed
@@ -89,10 +91,10 @@ def test_each_link_has_its_rules() -> None:
     assert {code for codes in RULES.values() for code in codes} <= set(BY_CODE)
 
 
-def test_all_that_is_here_is_one_screen(
+def test_all_that_is_here_is_one_screen_with_a_line_for_each_framework(
     installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     installed |= {"trl": "1.16.0", "torch": "2.13.0", "transformers": "5.23.0", "verl": "0.9.1", "openrlhf": "0.11.2"}
     assert doctor.show() == 0
     printed = capsys.readouterr().out
@@ -102,7 +104,9 @@ def test_all_that_is_here_is_one_screen(
     compared = sum(bool(link.compared) for link in system.links.values())
     there = sum(link.exists for link in system.links.values())
     assert len(lines) == 1
-    assert f"observed, {compared} of {there} links compared" in lines[0]
+    assert f"{compared} of {there} links, " in lines[0]
+    ends = [line.split()[-1] for line in printed.splitlines() if " links, " in line]
+    assert sorted(ends) == ["openrlhf", "own_loop", "trl", "trl_async", "verl"], "a line for each, and none is wrapped"
     assert "torch 2.13.0 · transformers 5.23.0" in printed
 
 
