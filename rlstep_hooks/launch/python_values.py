@@ -385,8 +385,12 @@ class Values:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             if node.func.id in _CASTS and len(node.args) == 1:
                 return _CASTS[node.func.id](self._literal(node.args[0], depth + 1))
-            if node.func.id == "len" and len(node.args) == 1 and (of := ast.unparse(node.args[0])) in self._lengths:
-                return self._lengths[of]
+            if (
+                node.func.id == "len"
+                and len(node.args) == 1
+                and (measured := ast.unparse(node.args[0])) in self._lengths
+            ):
+                return self._lengths[measured]
             if node.func.id in ("max", "min") and len(node.args) > 1:
                 return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
         match node:
@@ -435,7 +439,6 @@ class Values:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise NotLiteralError(node)
         return value
-
 
 
 def _plain_of(value: object) -> ast.expr:
