@@ -76,7 +76,7 @@ class HealthLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def health_of(lags: Sequence[LagValues], readings: Readings, schedule: Schedule | None) -> list[HealthLine]:
-    """What of a run's numbers is far outside of what published runs have, the farthest first."""
+    """The numbers of a run that are far outside of what published runs have, the farthest first."""
     # The log ratio of a whole sequence is the sum of its tokens', for which the bounds are not; nor is a timestep's entropy a token's.
     found = [*_divergences(readings), *(() if readings.of_sequences else _log_ratios(lags))]
     if schedule is not None and schedule.has_data_epochs:

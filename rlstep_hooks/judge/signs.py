@@ -1,4 +1,4 @@
-"""What of a run's numbers shows a symptom, in words; empty where nothing does."""
+"""The numbers of a run that show a symptom, in words; empty where none does."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from rlstep_hooks.observe.token_distances import near_largest, outside
 
 
 def log_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """What of |new - old| and of |new| counts, each a tensor of one.
+    """The numbers of |new - old| and of |new| over the tokens that count, each a tensor of one.
 
     Args:
         new: (B,) or (B, T), log-probs of the current policy.

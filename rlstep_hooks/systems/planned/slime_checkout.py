@@ -155,7 +155,7 @@ def _computing(node: ast.AST, conditions: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def _several_samples(given: Mapping[str, Setting], checkout: Checkout) -> str:
-    """What of the launch's own generation makes several samples of one; empty where it makes one, or is not in the checkout.
+    """How the launch's own generation makes several samples of one; empty where it makes one, or is not in the checkout.
 
     slime flattens what comes back, and trains all of it: a rollout then has more updates than its sizes say (slime 624b824
     slime/ray/rollout.py _get_rollout_data).

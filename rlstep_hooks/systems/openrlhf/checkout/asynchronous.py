@@ -27,7 +27,7 @@ _LOOPS = {"GenerateSamplesActor": _SAMPLES, "TrainingActor": _TRAINS}
 
 
 def read_async(checkout: Checkout, values: Mapping[str, object]) -> list[Line]:
-    """What of both loops is not known; empty where they are as in the releases 0.8.0 to 0.11.0.
+    """The lines of both loops that are not known; empty where they are as in the releases 0.8.0 to 0.11.0.
 
     Args:
         checkout: The package.

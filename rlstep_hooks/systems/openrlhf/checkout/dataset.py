@@ -23,7 +23,7 @@ _KEEPS = "self.prompts.append("
 
 
 def read_dataset(checkout: Checkout, source: Source, values: Mapping[str, object]) -> list[Line]:
-    """What of the data set of prompts is not known; empty where it has one prompt for each row, as in the releases 0.5 to 0.11.
+    """The lines of the data set of prompts that are not known; none if it has one prompt for each row, as in the releases 0.5 to 0.11.
 
     Args:
         checkout: The package.
@@ -63,7 +63,7 @@ def _classes(function: Function, name: str, source: Source, values: Mapping[str,
 
 
 def _length(checkout: Checkout, loads: Source) -> list[Line]:
-    """What of the length of the own class is not known: each row is kept once, and the length is that of the prompts kept."""
+    """The lines on the own class's length that are not known: each row is kept once, and the length is that of the prompts kept."""
     imported = _IMPORTED.search(loads.text)
     name = f"{imported['below'] if imported else _FOLDER}/{_FILE}"
     source = checkout.source(name)

@@ -59,7 +59,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """What of the arguments the formula needs."""
+    """The arguments that the formula needs."""
 
     sequences: bool
     """Whether the ratio is that of whole sequences (GSPO)."""

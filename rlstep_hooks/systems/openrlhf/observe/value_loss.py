@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ValueSettings:
-    """What of the arguments the formula needs, and what sets known mistakes apart from it."""
+    """The arguments that the formula needs, and what sets known mistakes apart from it."""
 
     clip: float | None
     """How far a value may move from its old one; None without a clip."""

@@ -31,7 +31,7 @@ OF_WINDOW = ("dapo", "cispo", "vespo")
 
 
 class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a trainer's settings the formula needs. Those from `beta` on are of one loss."""
+    """The settings of a trainer that the formula needs. Those from `beta` on belong to one loss."""
 
     loss_type: str
     epsilon_low: float

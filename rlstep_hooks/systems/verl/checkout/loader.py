@@ -77,7 +77,7 @@ def _behind_return(source: Source, method: str, values: Mapping[str, object]) ->
 
 
 def read_loader(source: Source, trainer: str, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:
-    """What of the loader and of the total of steps is not known as they are made; empty where it is as in the releases of verl.
+    """The lines that make the loader and the total of steps and are not known; empty where it is as in the releases of verl.
 
     Args:
         source: The trainer's file.

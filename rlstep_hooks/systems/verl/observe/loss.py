@@ -44,7 +44,7 @@ _KL_KINDS = ("k1", "abs", "k2", "k3")
 
 @dataclass(frozen=True)
 class LossSettings:
-    """What of an actor's configuration the formula needs."""
+    """The part of an actor's configuration that the formula needs."""
 
     mode: str
     aggregation: Aggregation

@@ -1,4 +1,4 @@
-"""What of a rollout verl's own records say: how many samples were asked for, which sessions failed, which weights generated."""
+"""What verl's own records say of a rollout: how many samples were asked for, which sessions failed, which weights generated."""
 
 from __future__ import annotations
 

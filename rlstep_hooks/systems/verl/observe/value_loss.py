@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ValueSettings:
-    """What of a critic's configuration the formula needs."""
+    """The part of a critic's configuration that the formula needs."""
 
     clip: float
     aggregation: Aggregation
