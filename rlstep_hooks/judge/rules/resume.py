@@ -205,10 +205,8 @@ class CheckpointHoldsOthers(Rule):
         Look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving.
 
     Known limits:
-        - In TRL with FSDP and DeepSpeed the whole tensors that they gather for a checkpoint are compared, and not the parts that
-          each process saves. Files in other forms than transformers and PEFT write are not read.
-        - Elsewhere moments in DeepSpeed's files are not read, nor what ZeRO-3 cut. Flat parameters of FSDP1 are compared nowhere.
-        - The model that a script of TRL saves once training is over is not seen.
+        - Files in other forms than transformers, PEFT and the framework itself write are not read, nor moments in DeepSpeed's files.
+          Flat parameters of FSDP1 are compared nowhere.
 
     Sources:
         - https://huggingface.co/docs/accelerate/usage_guides/deepspeed: a setting by which placeholders are saved for weights

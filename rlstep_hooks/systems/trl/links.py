@@ -272,7 +272,7 @@ RULES: dict[str, Link] = {
     "RLS703": yes(
         "the first rows of up to 16 tensors and of their moments, when a checkpoint has been made",
         "with FSDP and DeepSpeed not moments, and weights where whole tensors are saved besides their own parts; not flat "
-        "parameters of FSDP1",
+        "parameters of FSDP1, nor the model that a script saves once training is over",
         proved=("DDP", "FSDP2", "ZeRO-2", "ZeRO-3"),
     ),
     "RLS902": limited("settings, seed and rows are those of when training begins", proved=("DDP", "FSDP2")),
