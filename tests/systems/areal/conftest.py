@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from tests.cpu.verl_cpu.assets import write_model
-
-
-def _free_port() -> int:
-    """A port that nobody listens to."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
+from tests.systems.ports import free_port
 
 # One process, without the launcher that would set these; nothing is compiled, which takes longer than these runs.
 os.environ |= {
     "AREAL_SPMD_MODE": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": str(_free_port()), "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1",
+    "MASTER_PORT": str(free_port()), "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
 
 pytest.importorskip("areal")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.systems.ports import free_port
 from tests.systems.quiet import quiet_training
 from tests.systems.swift import tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# ms-swift has one process wait at port 29500 too, unless this is set (utils/torch_utils.py 4.6.0:353): several workers test at once.
+os.environ["MASTER_PORT"] = str(free_port())
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 import requests
 
 from rlstep_hooks.systems.vllm_engine.environment import ENGINES
+from tests.systems.ports import free_port
 from tests.systems.trl_vllm.run import CPU, VARIABLES, save_model
 
 STARTS = 240.0
@@ -76,10 +76,3 @@ class Server:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -13,10 +13,10 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.record.events import KeysReused, WeightsHeld, WeightsSent
 from rlstep_hooks.record.ledger import read_lines
 from rlstep_hooks.systems.vllm_engine.environment import ENGINES
+from tests.systems.ports import free_port
 from tests.systems.trl.helpers import codes, problems
 from tests.systems.trl_async.test_delivery import one_layer_less, those_of_the_first_sync
 from tests.systems.trl_vllm.run import prepare, trainer_of
-from tests.systems.trl_vllm.server import free_port
 from tests.systems.trl_vllm.test_colocated import LONG, OF_DELIVERY, handed_over, long_rows
 
 if TYPE_CHECKING:
