@@ -13,7 +13,7 @@ FUNCTIONS = (
     ("rlstep_hooks.systems.verl.observe.trainer", "rows_of"),
     ("rlstep_hooks.systems.verl.observe.trainer", "recognise"),
     ("rlstep_hooks.systems.verl.observe.trainer", "sampler_gap"),
-    ("rlstep_hooks.systems.verl.observe.trainer", "state_of"),
+    ("rlstep_hooks.systems.verl.observe.checkpoints", "state_of"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.begin"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.begin_window"),
     ("rlstep_hooks.observe.trainer_record", "TrainerRecord.end"),
