@@ -313,7 +313,7 @@ def engine_log_probs_off_both_ways(at: int) -> None:
         response = args[0]
         if next(answers) // SAMPLES == at:
             signs = itertools.cycle((1, 0, 0, -1, 0, 0))
-            off = [value + 0.125 * sign for value, sign in zip(response["rollout_log_probs"], signs, strict=False)]
+            off = [value + 0.12 * sign for value, sign in zip(response["rollout_log_probs"], signs, strict=False)]
             response = response | {"rollout_log_probs": off}
         return wrapped(response, *args[1:], **kwargs)
 

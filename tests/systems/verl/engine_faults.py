@@ -76,9 +76,13 @@ def log_probs_of_other_requests(at: int) -> None:
 
 @fault(report="trl#6789, tokens that a mean hides", code="RLS403", variant="tokens are outside of [0.9, 1.1]")
 def log_probs_off_both_ways(at: int) -> None:
-    """Every third token is off, by as much up as down."""
+    """Every third token is off, by as much up as down.
+
+    The distance is far enough for nine in ten of them to leave [0.9, 1.1] in spite of bfloat16's rounding (0.010 in the mean), and
+    near enough for the mean of the rollout to stay below 0.05.
+    """
     signs = itertools.cycle((1, 0, 0, -1, 0, 0))
-    _with_log_probs(at, lambda log_probs: [value + 0.125 * sign for value, sign in zip(log_probs, signs, strict=False)])
+    _with_log_probs(at, lambda log_probs: [value + 0.12 * sign for value, sign in zip(log_probs, signs, strict=False)])
 
 
 @fault(report="verl#7495", code="RLS415", variant="the sync changed nothing", shows_after=1)
