@@ -5,11 +5,14 @@ What broke is written to the file that `RLSTEP_TEST_BROKEN` names, one name a li
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
 import wrapt
+
+from rlstep_hooks.observe.guard import contained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +24,7 @@ MESSAGE = "broken on purpose"
 
 
 def break_function(module: str, name: str) -> None:
-    """Make a function raise, once its module is imported."""
+    """Make a function raise, once its module is imported; one that contains its own errors raises within."""
     at = int(os.environ.get(CALL, 0))
     calls = itertools.count(1)
 
@@ -34,7 +37,16 @@ def break_function(module: str, name: str) -> None:
                 file.write(name + "\n")
         raise RuntimeError(MESSAGE)
 
-    wrapt.when_imported(module)(lambda found: wrapt.wrap_function_wrapper(found, name, broken))
+    def put(found: Any) -> None:
+        owner, attribute, function = wrapt.resolve_path(found, name)
+        within = getattr(function, "__wrapped__", None)
+        topics = None if within is None else inspect.getclosurevars(function).nonlocals.get("topics")
+        if topics is None:
+            wrapt.wrap_function_wrapper(found, name, broken)
+        else:
+            wrapt.apply_patch(owner, attribute, contained(*topics)(wrapt.FunctionWrapper(within, broken)))
+
+    wrapt.when_imported(module)(put)
 
 
 def asking(file: Path, *, call: int | None = None) -> dict[str, str]:

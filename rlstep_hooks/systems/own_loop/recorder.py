@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.record.events import Constant, MicroBatch, Refresh, Rollout, SampleRows, WeightSync
 from rlstep_hooks.systems.own_loop.forward_dtype import ForwardDtype
 from rlstep_hooks.systems.own_loop.handed_over import ON_A_DEVICE, HandedOver
@@ -56,7 +56,8 @@ class LoopObserver:
         rate_of_rollout: bool = False,
     ) -> None:
         self._schedule = schedule
-        self._recorder = recorder
+        self.recorder = recorder
+        """The recorder that events go to."""
         self._interval = interval
         self._latest = HandedOver()
         """Numbers of the latest rollout."""
@@ -84,12 +85,6 @@ class LoopObserver:
             learning_rate=learning_rate,
             rate_of_rollout=rate_of_rollout,
         )
-        # Each keeps this package's own errors away from the loop; what they cost the observation is recorded.
-        self._rollout_guard = Guard(recorder, ("order", "refresh"))
-        self._microbatch_guard = Guard(recorder, ("order", "samples", "log_ratio"))
-        self._ratio_guard = Guard(recorder, ("log_ratio",))
-        self._advantage_guard = Guard(recorder, ("advantages",))
-        self._numbers_guard = Guard(recorder, ("log_ratio", "weights"))
 
     def attach(self) -> None:
         """Place the hooks on the optimizers."""
@@ -139,47 +134,58 @@ class LoopObserver:
             repeated: Rows of it that came more often than the passes of the loader allow; None where rows are not known.
         """
         self._in_rollout = False
-        with self._rollout_guard:
-            if samples is None:
-                raise ValueError("audit.rollout was not told its samples")
-            recorder, index = self._recorder, self._rollouts
-            self._rollouts += 1
-            self._latest.begin(samples)
-            self._sampled, self._refreshed = self.version, None
-            self.updates.rate_is_due(None)
-            events: list[AnyEvent] = [
-                Rollout(
-                    at=recorder.now(),
-                    index=index,
-                    samples=samples,
-                    policy_version=self.version,
-                    sampler_version=sampler_version,
-                    due=due,
-                    reference=reference,
-                    repeated=repeated,
-                )
-            ]
-            within, self._refreshed_in_rollout = self._refreshed_in_rollout, None
-            if within is not None:
-                events.append(self._refresh(*within))
-            recorder.emit(*events)
+        self._emit_rollout(samples, sampler_version, due, reference=reference, repeated=repeated)
         self._collect()
 
+    @contained("order", "refresh")
+    def _emit_rollout(
+        self,
+        samples: int | None,
+        sampler_version: int | None,
+        due: int | None,
+        *,
+        reference: bool,
+        repeated: int | None,
+    ) -> None:
+        if samples is None:
+            raise ValueError("audit.rollout was not told its samples")
+        recorder, index = self.recorder, self._rollouts
+        self._rollouts += 1
+        self._latest.begin(samples)
+        self._sampled, self._refreshed = self.version, None
+        self.updates.rate_is_due(None)
+        events: list[AnyEvent] = [
+            Rollout(
+                at=recorder.now(),
+                index=index,
+                samples=samples,
+                policy_version=self.version,
+                sampler_version=sampler_version,
+                due=due,
+                reference=reference,
+                repeated=repeated,
+            )
+        ]
+        within, self._refreshed_in_rollout = self._refreshed_in_rollout, None
+        if within is not None:
+            events.append(self._refresh(*within))
+        recorder.emit(*events)
+
+    @contained("order", "refresh")
     def refreshed(self, old_logprobs: Tensor | None) -> None:
         """Old log-probs were computed: those of the rollout that is being sampled, else of the latest one."""
-        with self._rollout_guard:
-            self._refreshes += 1
-            if self._in_rollout:  # computed step by step while sampling: one refresh, of the rollout as a whole
-                version = self.version if self._refreshed_in_rollout is None else self._refreshed_in_rollout[0]
-                self._refreshed_in_rollout = version, old_logprobs
-            else:
-                self._recorder.emit(self._refresh(self.version, old_logprobs))
+        self._refreshes += 1
+        if self._in_rollout:  # computed step by step while sampling: one refresh, of the rollout as a whole
+            version = self.version if self._refreshed_in_rollout is None else self._refreshed_in_rollout[0]
+            self._refreshed_in_rollout = version, old_logprobs
+        else:
+            self.recorder.emit(self._refresh(self.version, old_logprobs))
 
     def _refresh(self, version: int, old_logprobs: Tensor | None) -> Refresh:
         self._refreshed = version
         self._latest.refreshed(old_logprobs)
         return Refresh(
-            at=self._recorder.now(),
+            at=self.recorder.now(),
             rollout=self._rollouts - 1,
             samples=self._latest.samples,
             positions=self._latest.samples if old_logprobs is None else old_logprobs.numel(),
@@ -188,7 +194,7 @@ class LoopObserver:
 
     def synced(self) -> None:
         """The policy's weights were brought to what samples."""
-        self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=self.version))
+        self.recorder.emit(WeightSync(at=self.recorder.now(), policy_version=self.version))
 
     # Rewards and advantages
 
@@ -207,23 +213,23 @@ class LoopObserver:
         """Whether numbers of the whole model are recomputed in it."""
         return is_compared_whole(max(self._rollouts - 1, 0))
 
+    @contained("advantages")
     def rewarded(self, rewards: Tensor) -> None:
         """Rewards of the latest rollout."""
-        with self._advantage_guard:
-            self._latest.rewarded(rewards if self.compares else None)
+        self._latest.rewarded(rewards if self.compares else None)
 
     def moved(self, moved: dict[str, Any]) -> None:
         """What the rollout that is about to end has otherwise than it was given, as fields of RolloutValues."""
         self._numbers.moved = self._rollouts, moved
 
-    def advantaged(self, advantages: Tensor, estimator: EstimatorName, **given: Any) -> None:
+    @contained("advantages")
+    def advantaged(self, /, advantages: Tensor, estimator: EstimatorName, **given: Any) -> None:
         """Advantages of the latest rollout; see `LoopAudit.advantages`."""
-        with self._advantage_guard:
-            if not self._rollouts:
-                raise ValueError("audit.advantages was called before a rollout ended")
-            if self.compares:
-                comparison = self._latest.advantaged(advantages, estimator, **given)
-                self._numbers.add_advantages(self._rollouts - 1, comparison.off(), comparison.fit)
+        if not self._rollouts:
+            raise ValueError("audit.advantages was called before a rollout ended")
+        if self.compares:
+            comparison = self._latest.advantaged(advantages, estimator, **given)
+            self._numbers.add_advantages(self._rollouts - 1, comparison.off(), comparison.fit)
 
     def compare_advantages(self, off: Tensor | None, fit: Callable[[], str], advantages: Tensor | None) -> None:
         """How far the advantages of the latest rollout are from those of the documented formula, and which they are.
@@ -275,36 +281,59 @@ class LoopObserver:
         """One forward and backward; see `LoopAudit.microbatch`."""
         index, self._microbatches = self._microbatches, self._microbatches + 1
         self.updates.microbatch_told()
-        rows: tuple[int, ...] | None = None
-        with self._microbatch_guard:
-            rows = None if indices is None else self._latest.rows(indices)
-            if indices is not None and rows is None:
-                self._recorder.cannot("samples", ON_A_DEVICE)
-            given: dict[Constant, Tensor | None] = {
-                "old_logprobs": old_logprobs,
-                "advantages": advantages,
-                "targets": targets,
-            }
-            seen = {name: tensor for name, tensor in given.items() if tensor is not None}
-            shown = (new_logprobs, *seen.values()) if new_logprobs is not None else tuple(seen.values())
-            self._emit_microbatch(index, role, samples if rows is None else len(rows), rows, shown, seen)
+        rows = self._rows(indices)
+        given: dict[Constant, Tensor | None] = {
+            "old_logprobs": old_logprobs,
+            "advantages": advantages,
+            "targets": targets,
+        }
+        seen = {name: tensor for name, tensor in given.items() if tensor is not None}
+        shown = (new_logprobs, *seen.values()) if new_logprobs is not None else tuple(seen.values())
+        self._emit_microbatch(index, role, samples if rows is None else len(rows), rows, shown, seen)
         if role == "policy" and old_logprobs is not None:
-            with self._ratio_guard:
-                if new_logprobs is not None:
-                    self._dtype.see(new_logprobs)
-                refreshed = None if rows is None else self._latest.refreshed_rows(indices, old_logprobs)
-                self._numbers.add_microbatch(index, new=new_logprobs, old=old_logprobs, mask=mask, refreshed=refreshed)
+            self._compare_log_probs(index, new_logprobs, old_logprobs, mask, None if rows is None else indices)
         if role == "policy" and advantages is not None:
-            with self._ratio_guard, torch.no_grad():
-                # Equal ones are 0 once a loss has normalised them.
-                numbers = torch.as_tensor(advantages).detach()
-                self._numbers.see(index, {"max_abs_advantage": numbers.max() - numbers.min()})
-        if role == "policy" and rows is not None and advantages is not None:
-            with self._advantage_guard, torch.no_grad():
-                differing = self._latest.differing(indices, advantages)
-                if differing is not None:
-                    self._numbers.see(index, {"advantages_intact": differing})
+            self._see_spread(index, advantages)
+            if rows is not None:
+                self._compare_rows_of_advantages(index, indices, advantages)
 
+    @contained("order", "samples", "log_ratio")
+    def _rows(self, indices: Tensor | Sequence[int] | None) -> tuple[int, ...] | None:
+        """The rows of a micro-batch; None where they are not known."""
+        rows = None if indices is None else self._latest.rows(indices)
+        if indices is not None and rows is None:
+            self.recorder.cannot("samples", ON_A_DEVICE)
+        return rows
+
+    @contained("log_ratio")
+    def _compare_log_probs(
+        self,
+        index: int,
+        new: Tensor | None,
+        old: Tensor,
+        mask: Tensor | None,
+        indices: Tensor | Sequence[int] | None,
+    ) -> None:
+        if new is not None:
+            self._dtype.see(new)
+        refreshed = None if indices is None else self._latest.refreshed_rows(indices, old)
+        self._numbers.add_microbatch(index, new=new, old=old, mask=mask, refreshed=refreshed)
+
+    @contained("log_ratio")
+    def _see_spread(self, index: int, advantages: Tensor) -> None:
+        with torch.no_grad():
+            # Equal ones are 0 once a loss has normalised them.
+            numbers = torch.as_tensor(advantages).detach()
+            self._numbers.see(index, {"max_abs_advantage": numbers.max() - numbers.min()})
+
+    @contained("advantages")
+    def _compare_rows_of_advantages(self, index: int, indices: Any, advantages: Tensor) -> None:
+        with torch.no_grad():
+            differing = self._latest.differing(indices, advantages)
+            if differing is not None:
+                self._numbers.see(index, {"advantages_intact": differing})
+
+    @contained("order", "samples", "log_ratio")
     def _emit_microbatch(
         self,
         index: int,
@@ -331,10 +360,10 @@ class LoopObserver:
             raise ValueError("audit.microbatch was told neither samples nor indices, nor given a tensor")
         source = self._schedule.old_logprob_source
         if not self._refreshes and role == "policy" and source in ("at_rollout", "recompute"):
-            self._recorder.cannot("refresh", "audit.refresh was not called before the first micro-batch")
-        self._recorder.emit(
+            self.recorder.cannot("refresh", "audit.refresh was not called before the first micro-batch")
+        self.recorder.emit(
             MicroBatch(
-                at=self._recorder.now(),
+                at=self.recorder.now(),
                 index=index,
                 samples=int(shown[0].shape[0]) if samples is None else samples,
                 role=role,
@@ -355,7 +384,7 @@ class LoopObserver:
 
     def _collect(self) -> None:
         """Emit the numbers that have arrived, not too often."""
-        now = self._recorder.now()
+        now = self.recorder.now()
         if now - self._worked_up >= self._interval or self._numbers.are_many:
             self._worked_up = now
             self._emit_numbers()
@@ -364,13 +393,13 @@ class LoopObserver:
         """Emit all numbers; the loop is over, so waiting for the device is allowed."""
         self._emit_numbers(wait=True)
 
+    @contained("log_ratio", "weights")
     def _emit_numbers(self, *, wait: bool = False) -> None:
-        with self._numbers_guard:
-            measured = self._numbers.measured(self._recorder.now, wait=wait)
-            if measured is not None:
-                self._recorder.emit(measured)
-            steps = self._numbers.steps["policy"]
-            steps.parts_sent()
-            parts = steps.parts_arrived(self._recorder.now, wait=wait)
-            if parts:
-                self._recorder.emit(*parts)
+        measured = self._numbers.measured(self.recorder.now, wait=wait)
+        if measured is not None:
+            self.recorder.emit(measured)
+        steps = self._numbers.steps["policy"]
+        steps.parts_sent()
+        parts = steps.parts_arrived(self.recorder.now, wait=wait)
+        if parts:
+            self.recorder.emit(*parts)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.classic_ppo import batch_of, gradients
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.losses import LossBatch
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class RowWatch:
 
     def __init__(self, observer: LoopObserver, recorder: GapRecorder, columns: Mapping[str, tuple[str, ...]]) -> None:
         self._observer = observer
-        self._loss_guard = Guard(recorder, ("loss",))
+        self.recorder = recorder
+        """Learns what is not observed."""
         self._columns = columns
         self._kept: dict[str, Tensor] = {}
         self._kept_of = -1
@@ -99,10 +100,11 @@ class RowWatch:
             if output.requires_grad:
                 output.register_hook(partial(self._output_gets, name, gaps, *documented[name]))
 
+    @contained("loss")
     def _output_gets(
         self, name: str, gaps: dict[str, Tensor], documented: Tensor, rounding: Tensor, gradient: Tensor
     ) -> None:
-        with self._loss_guard, torch.no_grad():
+        with torch.no_grad():
             gaps[name] = ((gradient.double() - documented).abs() / rounding).amax()
             self._observer.add_columns({"gradient_gap": torch.stack(list(gaps.values())).amax()})
 
@@ -126,9 +128,9 @@ class RowWatch:
             if tensor.requires_grad:
                 tensor.register_hook(lambda gradient, name=name: self._arrives(name, gradient))
 
+    @contained("loss")
     def _arrives(self, name: str, gradient: Tensor) -> None:
-        with self._loss_guard:
-            self._observer.add_columns({name: gradient.detach().abs().max()})
+        self._observer.add_columns({name: gradient.detach().abs().max()})
 
 
 def token_batch(mask: Tensor, *, samples: float | None = None, **columns: Tensor) -> LossBatch:

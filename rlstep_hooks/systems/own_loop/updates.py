@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
 from rlstep_hooks.observe.gradient_watch import GradientWatch
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.rates import RatesOfStep, rates_of
 from rlstep_hooks.observe.sharding.dtensors import of_dtensors
@@ -60,7 +60,8 @@ class LoopUpdates:
         self.version = 0
         """Updates applied to the policy so far."""
         self._schedule = schedule
-        self._recorder = recorder
+        self.recorder = recorder
+        """The recorder that events go to."""
         self._numbers = numbers
         self._dtype = dtype
         self._latest = latest
@@ -88,16 +89,11 @@ class LoopUpdates:
         self._steps = OptimizerSteps(
             optimizers, before=self._before_step, after=self._after_step, unnamed=self._unnamed_step
         )
-        # Each keeps this package's own errors away from the loop; what they cost the observation is recorded.
-        self._before_guard = Guard(recorder, ("weights", "learning_rate"))
-        self._rate_guard = Guard(recorder, ("learning_rate",))
-        self._after_guard = Guard(recorder, ("order", "weights"))
-        self._step_guard = Guard(recorder, ("optimizer",))
 
+    @contained("order", "weights", "learning_rate")
     def attach(self) -> None:
         """Place the hooks on the optimizers."""
-        with Guard(self._recorder, ("order", "weights", "learning_rate")):
-            self._steps.attach()
+        self._steps.attach()
 
     def detach(self) -> None:
         """Take all hooks off."""
@@ -120,9 +116,10 @@ class LoopUpdates:
             parameters: The policy's tensors by name.
         """
         self._follows = True
-        watch = GradientWatch(parameters, Guard(self._recorder, ("gradient",)))
+        watch = GradientWatch(parameters, Guard(self.recorder, ("gradient",)))
         self._numbers.steps["policy"].watch_gradients(watch)
 
+    @contained("gradient")
     def follow_sharded(self, model: Any, *, counts_passes: bool = True) -> None:
         """Compare gradients from the backward passes to the step, look which tensors get any, and compare all tensors between updates.
 
@@ -132,21 +129,20 @@ class LoopUpdates:
             model: The policy, whose tensors are DTensors.
             counts_passes: Whether each micro-batch that is told is one backward pass.
         """
-        guard = Guard(self._recorder, ("gradient",))
-        with guard:
-            parameters = list(model.named_parameters())
-            steps = self._numbers.steps["policy"]
-            watch = GatheredGradientWatch(parameters, of_dtensors(model).places, guard)
-            watch.counts_passes = counts_passes
-            steps.watch_gradients(watch)
-            steps.watch_model(local_shard(parameter) for _, parameter in parameters)
-            steps.watch_graded(of for of in parameters if of[1].requires_grad)
-            self._follows = True
+        parameters = list(model.named_parameters())
+        steps = self._numbers.steps["policy"]
+        watch = GatheredGradientWatch(parameters, of_dtensors(model).places, Guard(self.recorder, ("gradient",)))
+        watch.counts_passes = counts_passes
+        steps.watch_gradients(watch)
+        steps.watch_model(local_shard(parameter) for _, parameter in parameters)
+        steps.watch_graded(of for of in parameters if of[1].requires_grad)
+        self._follows = True
 
     def compare_settings(self, watch: SettingsWatch) -> None:
         """Compare what the policy's optimizer steps with before each of its steps."""
         self._settings = watch
 
+    @contained("reduction")
     def follow_reduction(self, model: Any, optimizer: Any) -> None:
         """Follow the policy's gradients over the processes that train it together.
 
@@ -154,19 +150,18 @@ class LoopUpdates:
             model: The model, as the loop calls it.
             optimizer: The optimizer, as the loop steps it.
         """
-        with Guard(self._recorder, ("reduction",)):
-            passes = int(self._schedule.microbatches_per_update or 1)
-            steps = self._numbers.steps["policy"]
-            hooks = self._reduction = ReductionHooks(
-                model,
-                optimizer,
-                steps,
-                self._recorder,
-                passes=passes,
-                follows=lambda: self._compares_whole,
-                trained=lambda: self._windows["policy"] > 0,
-            )
-            hooks.attach()
+        passes = int(self._schedule.microbatches_per_update or 1)
+        steps = self._numbers.steps["policy"]
+        hooks = self._reduction = ReductionHooks(
+            model,
+            optimizer,
+            steps,
+            self.recorder,
+            passes=passes,
+            follows=lambda: self._compares_whole,
+            trained=lambda: self._windows["policy"] > 0,
+        )
+        hooks.attach()
 
     # Micro-batches
 
@@ -178,11 +173,11 @@ class LoopUpdates:
         """Count a micro-batch that was recorded into the update that comes next."""
         self._windows[role] += 1
 
+    @contained("weights", "learning_rate")
     def window_begins(self) -> None:
         """Begin an update, whose first backward comes next or has just begun: what the policy's gradients hold already is left
         over."""
-        with self._before_guard:
-            self._numbers.steps["policy"].begin_window(followed=self._compares_whole)
+        self._numbers.steps["policy"].begin_window(followed=self._compares_whole)
 
     def rate_is_due(self, rate: float | None) -> None:
         """Compare the rate of the updates on the latest rollout with this one, which the configured schedule gives; None: with none."""
@@ -196,23 +191,34 @@ class LoopUpdates:
         return self._updates["policy"]
 
     def _before_step(self, role: Role, optimizer: Any, *, final: bool) -> None:
-        steps = self._numbers.steps[role]
-        with self._before_guard:
-            if role not in self._probed:
-                self._probed.add(role)
-                self._first_step(role, optimizer)
-            self._rates[role] = rates_of(optimizer)
+        self._see_optimizer(role, optimizer)
         if role == "policy" and self._settings is not None:
-            self._settings.tell(self._recorder)
-        if role == "policy" and self._learning_rate is not None:
-            with self._rate_guard:
-                due = self._learning_rate
-                self._due_rate = float(due(self._latest(), self._updates[role]) if callable(due) else due)
-        with self._step_guard:
-            limit = self._limit() if final and role == "policy" and self._compares_whole else None
-            if limit:
-                steps.see_norm(self._updates[role], norm_of_gradients(parameters_of(optimizer)), limit)
-        steps.before_step(self._updates[role], replayed=final and self._compares)
+            self._settings.tell(self.recorder)
+        if role == "policy":
+            self._ask_rate(self._updates[role])
+            if final:
+                self._see_norm(self._updates[role], optimizer)
+        self._numbers.steps[role].before_step(self._updates[role], replayed=final and self._compares)
+
+    @contained("weights", "learning_rate")
+    def _see_optimizer(self, role: Role, optimizer: Any) -> None:
+        if role not in self._probed:
+            self._probed.add(role)
+            self._first_step(role, optimizer)
+        self._rates[role] = rates_of(optimizer)
+
+    @contained("learning_rate")
+    def _ask_rate(self, update: int) -> None:
+        """Ask what the loop's author said of the rate of an update of the policy, where anything was said."""
+        due = self._learning_rate
+        if due is not None:
+            self._due_rate = float(due(self._latest(), update) if callable(due) else due)
+
+    @contained("optimizer")
+    def _see_norm(self, update: int, optimizer: Any) -> None:
+        limit = self._limit() if self._compares_whole else None
+        if limit:
+            self._numbers.steps["policy"].see_norm(update, norm_of_gradients(parameters_of(optimizer)), limit)
 
     def _limit(self) -> float | None:
         """The configured limit of the gradient norm; where the loop names none, the one of an optimizer that clips by itself."""
@@ -224,7 +230,7 @@ class LoopUpdates:
         parameters = list(parameters_of(optimizer))
         dtype = self._dtype.tell(parameters) if role == "policy" else None
         if dtype is not None:
-            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"compute_dtype": dtype}))
+            self.recorder.emit(FactsRead(at=self.recorder.now(), facts={"compute_dtype": dtype}))
         # The last tensor of the policy is always among those that are probed: layers before it may be dead, and have no gradient.
         parameters.reverse()
         parameters.sort(key=lambda parameter: id(parameter) in self._apart)
@@ -236,32 +242,35 @@ class LoopUpdates:
         steps.watch_steps(optimizer)
 
     def _after_step(self, role: Role, optimizer: Any) -> None:
-        with self._after_guard:
-            if not self._told:
-                self._recorder.cannot("order", "an optimizer stepped before audit.microbatch was called")
-            rates, index = self._rates.get(role), self._updates[role]
-            self._update(role, applied=True, rate=None if rates is None else rates.largest_number)
-            if self._reduction is not None and role == "policy":
-                self._reduction.stepped()
-            if rates is not None:
-                self._numbers.steps[role].after_step(index, rates.least_moving, whole=self._compares_whole)
-                self._numbers.steps_held += 1
+        self._stepped(role)
         if self._numbers.are_many:
             self._many()
 
+    @contained("order", "weights")
+    def _stepped(self, role: Role) -> None:
+        if not self._told:
+            self.recorder.cannot("order", "an optimizer stepped before audit.microbatch was called")
+        rates, index = self._rates.get(role), self._updates[role]
+        self._update(role, applied=True, rate=None if rates is None else rates.largest_number)
+        if self._reduction is not None and role == "policy":
+            self._reduction.stepped()
+        if rates is not None:
+            self._numbers.steps[role].after_step(index, rates.least_moving, whole=self._compares_whole)
+            self._numbers.steps_held += 1
+
+    @contained("order", "weights")
     def skipped(self, role: Role, reason: str) -> None:
         """The loop reached its optimizer step and made none."""
-        with self._after_guard:
-            self._update(role, applied=False, reason=reason)
-            if self._reduction is not None and role == "policy":
-                self._reduction.stepped()
+        self._update(role, applied=False, reason=reason)
+        if self._reduction is not None and role == "policy":
+            self._reduction.stepped()
 
     def _update(self, role: Role, *, applied: bool, rate: float | None = None, reason: str = "") -> None:
         self.version += applied and role == "policy"
         window, self._windows[role] = self._windows[role], 0
-        self._recorder.emit(
+        self.recorder.emit(
             Update(
-                at=self._recorder.now(),
+                at=self.recorder.now(),
                 index=self._updates[role],
                 role=role,
                 applied=applied,
@@ -276,7 +285,7 @@ class LoopUpdates:
         self._updates[role] += 1
 
     def _unnamed_step(self, name: str) -> None:
-        self._recorder.cannot(
+        self.recorder.cannot(
             "order", f"a second optimizer ({name}) steps in this process: name those of the loop (optimizer=...)"
         )
 
