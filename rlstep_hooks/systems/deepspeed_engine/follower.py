@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors_of
@@ -72,13 +72,12 @@ class EngineFollower:
         """What the optimizer holds of the model, as the fact of this name; None where nothing is followed."""
         self._engine = engine
         self._steps = steps
-        self._recorder = recorder
+        self.recorder = recorder
+        """Is told what cannot be looked at."""
         self._passes = passes
         self._limit = limit
         self._reduces = reduces
-        self._guard = Guard(recorder, TOPICS)
         self._hooks = Hooks(recorder, patches)
-        self._handles: list[Any] = []
         self._parts: SteppedParts | None = None
         self._model: WeightProbe | None = None
         """The probe of the weights that forwards read."""
@@ -89,35 +88,35 @@ class EngineFollower:
         self._stepping = False
         """Whether `engine.step` is under way."""
 
+    @contained(*TOPICS)
     def attach(self) -> None:
         """Place the hooks, or say why they cannot be."""
-        with self._guard:
-            inner = wrapped_optimizer(self._engine)
-            hidden = why_no_places(self._engine)
-            if not hidden and not hasattr(inner, "register_step_pre_hook"):
-                hidden = f"{type(inner).__name__} is no torch optimizer with step hooks"
-            if hidden:
-                for topic in TOPICS:
-                    self._recorder.cannot(topic, hidden)
-                return
-            held = held_parameters(self._engine)
-            self.optimizer_tensors = optimizer_tensors_of(self._engine.module.parameters(), held)
-            self._parts = SteppedParts(inner, stepped_tensors(self._engine))
-            self._steps.in_parts = True
-            self._steps.watch_weights(self._parts.tensors)
-            self._steps.watch_steps(self._parts)
-            # What forwards read are other tensors, which the engine writes at the end of its step and nobody else until the next one.
-            self._model = WeightProbe(local_shards(self._engine.module.parameters()))
-            self._steps.watch_model(self._of_model_and_optimizer())
-            self._steps.watch_moments(inner)
-            self._steps.watch_kept(self._engine.module)
-            trained = [(name, p) for name, p in self._engine.module.named_parameters() if p.requires_grad]
-            self._steps.watch_reached((name, p, len(getattr(p, "ds_shape", p.shape))) for name, p in trained)
-            # The inner optimizer's step: once for each group (ZeRO-1, 2), each sub-group (ZeRO-3), or once. It gives what the owner of
-            # an element gets, and weights and moments before its step. Verified with DeepSpeed 0.18.2, 0.18.9 and 0.19.8.
-            self._handles.append(inner.register_step_pre_hook(self._before_part))
-            if self._reduces:
-                self._watch_reduction()
+        inner = wrapped_optimizer(self._engine)
+        hidden = why_no_places(self._engine)
+        if not hidden and not hasattr(inner, "register_step_pre_hook"):
+            hidden = f"{type(inner).__name__} is no torch optimizer with step hooks"
+        if hidden:
+            for topic in TOPICS:
+                self.recorder.cannot(topic, hidden)
+            return
+        held = held_parameters(self._engine)
+        self.optimizer_tensors = optimizer_tensors_of(self._engine.module.parameters(), held)
+        self._parts = SteppedParts(inner, stepped_tensors(self._engine))
+        self._steps.in_parts = True
+        self._steps.watch_weights(self._parts.tensors)
+        self._steps.watch_steps(self._parts)
+        # What forwards read are other tensors, which the engine writes at the end of its step and nobody else until the next one.
+        self._model = WeightProbe(local_shards(self._engine.module.parameters()))
+        self._steps.watch_model(self._of_model_and_optimizer())
+        self._steps.watch_moments(inner)
+        self._steps.watch_kept(self._engine.module)
+        trained = [(name, p) for name, p in self._engine.module.named_parameters() if p.requires_grad]
+        self._steps.watch_reached((name, p, len(getattr(p, "ds_shape", p.shape))) for name, p in trained)
+        # The inner optimizer's step: once for each group (ZeRO-1, 2), each sub-group (ZeRO-3), or once. It gives what the owner of
+        # an element gets, and weights and moments before its step. Verified with DeepSpeed 0.18.2, 0.18.9 and 0.19.8.
+        self._hooks.steps(inner, before=self._before_part, topics=TOPICS)
+        if self._reduces:
+            self._watch_reduction()
 
     def _of_model_and_optimizer(self) -> list[Any]:
         """The weights that forwards read, and those that the optimizer steps where these are on the same device."""
@@ -128,7 +127,7 @@ class EngineFollower:
 
     def _watch_reduction(self) -> None:
         found = zero_reduction(self._engine)
-        guard = Guard(self._recorder, ("reduction",))
+        guard = Guard(self.recorder, ("reduction",))
         watch = ReductionWatch(
             found.places,
             guard,
@@ -147,9 +146,6 @@ class EngineFollower:
 
     def detach(self) -> None:
         """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
         self._hooks.take_off()
 
     # Within one call of engine.step
@@ -172,15 +168,18 @@ class EngineFollower:
         if self._stepping:
             self._steps.gradients_reduced()
 
-    def _before_part(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._stepping or self._parts is None:
-            return
-        with self._guard:
-            self._parts.before_step(optimizer)
-            norm = norm_of_gradients(parameters_of(optimizer)) if self._whole else None
-            if norm is not None:
-                self._norms.append(norm)
-        self._steps.before_part(optimizer)
+    def _before_part(self, call: Call) -> None:
+        if self._stepping and self._parts is not None:
+            self._see_part(self._parts, call.owner)
+            self._steps.before_part(call.owner)
+
+    @contained(*TOPICS)
+    def _see_part(self, parts: SteppedParts, optimizer: Any) -> None:
+        """Look at the weights and gradients that one of several steps takes."""
+        parts.before_step(optimizer)
+        norm = norm_of_gradients(parameters_of(optimizer)) if self._whole else None
+        if norm is not None:
+            self._norms.append(norm)
 
     def made(self, update: int, rate: float, *, replayed: bool, probed: bool) -> None:
         """The engine has made an update.
@@ -194,16 +193,28 @@ class EngineFollower:
         self._stepping = False
         if self._parts is None:
             return
-        with self._guard:
-            limit = float(self._engine.gradient_clipping() if self._limit is None else self._limit)
-            if self._norms and limit > 0:
-                self._steps.see_norm(update, torch.stack(self._norms).square().sum().sqrt(), limit)
+        self._see_norm(update)
         self._steps.before_step(update, replayed=replayed, probed=probed, whole=False)
-        with self._guard:
-            self._parts.after_steps()
+        self._see_stepped(self._parts)
         self._steps.after_step(update, rate, whole=self._whole)
-        with self._guard:
-            self._left = self._model.weights() if self._model is not None and probed else None
+        self._see_left(probed=probed)
+
+    @contained(*TOPICS)
+    def _see_norm(self, update: int) -> None:
+        """Look at the norm of the gradients of all parts, where the engine clips."""
+        limit = float(self._engine.gradient_clipping() if self._limit is None else self._limit)
+        if self._norms and limit > 0:
+            self._steps.see_norm(update, torch.stack(self._norms).square().sum().sqrt(), limit)
+
+    @contained(*TOPICS)
+    def _see_stepped(self, parts: SteppedParts) -> None:
+        """Look at the weights that the steps of all parts have left."""
+        parts.after_steps()
+
+    @contained(*TOPICS)
+    def _see_left(self, *, probed: bool) -> None:
+        """Look at the weights that forwards read from now on."""
+        self._left = self._model.weights() if self._model is not None and probed else None
 
     @property
     def model_tensors(self) -> list[Any]:
