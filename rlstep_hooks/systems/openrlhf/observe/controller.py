@@ -15,7 +15,7 @@ import msgspec
 import ray
 
 from rlstep_hooks.judge.report import StepAuditError
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.logged import with_metrics
 from rlstep_hooks.observe.patches import Patches
@@ -135,11 +135,10 @@ class OpenRlhfController:
         rollouts = int(states["global_step"])
         updates = updates_before(run, self._record.sink) if rollouts else 0
         facts = facts_of(trainer.args, self.schedule, rollouts=rollouts, updates=updates)
-        self._recorder = self._record.begin(self.schedule, updates=updates, facts=facts, versions=versions())
-        self._guard = Guard(self._recorder, _ORDER)
-        self._delivery = Guard(self._recorder, ("delivery",))
-        self._engines = EngineRecords(folder(), run, self._recorder)
-        self._hooks = Hooks(self._recorder, self._patches)
+        self.recorder = self._record.begin(self.schedule, updates=updates, facts=facts, versions=versions())
+        """Learns what is not observed."""
+        self._engines = EngineRecords(folder(), run, self.recorder)
+        self._hooks = Hooks(self.recorder, self._patches)
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -169,8 +168,7 @@ class OpenRlhfController:
             wrap(trainer.kl_ctl, "update", before=self._coefficient_updated, topics=("settings",))
             wrap(trainer, "train_step", before=self._compare_coefficient, topics=("settings",))
         wrap(trainer, "train_step", before=self._rollout_begins, after=self._rollout_ends, topics=_ORDER)
-        with Guard(self._recorder, ("settings",)):
-            DueWork(trainer, self._configured, self._recorder).place(self._hooks)
+        self._follow_due_work()
         self._patches.wrap(trainer, "train_step", self._may_raise)
         wrap(maker, "make_experience_batch", after=self._returned, topics=_ORDER)
         wrap(maker, "make_experience_batch", after=self._inspected, topics=_SAMPLES)
@@ -199,8 +197,7 @@ class OpenRlhfController:
             generator = trainer.samples_generator
             self._sampling = SamplingWeights(generator)
             self._sampling.attach(self._hooks)
-            with Guard(self._recorder, ("settings",)):
-                RowsAsTheyStand(generator, self._recorder, resumed=not self._begins).place(self._hooks)
+            self._follow_rows()
             wrap(generator, "generate_samples", before=self._generates, after=self._came, topics=_ORDER)
             self._patches.wrap(generator, "generate_samples", self._may_stop)
             # samples_generator.py:255: one response of an engine, with its reward.
@@ -217,6 +214,18 @@ class OpenRlhfController:
             # ppo_trainer_async.py:199: gives "done" when nothing follows.
             wrap(trainer.rollout_queue, "get", after=self._got, topics=_ORDER)
             self._patches.wrap(trainer.rollout_queue, "get", self._may_stop)
+
+    @contained("settings")
+    def _follow_due_work(self) -> None:
+        """Look at the evaluations and checkpoints that are due."""
+        DueWork(self._trainer, self._configured, self.recorder).place(self._hooks)
+
+    @contained("settings")
+    def _follow_rows(self) -> None:
+        """Look at the order in which rows are served."""
+        RowsAsTheyStand(self._trainer.samples_generator, self.recorder, resumed=not self._begins).place(self._hooks)
+
+    # Patches and no hooks, which contain every error: these learn with which error the run ends, or end it on purpose.
 
     def _ends(self, owner: Any, name: str) -> None:
         self._patches.wrap(owner, name, self._run)
@@ -262,22 +271,26 @@ class OpenRlhfController:
 
     def _synced(self) -> None:
         self._all_returned()
-        with self._delivery:
-            self._engines.collect()
+        self._see_deliveries()
+
+    @contained("delivery")
+    def _see_deliveries(self) -> None:
+        """Take up what the engines recorded of syncs."""
+        self._engines.collect()
 
     def _inspected(self, call: Call) -> None:
         inspected = self._samples.inspected(call.result, self._rollouts - 1)
         intact = self._references.intact()
         if self._references.why_not_alone:
-            self._recorder.cannot("clean_reference", self._references.why_not_alone)
+            self.recorder.cannot("clean_reference", self._references.why_not_alone)
         reward_model_intact = self._reward_models.intact()
         if self._reward_models.why_not_alone:
-            self._recorder.cannot(CLEAN_FORWARD, self._reward_models.why_not_alone)
+            self.recorder.cannot(CLEAN_FORWARD, self._reward_models.why_not_alone)
         gap, self._reference_gap = self._reference_gap, None
-        self._recorder.emit(
+        self.recorder.emit(
             msgspec.structs.replace(
                 inspected,
-                at=self._recorder.now(),
+                at=self.recorder.now(),
                 reference_intact=intact,
                 reference_gap=gap,
                 reward_model_intact=reward_model_intact,
@@ -291,7 +304,7 @@ class OpenRlhfController:
         """Record what samples held at two places."""
         for event in events:
             if event is not None:
-                self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now()))
+                self.recorder.emit(msgspec.structs.replace(event, at=self.recorder.now()))
 
     def _asked(self, call: Call) -> None:
         self._carried(self._way.asked(call.argument("samples_list", 0), self._rollouts - 1))
@@ -316,7 +329,7 @@ class OpenRlhfController:
         found = self._advantages.after(call.result, float(call.owner.kl_ctl.value), self._rollouts - 1)
         if found is not None:
             seen = msgspec.structs.asdict(found)
-            self._recorder.emit(Rewarded(at=self._recorder.now(), rollout=self._rollouts - 1, groups=0, **seen))
+            self.recorder.emit(Rewarded(at=self.recorder.now(), rollout=self._rollouts - 1, groups=0, **seen))
 
     def _responded(self, call: Call) -> None:
         response = call.argument("response", 0)
@@ -344,14 +357,14 @@ class OpenRlhfController:
         if self._sampling is not None:
             self._sampling.before()
             if self._sampling.trouble:
-                self._recorder.cannot("sampler", self._sampling.trouble)
+                self.recorder.cannot("sampler", self._sampling.trouble)
 
     def _came(self, call: Call) -> None:
         samples, _, _, exhausted = call.result
         if samples and self._sampling is not None:
             self._emit_untrained()
             if self._episode_ended:
-                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
+                self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._episode))
                 self._episode_ended = False
             self._waiting = self._sampling.rollout(len(samples), self._rollouts)
             self._served = self._sampling.carried(self._rollouts)
@@ -377,7 +390,7 @@ class OpenRlhfController:
             self.end()
 
     def _compare_arguments(self, call: Call) -> None:
-        self._arguments.tell(self._recorder)
+        self._arguments.tell(self.recorder)
 
     def _coefficient_updated(self, call: Call) -> None:
         if self._coefficient is not None:
@@ -389,8 +402,8 @@ class OpenRlhfController:
         value = float(self._trainer.kl_ctl.value)
         right = self._coefficient.differs(value)
         if right is not None:
-            at = self._recorder.now()
-            self._recorder.emit(ConfigChanged(at=at, name=NAME, before=right, after=value, since="configuration"))
+            at = self.recorder.now()
+            self.recorder.emit(ConfigChanged(at=at, name=NAME, before=right, after=value, since="configuration"))
 
     def _rollout_begins(self, call: Call) -> None:
         samples = call.argument("rollout_samples", 0)
@@ -427,10 +440,10 @@ class OpenRlhfController:
             found, ended = self._generator.next_rollout()
             self._joined = self._generator.joined
             for what, why in self._generator.unobserved.items():
-                self._recorder.cannot(what, why)
+                self.recorder.cannot(what, why)
             if ended:
                 self._episode += 1
-                self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._episode))
+                self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._episode))
         group = int(self._trainer.args.rollout.n_samples_per_prompt)
         labels = found.labels if found is not None and found.samples == samples else NOT_KNOWN
         sampling = found.sampling if found is not None else ()
@@ -439,13 +452,13 @@ class OpenRlhfController:
         return Generated(index=0, samples=samples, prompts=prompts, labels=labels, sampling=sampling, repeated=repeated)
 
     def _emit_rollout(self, event: Generated) -> None:
-        self._recorder.emit(msgspec.structs.replace(event, at=self._recorder.now(), index=self._rollouts))
+        self.recorder.emit(msgspec.structs.replace(event, at=self.recorder.now(), index=self._rollouts))
         self._rollouts += 1
         served, self._served = self._served, None
         self._carried(served)
         joined, self._joined = self._joined, None
         if joined is not None:
-            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now(), rollout=self._rollouts - 1))
+            self.recorder.emit(msgspec.structs.replace(joined, at=self.recorder.now(), rollout=self._rollouts - 1))
 
     def _emit_untrained(self) -> None:
         """A rollout was generated and the loop went on without it (OpenRLHF#1297): what should have followed is missing."""
@@ -454,7 +467,7 @@ class OpenRlhfController:
             self._emit_rollout(waiting)
 
     def _logged(self, call: Call) -> None:
-        added = scalars.scalars(self._recorder.judge.summary())
+        added = scalars.scalars(self.recorder.judge.summary())
         call.args, call.kwargs = with_metrics(call.args, call.kwargs, added, name="logs_dict", position=1)
 
     def _turn_ends(self, call: Call) -> None:
@@ -473,10 +486,17 @@ class OpenRlhfController:
         self._ended = True
         # Ray tells a worker more than once that it should end; the second time must not keep the first from being recorded.
         with signals_held():
-            with self._guard:
-                self._emit_untrained()
-            with self._delivery:
-                self._engines.collect()
-            with Guard(self._recorder, _RECORDING):
-                self.report = self._record.end(error)
+            self._see_untrained()
+            self._see_deliveries()
+            self._report(error)
             self._patches.restore()
+
+    @contained(*_ORDER)
+    def _see_untrained(self) -> None:
+        """Record the rollout that nothing trained, where the run ends with one."""
+        self._emit_untrained()
+
+    @contained(*_RECORDING)
+    def _report(self, error: BaseException | None) -> None:
+        """Write the last lines of the record, and the report."""
+        self.report = self._record.end(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.record.events import FactsRead, WeightSync
 from rlstep_hooks.record.ledger import FolderLedger
@@ -83,8 +83,8 @@ class EngineRecord:
 
     def __init__(self, number: int, model: Any, settings: Any) -> None:
         process = f"engine{number}"
-        self._writer = EventWriter(FolderLedger(folder(), run_name(), process))
-        self._guard = Guard(self._writer, _SAMPLER)
+        self.recorder = EventWriter(FolderLedger(folder(), run_name(), process))
+        """Learns what is not observed."""
         self._handed = WeightSums()
         self._loaded: set[str] | None = set()
         """Parameters that the current sync was loaded into; None if the model does not say."""
@@ -92,31 +92,39 @@ class EngineRecord:
         """Whether the weights that are loaded now come from the trainer."""
         self._model = model
         # vllm_worker_wrap.py:50: how a tensor of a sync, or a checkpoint, gets into the model. What comes may be an iterator, which
-        # can be read once: the model must get its tensors whatever happens here.
+        # can be read once: the model must get its tensors whatever happens here, and an error of reading them is the run's own. So this
+        # is no hook, which would contain it.
         patches.wrap(model, "load_weights", self._around_load)
         self._ends = ModelEnds(settings)
         self._settings: dict[str, float] = {}
         """The settings that the engine sampled with last."""
-        self._writer.emit(introduce(process))
+        self.recorder.emit(introduce(process))
         # Nothing is read before the first sync: an engine in sleep mode has no weights then, and reading them would end its process.
         self._held = HeldWeights()
 
     def cannot(self, what: str, why: str) -> None:
         """Record once that a topic cannot be observed."""
-        self._writer.cannot(what, why)
+        self.recorder.cannot(what, why)
 
     def _around_load(self, wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:
         if not self.syncing:
             return wrapped(*args, **kwargs)
         weights = list(kwargs["weights"] if "weights" in kwargs else args[0])
-        with self._guard:
-            for _, tensor in weights:
-                self._handed.add(tensor)
+        self._see_handed(weights)
         loaded = wrapped(weights)
-        with self._guard:
-            # vLLM's models give the names of the parameters that they loaded into.
-            self._loaded = None if loaded is None or self._loaded is None else self._loaded | set(loaded)
+        self._see_loaded(loaded)
         return loaded
+
+    @contained(*_SAMPLER)
+    def _see_handed(self, weights: list[tuple[str, Any]]) -> None:
+        """Look at the tensors that the model is about to get."""
+        for _, tensor in weights:
+            self._handed.add(tensor)
+
+    @contained(*_SAMPLER)
+    def _see_loaded(self, loaded: set[str] | None) -> None:
+        """Look at the names of the parameters that the model loaded into, which vLLM's models give."""
+        self._loaded = None if loaded is None or self._loaded is None else self._loaded | set(loaded)
 
     def received(self) -> None:
         """The last tensor of a sync was loaded."""
@@ -125,7 +133,7 @@ class EngineRecord:
         if not handed:  # tensors came, but none was loaded
             return
         label = self._held.after_sync(label_of(total(handed)), self._weights(), loaded)
-        self._writer.emit(WeightSync(at=self._writer.now(), policy_version=UNKNOWN_VERSION, label=label))
+        self.recorder.emit(WeightSync(at=self.recorder.now(), policy_version=UNKNOWN_VERSION, label=label))
 
     def sampled(self, request: Any) -> None:
         """A request is sampled from now on."""
@@ -135,7 +143,7 @@ class EngineRecord:
         settings = sampling_asked(asked, self._ends.beside(asked))
         if settings != self._settings:
             self._settings = settings
-            self._writer.emit(FactsRead(at=self._writer.now(), facts={"sampling": settings}))
+            self.recorder.emit(FactsRead(at=self.recorder.now(), facts={"sampling": settings}))
 
     def _weights(self) -> dict[str, Sums]:
         named = dict(self._model.named_parameters())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.events import EpochEnd, FactsRead, Generated, TurnsJoined, Unobserved
@@ -136,26 +136,30 @@ class GeneratorRecord:
     """The actor that generates in asynchronous training."""
 
     def __init__(self, generator: Any) -> None:
-        self._writer = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
-        hooks = Hooks(self._writer, patches)
+        self.recorder = EventWriter(open_trainer_ledger(folder(), run_name(), GENERATOR))
+        """Learns what is not observed."""
         self._sampling = SamplingWeights(generator)
         self._turns = TurnRecords(folder(), run_name())
         self._rollouts = self._passes = 0
-        self._writer.emit(introduce(GENERATOR))
-        with Guard(self._writer, _FOLLOWED):
-            self._writer.emit(
-                FactsRead(at=self._writer.now(), facts={"rows": len(generator.prompts_dataloader.dataset)})
-            )
-            # The first stands innermost and looks first: the controller reads on until it finds the rollout.
-            hooks.wrap(generator, "generate_samples", after=self._join, topics=("mask",))
-            hooks.wrap(generator, "generate_samples", before=self._generates, after=self._came, topics=_FOLLOWED)
-            hooks.wrap(generator, "generate_eval_samples", after=self._leave_out, topics=("mask",))
-            self._sampling.attach(hooks)
+        self.recorder.emit(introduce(GENERATOR))
+        self._follow(generator)
+
+    @contained(*_FOLLOWED)
+    def _follow(self, generator: Any) -> None:
+        """Record the rows of the prompt set, and place the hooks."""
+        hooks = Hooks(self.recorder, patches)
+        rows = len(generator.prompts_dataloader.dataset)
+        self.recorder.emit(FactsRead(at=self.recorder.now(), facts={"rows": rows}))
+        # The first stands innermost and looks first: the controller reads on until it finds the rollout.
+        hooks.wrap(generator, "generate_samples", after=self._join, topics=("mask",))
+        hooks.wrap(generator, "generate_samples", before=self._generates, after=self._came, topics=_FOLLOWED)
+        hooks.wrap(generator, "generate_eval_samples", after=self._leave_out, topics=("mask",))
+        self._sampling.attach(hooks)
 
     def _generates(self, call: Call) -> None:
         self._sampling.before()
         if self._sampling.trouble:
-            self._writer.cannot("sampler", self._sampling.trouble)
+            self.recorder.cannot("sampler", self._sampling.trouble)
 
     def _leave_out(self, call: Call) -> None:
         self._turns.take_all(0, self._rollouts)
@@ -163,16 +167,16 @@ class GeneratorRecord:
     def _join(self, call: Call) -> None:
         joined = self._turns.take_all(0, self._rollouts)
         if call.result[0] and (joined.rows or joined.left_out):
-            self._writer.emit(msgspec.structs.replace(joined, at=self._writer.now()))
+            self.recorder.emit(msgspec.structs.replace(joined, at=self.recorder.now()))
 
     def _came(self, call: Call) -> None:
         samples, _, _, exhausted = call.result
         if samples:
-            self._writer.emit(self._sampling.rollout(len(samples), self._rollouts))
+            self.recorder.emit(self._sampling.rollout(len(samples), self._rollouts))
             self._rollouts += 1
         if exhausted and (samples or self._rollouts):  # otherwise the pass ended before this run resumed
             self._passes += 1
-            self._writer.emit(EpochEnd(at=self._writer.now(), epoch=self._passes))
+            self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._passes))
 
 
 class GeneratorTail:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from torch import Tensor
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.observe.clean_entropies import entropy_fields
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.losses import Formula, LossBatch
@@ -26,7 +28,7 @@ from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlstep_hooks.observe.guard import Guard
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.losses import LossNumbers
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.openrlhf.observe.buffered import Came
@@ -75,11 +77,15 @@ class LossMeter(HeldLosses[_Held]):
         ranks: Processes that share an update.
         accumulation: Micro-batches of an update, where they are counted.
         scale: What gradients in the backward must be multiplied by to be those of the loss; 0 where that is not known.
-        guard: Contains errors of the hooks in the backward.
+        recorder: Learns what is not observed.
     """
 
-    def __init__(self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, guard: Guard) -> None:
-        super().__init__(guard)
+    def __init__(
+        self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, recorder: GapRecorder
+    ) -> None:
+        super().__init__(Guard(recorder, ("formula",)))
+        self.recorder = recorder
+        """Learns what is not observed."""
         self._args = args
         self._role = role
         self._ranks = ranks
@@ -204,13 +210,13 @@ class LossMeter(HeldLosses[_Held]):
         """Keep the gradient that arrives at the entropies: none does where they are cut off from the model."""
         if not entropies.requires_grad:
             self._of_entropies.add(held.index, torch.zeros_like(entropies).flatten())
-            return
+        else:
+            entropies.register_hook(partial(self._entropy_gradient_arrives, held.index))
 
-        def arrives(gradient: Tensor) -> None:
-            with self._guard:
-                self._of_entropies.add(held.index, (gradient.detach().float() * self._scale).flatten())
-
-        entropies.register_hook(arrives)
+    @contained("formula")
+    def _entropy_gradient_arrives(self, index: int, gradient: Tensor) -> None:
+        """Keep the gradient that arrives at the entropies of a micro-batch."""
+        self._of_entropies.add(index, (gradient.detach().float() * self._scale).flatten())
 
     def _values(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], Formula[Any], bool]:
         """What the critic's loss is computed from, its formula, and whether that is the whole of it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.replicas import ReplicaWatch
 from rlstep_hooks.observe.sharding.zero import stepped_tensors, zero_replicas
 from rlstep_hooks.systems.deepspeed_engine.follower import EngineFollower
@@ -63,6 +63,8 @@ class EngineSteps:
         self._engine = engine
         self._role: Role = role
         self._record = record
+        self.recorder = record.writer
+        """Learns what is not observed."""
         self._model = model
         self._processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         self._joined = ranks == self._processes > 1
@@ -95,18 +97,23 @@ class EngineSteps:
         hooks.wrap(strategy, "optimizer_step", before=self._begin, after=self._updated, topics=_ORDER)
         # torch's own hook: an engine that counts an update whose step somebody swallowed has made none.
         hooks.steps(self._engine.basic_optimizer, after=self._optimizer_stepped, topics=_VALUES)
-        with Guard(self._record.writer, (*_VALUES, *_GRADIENT)):
-            self._follow(passes)
+        self._follow(passes)
         if self._joined:
-            with Guard(self._record.writer, _REPLICAS):
-                watch = ReplicaWatch(_replicas(self._engine), role=self._role)
-                self._record.steps[self._role].watch_replicas(watch, self._record.updates(self._role))
+            self._watch_replicas()
         elif self._processes > 1:
             for topic in ("reduction", *_REPLICAS):
-                self._record.writer.cannot(topic, _SHARED)
+                self.recorder.cannot(topic, _SHARED)
 
+    @contained(*_REPLICAS)
+    def _watch_replicas(self) -> None:
+        """Look at what every rank should hold alike."""
+        watch = ReplicaWatch(_replicas(self._engine), role=self._role)
+        self._record.steps[self._role].watch_replicas(watch, self._record.updates(self._role))
+
+    @contained(*_VALUES, *_GRADIENT)
     def _follow(self, passes: int) -> None:
-        steps, recorder = self._record.steps[self._role], self._record.writer
+        """Look at what the engine's optimizer steps on, and at the gradients that come to it."""
+        steps, recorder = self._record.steps[self._role], self.recorder
         follower = EngineFollower(
             self._engine,
             steps,

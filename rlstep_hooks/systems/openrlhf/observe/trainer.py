@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlstep_hooks.observe.checkpoints import note_saved
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.saved_parts import SavedParts
@@ -80,25 +81,24 @@ class OpenRlhfTrainer:
             # Samples of frozen rollouts wait in the buffer; steps are counted from 0.
             remembered=REFRESHES + max(args.critic.freezing_steps + 1, 0),
         )
+        self.recorder = self._record.writer
+        """Learns what is not observed."""
         self._trainer = trainer
         self._engine = engine
         self._samples = BufferedSamples(role)
         self._came: list[CarriedPart] = []  # of the rollout that is appended to the buffer
         self._deals = bool(args.train.dynamic_batch_enable) and mesh["dp"].size() > 1
         """Whether samples are redistributed to the ranks before they are trained."""
-        self._losses = Guard(self._record.writer, _LOSS)
-        self._formula = Guard(self._record.writer, _FORMULA)
-        self._alone = Guard(self._record.writer, (CLEAN_FORWARD,))
         self._masks: dict[int, int] = {}
         """Checksum of the mask of each sample when old log-probs were computed, by that of its tokens."""
         self._scales_seen = str(args.ds.param_dtype) != "fp16"
         """Whether only accumulation scales a loss; in float16 a scaler does too."""
         steps, ranks = engine.gradient_accumulation_steps(), mesh["dp"].size()
         scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
-        self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, guard=self._formula)
+        self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, recorder=self.recorder)
         self._buffered = BufferedNumbers()
-        self._scored = ScoredRows(self._record.writer)
-        self._saved_parts = SavedParts(self._record.writer, role)
+        self._scored = ScoredRows(self.recorder)
+        self._saved_parts = SavedParts(self.recorder, role)
         self._scored_alone: dict[str, Any] = {}
         """Fields about the rows of the latest refresh that were scored again."""
         self._of_values: dict[str, Any] = {}
@@ -110,7 +110,7 @@ class OpenRlhfTrainer:
         configured = args.actor if role == "policy" else args.critic
         self._in_force = (of_trainer(trainer, role), of_optimizer(engine, configured, role))
         """What is compared with the arguments before each step."""
-        self._order = SamplesAsTheyCame(self._record.writer) if _shuffles(trainer) else None
+        self._order = SamplesAsTheyCame(self.recorder) if _shuffles(trainer) else None
         """Looks at the order of the samples; None where the trainer takes them as they came."""
         self._model = ModelWeights(engine.module.parameters())
         self._steps = EngineSteps(
@@ -129,22 +129,26 @@ class OpenRlhfTrainer:
         self._sent = 0
         self._label: int | None = None
         """Tensors of the latest sync, and the label of their weights; None where it is not known."""
-        with self._record.order:
-            self._attach()
-            self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=self._facts(args)))
+        self._follow(args)
 
     def cannot(self, what: str, why: str) -> None:
         """Record once that a topic cannot be observed."""
-        self._record.writer.cannot(what, why)
+        self.recorder.cannot(what, why)
 
     @property
     def version(self) -> int:
         """Policy updates applied in this run."""
         return self._record.version
 
+    @contained(*_ORDER)
+    def _follow(self, args: Any) -> None:
+        """Place the hooks, and record what is known before training."""
+        self._attach()
+        self.recorder.emit(FactsRead(at=self.recorder.now(), facts=self._facts(args)))
+
     def _attach(self) -> None:
         """Hooks on the one trainer. All verified in 0.11.2 by real runs."""
-        hooks, trainer = Hooks(self._record.writer, patches), self._trainer
+        hooks, trainer = Hooks(self.recorder, patches), self._trainer
         wrap, policy = hooks.wrap, self.role == "policy"
         # ppo_actor.py:153, ppo_critic.py:65: all passes over a rollout. Of several hooks on one method the later stand outside.
         if not policy:
@@ -199,15 +203,20 @@ class OpenRlhfTrainer:
         self._weights.attach(hooks)
 
     def _facts(self, args: Any) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
-        with self._record.checkpoints:
-            facts = restored_fact(self._engine, args, self.role, self._process)
-        if self.role == "policy":
-            with Guard(self._record.writer, _SAMPLER):
-                label = self._weights.label_held()
-                if label is not None:
-                    facts["weights"] = label
-        return facts | facts_of(self._engine, args, self.role, dtype=self._dtype)
+        restored = self._restored(args) or {}
+        label = self._label_held() if self.role == "policy" else None
+        held = {} if label is None else {"weights": label}
+        return restored | held | facts_of(self._engine, args, self.role, dtype=self._dtype)
+
+    @contained("checkpoints")
+    def _restored(self, args: Any) -> dict[str, Any]:
+        """What the process took up from a checkpoint, as a fact."""
+        return restored_fact(self._engine, args, self.role, self._process)
+
+    @contained(*_SAMPLER)
+    def _label_held(self) -> int | None:
+        """The label of the weights that training begins with."""
+        return self._weights.label_held()
 
     # Calls of the controller
 
@@ -226,42 +235,50 @@ class OpenRlhfTrainer:
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
-        with self._record.values:
-            self._model.look()
-        with self._record.order:
-            self._steps.elsewhere()
-            self._record.begin(name)
+        self._see_model()
+        self._see_call(name)
         if name == "refresh" and is_compared_whole(self._record.calls("refresh") - 1):
             self._scored.begin()
-        self._arguments.tell(self._record.writer)
+        self._arguments.tell(self.recorder)
 
+    @contained(*_VALUES)
+    def _see_model(self) -> None:
+        """Look whether the model's weights moved since the latest look."""
+        self._model.look()
+
+    @contained(*_ORDER)
+    def _see_call(self, name: Any) -> None:
+        """Record that a call begins, after what was done before it."""
+        self._steps.elsewhere()
+        self._record.begin(name)
+
+    @contained(*_ORDER)
     def end(self, name: Any) -> None:
         """A call of the controller is about to return."""
-        with self._record.order:
-            self._record.end(name)
+        self._record.end(name)
 
     # Old log-probs
 
+    @contained(*_SAMPLES)
     def refreshed(self, data: Any, part: slice, results: Any, version: int) -> None:
         """Old log-probs were computed, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
-        with self._record.samples:
-            number = self._record.calls("refresh") - 1
-            refresh = RefreshedSamples(number, version)
-            positions = 0
-            batches = zip(data["sequences"][part], data["attention_mask"][part], results, strict=True)
-            masks = iter(data["action_mask"][part]) if "action_mask" in data else None
-            self._masks.clear()
-            for sequences, attention, log_probs in batches:
-                positions += log_probs.numel()
-                counted = None if masks is None else next(masks)
-                for row_of, (tokens, length, row) in enumerate(
-                    zip(sequences, attention.sum(1).tolist(), log_probs, strict=True)
-                ):
-                    refresh.add(checksum_of(tokens[:length]), checksum_of(row[: length - 1]))
-                    if counted is not None:
-                        self._masks[checksum_of(tokens[:length])] = checksum_of(counted[row_of, : length - 1].bool())
-            self._record.refreshed(refresh, positions)
-            self._scored_alone = self._scored.end()
+        number = self._record.calls("refresh") - 1
+        refresh = RefreshedSamples(number, version)
+        positions = 0
+        batches = zip(data["sequences"][part], data["attention_mask"][part], results, strict=True)
+        masks = iter(data["action_mask"][part]) if "action_mask" in data else None
+        self._masks.clear()
+        for sequences, attention, log_probs in batches:
+            positions += log_probs.numel()
+            counted = None if masks is None else next(masks)
+            for row_of, (tokens, length, row) in enumerate(
+                zip(sequences, attention.sum(1).tolist(), log_probs, strict=True)
+            ):
+                refresh.add(checksum_of(tokens[:length]), checksum_of(row[: length - 1]))
+                if counted is not None:
+                    self._masks[checksum_of(tokens[:length])] = checksum_of(counted[row_of, : length - 1].bool())
+        self._record.refreshed(refresh, positions)
+        self._scored_alone = self._scored.end()
 
     def _score_alone(self, call: Call) -> None:
         if self._scored.open and scored_alone.is_refresh(call):
@@ -273,19 +290,23 @@ class OpenRlhfTrainer:
 
     def valued(self, data: Any, part: slice, results: Any) -> None:
         """The critic computed values, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
-        with self._formula:
-            values: dict[int, set[int]] = {}
-            self._masks.clear()
-            parts = (data[name][part] for name in ("sequences", "attention_mask", "action_mask"))
-            for sequences, attention, masks, rows in zip(*parts, results, strict=True):
-                for tokens, length, mask, row in zip(sequences, attention.sum(1).tolist(), masks, rows, strict=True):
-                    key = checksum_of(tokens[:length])
-                    values.setdefault(key, set()).add(checksum_of(row[: length - 1]))
-                    self._masks[key] = checksum_of(mask[: length - 1].bool())
-            self._samples.computed(values)
-        with self._alone:
-            self._compute_values_again(data, part, results)
+        self._see_values(data, part, results)
+        self._compute_values_again(data, part, results)
 
+    @contained(*_FORMULA)
+    def _see_values(self, data: Any, part: slice, results: Any) -> None:
+        """Note the values and masks of samples, which are trained later."""
+        values: dict[int, set[int]] = {}
+        self._masks.clear()
+        parts = (data[name][part] for name in ("sequences", "attention_mask", "action_mask"))
+        for sequences, attention, masks, rows in zip(*parts, results, strict=True):
+            for tokens, length, mask, row in zip(sequences, attention.sum(1).tolist(), masks, rows, strict=True):
+                key = checksum_of(tokens[:length])
+                values.setdefault(key, set()).add(checksum_of(row[: length - 1]))
+                self._masks[key] = checksum_of(mask[: length - 1].bool())
+        self._samples.computed(values)
+
+    @contained(CLEAN_FORWARD)
     def _compute_values_again(self, data: Any, part: slice, results: Any) -> None:
         """Compare some values with those of rows alone; what is found goes with the first micro-batch that is trained on them."""
         self._of_values = {}
@@ -296,7 +317,7 @@ class OpenRlhfTrainer:
         whole = int(args.ds.zero_stage) < 3 and int(args.ds.ring_attn_size) == 1 == int(args.ds.tensor_parallel_size)
         self._values_unseen = values_alone.why_not(critic, whole=whole)
         if self._values_unseen:
-            self._record.writer.cannot(CLEAN_FORWARD, self._values_unseen)
+            self.recorder.cannot(CLEAN_FORWARD, self._values_unseen)
             return
         place = number % len(results)
         names = ("sequences", "attention_mask", "action_mask")
@@ -320,12 +341,12 @@ class OpenRlhfTrainer:
         """The rollout whose samples come, counted from 0."""
         return self._record.calls("refresh" if self.role == "policy" else "values") - 1
 
+    @contained(*_SAMPLES)
     def appended(self) -> None:
         """All samples that the controller has for this process have come."""
-        with self._record.samples:
-            parts, self._came = tuple(self._came), []
-            if parts:
-                self._record.carried(Carried(way=TO_TRAINERS, rollout=self._generated, role=self.role, parts=parts))
+        parts, self._came = tuple(self._came), []
+        if parts:
+            self._record.carried(Carried(way=TO_TRAINERS, rollout=self._generated, role=self.role, parts=parts))
 
     # Micro-batches
 
@@ -414,14 +435,13 @@ class OpenRlhfTrainer:
         index = self._record.open_index
         if index is None or not self._scales_seen or not loss.requires_grad:
             return
-        microbatches = self._engine.gradient_accumulation_steps()
+        loss.register_hook(partial(self._seed_arrives, index, self._engine.gradient_accumulation_steps()))
 
-        def arrived(gradient: Any) -> None:
-            with self._losses:
-                self._record.see_loss_scale(index, gradient * microbatches)
-                self._record.steps[self.role].see_seed(gradient)
-
-        loss.register_hook(arrived)
+    @contained(*_LOSS)
+    def _seed_arrives(self, index: int, microbatches: int, gradient: Any) -> None:
+        """Look at the gradient that a backward begins with."""
+        self._record.see_loss_scale(index, gradient * microbatches)
+        self._record.steps[self.role].see_seed(gradient)
 
     def _backward(self, call: Call) -> None:
         self._meter.backward(call.argument("loss", 0))
@@ -435,7 +455,7 @@ class OpenRlhfTrainer:
 
     def _compare_settings(self, call: Call) -> None:
         for settings in self._in_force:
-            settings.tell(self._record.writer)
+            settings.tell(self.recorder)
 
     # Weight syncs
 
@@ -466,17 +486,17 @@ class OpenRlhfTrainer:
         if values is not None:
             clean, self._scored_alone = self._scored_alone, {}
             self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take(), **clean))
-        self._record.write_numbers(self._losses_arrived)
+        self._record.write_numbers(lambda: self._losses_arrived() or {})
 
     def _write_numbers(self, call: Call) -> None:
         """Write the numbers of the critic's micro-batches, which no sync follows."""
         self._record.send_numbers()
-        self._record.write_numbers(self._losses_arrived)
+        self._record.write_numbers(lambda: self._losses_arrived() or {})
 
+    @contained(*_FORMULA)
     def _losses_arrived(self) -> dict[int, LossNumbers]:
-        with self._formula:
-            return self._meter.arrived()
-        return {}
+        """Compare the losses that are on the CPU."""
+        return self._meter.arrived()
 
 
 def _shuffles(trainer: Any) -> bool:
