@@ -12,8 +12,8 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.observe.hooks import Call, Hooks
+from rlstep_hooks.observe.guard import contained
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.options import LEFT_OUT, LeftOut
 from rlstep_hooks.observe.patches import Patches
@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.options import OnFail
     from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.session.recorder import Listener
+    from rlstep_hooks.systems.own_loop.recorder import LoopObserver
 
 
 _CRITIC_ALONE = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "lstm_critic.", "critic.")
@@ -108,6 +110,11 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
     def report(self) -> Report:
         """The report of the latest call of `learn`; while it runs, it covers what was seen so far."""
         return self._session.report
+
+    @property
+    def recorder(self) -> GapRecorder:
+        """Learns what is not observed."""
+        return LateRecorder(lambda: self._audit)
 
     def __enter__(self) -> StepAuditSB3Callback:
         """Let the record end when `learn` raises, as well as when it returns."""
@@ -177,9 +184,6 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
             return {}
 
     def _attach(self, session: Session, audit: LoopAudit) -> None:
-        self._guard = Guard(audit, ("order", "refresh", "log_ratio"))
-        self._advantage_guard = Guard(audit, ("advantages",))
-        self._timesteps_guard = Guard(audit, ("rewards", "timesteps"))
         self._timesteps, self._acting, self._rollouts = TimestepsWatch(), ActingWatch(), 0
         self._held = {}
         hooks, patches, policy = Hooks(audit), Patches(), self.model.policy
@@ -207,18 +211,26 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         self._discount = self.model.gamma, self.model.gae_lambda
         self._rollout, self._began_at = self._audit.rollout(), self.model.num_timesteps
         self._rollout.__enter__()
-        with self._timesteps_guard:
-            compared = is_compared(self._rollouts)
-            self._timesteps.begin(self.model, compared=compared)
-            self._acting.begin(self.model, compared=compared)
+        self._timesteps_begin()
         self._rollouts += 1
+
+    @contained("rewards", "timesteps")
+    def _timesteps_begin(self) -> None:
+        """Look at the environments and the policy before the first timestep of a rollout."""
+        compared = is_compared(self._rollouts)
+        self._timesteps.begin(self.model, compared=compared)
+        self._acting.begin(self.model, compared=compared)
 
     def _on_step(self) -> bool:
         if self._audit is not None:
-            with self._timesteps_guard:
-                self._timesteps.step(self.model, self.locals)
-                self._acting.step(self.model, self.locals)
+            self._see_timestep()
         return not self._stops
+
+    @contained("rewards", "timesteps")
+    def _see_timestep(self) -> None:
+        """Look at one step of the environments."""
+        self._timesteps.step(self.model, self.locals)
+        self._acting.step(self.model, self.locals)
 
     def _environment_acts(self, call: Call) -> None:
         self._timesteps.act(call.argument("actions", 0))
@@ -232,22 +244,29 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
     def _on_rollout_end(self) -> None:
         if self._audit is None or self._rollout is None:
             return
-        buffer, rollout, old = self.model.rollout_buffer, self._rollout, None
+        rollout = self._rollout
         if self._audit.schedule.old_logprob_source != "none":
-            with self._guard:
-                # In the order of the places above: all steps of the first environment, then of the next.
-                flat = buffer.swap_and_flatten(buffer.log_probs).reshape(-1)
-                old = torch.as_tensor(flat, device=self.model.device)
-            self._audit.refresh(old)
+            self._audit.refresh(self._old_log_probs())
         rollout.samples = self.model.num_timesteps - self._began_at
         self._rollout = None
         rollout.__exit__(None, None, None)
-        with self._guard:
-            if self._settings is not None and self._session.recorder is not None:
-                self._settings.tell(self._session.recorder)
-            self._look_at_tensors()
+        self._see_model()
         if self._training is not None:
             self._training.rollout_ended(self._compare_rollout())
+
+    @contained("order", "refresh", "log_ratio")
+    def _old_log_probs(self) -> torch.Tensor:
+        """Take the log-probs of the buffer in the order of the places of samples: all steps of the first environment, then of the
+        next."""
+        buffer = self.model.rollout_buffer
+        return torch.as_tensor(buffer.swap_and_flatten(buffer.log_probs).reshape(-1), device=self.model.device)
+
+    @contained("order", "refresh", "log_ratio")
+    def _see_model(self) -> None:
+        """Compare the settings in force, and look which tensors the optimizer holds."""
+        if self._settings is not None and self._session.recorder is not None:
+            self._settings.tell(self._session.recorder)
+        self._look_at_tensors()
 
     def _look_at_tensors(self) -> None:
         """Which of the policy's tensors its optimizer holds, whenever that changes: a layer that is put in another's place is not
@@ -267,27 +286,36 @@ class StepAuditSB3Callback(BaseCallback):  # type: ignore[misc]  # Stable-Baseli
         observer = None if self._audit is None else self._audit.observer
         if observer is None or not observer.compares:
             return None
-        held: tuple[torch.Tensor, torch.Tensor] | None = None
-        with self._advantage_guard:
-            buffer = self.model.rollout_buffer
-            # In the order of the places of samples, as the old log-probs.
-            targets, values = (
-                torch.as_tensor(buffer.swap_and_flatten(of).reshape(-1).copy(), device=self.model.device)
-                for of in (buffer.returns, buffer.values)
-            )
-            held = targets, values
-            flat = torch.as_tensor(buffer.swap_and_flatten(buffer.advantages).reshape(-1), device=self.model.device)
-            off: torch.Tensor | None = None
-            fit: Callable[[], str] = str
-            if isinstance(buffer, RolloutBuffer) and self._discount == (self.model.gamma, self.model.gae_lambda):
-                # common/on_policy_algorithm.py `collect_rollouts`: the locals of the loop, once the buffer is complete.
-                found = followed(self.model)
-                shown = found is not None and found.tells_last
-                last = self.locals["values"] if shown else self._last_values
-                rows = buffered(self.model, last, self.locals["dones"])
-                off, fit = rows.off(), rows.fit
-            observer.compare_advantages(off, fit, flat)
+        held = self._targets_and_values()
+        if held is not None:
+            self._compare_advantages(observer)
         return held
+
+    @contained("advantages")
+    def _targets_and_values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the critic's targets and values of the buffer in the order of the places of samples, as the old log-probs."""
+        buffer = self.model.rollout_buffer
+        targets, values = (
+            torch.as_tensor(buffer.swap_and_flatten(of).reshape(-1).copy(), device=self.model.device)
+            for of in (buffer.returns, buffer.values)
+        )
+        return targets, values
+
+    @contained("advantages")
+    def _compare_advantages(self, observer: LoopObserver) -> None:
+        """Compare the advantages of the buffer with those that its rewards and values give."""
+        buffer = self.model.rollout_buffer
+        flat = torch.as_tensor(buffer.swap_and_flatten(buffer.advantages).reshape(-1), device=self.model.device)
+        off: torch.Tensor | None = None
+        fit: Callable[[], str] = str
+        if isinstance(buffer, RolloutBuffer) and self._discount == (self.model.gamma, self.model.gae_lambda):
+            # common/on_policy_algorithm.py `collect_rollouts`: the locals of the loop, once the buffer is complete.
+            found = followed(self.model)
+            shown = found is not None and found.tells_last
+            last = self.locals["values"] if shown else self._last_values
+            rows = buffered(self.model, last, self.locals["dones"])
+            off, fit = rows.off(), rows.fit
+        observer.compare_advantages(off, fit, flat)
 
     def _passes_ended(self) -> None:
         if self._training is not None and self._session.recorder is not None:

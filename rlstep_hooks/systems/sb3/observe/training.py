@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.observe.surprisal import surprisal_sums
 from rlstep_hooks.record.events import PassesEnded
@@ -20,6 +20,7 @@ from rlstep_hooks.systems.sb3.observe.rate import due_rate, own_function
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.observe.patches import Patches
     from rlstep_hooks.session.recorder import Recorder
@@ -41,22 +42,17 @@ class TrainingWatch:
     def __init__(self, model: Any, audit: LoopAudit, observer: LoopObserver, timesteps: TimestepsWatch) -> None:
         self._model = model
         self._audit = audit
+        self.recorder: GapRecorder = audit
+        """Learns what is not observed."""
         self._observer = observer
         self._timesteps = timesteps
         self._modules = ModuleHookWatch(Guard(audit, ("gradient",)))
-        self._limit_guard = Guard(audit, ("log_ratio",))
         self._rate = own_function(model)
         """The learning-rate schedule where it is a function of the user's that may be called once more."""
         self._drawn_cap: float | None = sampled.facts_of(model).get("surprise_cap")
         """The cut of -log p where actions are tested against the policy's distributions; None where they are not."""
-        self._adds: list[tuple[Callable[[], None], Guard]] = [
-            (self._compare_targets, Guard(audit, ("advantages",))),
-            (self._hold_loss, Guard(audit, ("formula",))),
-            (self._add_surprisal, Guard(audit, ("drawn",))),
-        ]
-        """What adds numbers to a mini-batch that is trained."""
-        if limit_facts(model):  # a divergence ends the updates on a rollout
-            self._adds.append((self._add_divergence, Guard(audit, ("formula",))))
+        self._is_limited = bool(limit_facts(model))
+        """Whether a divergence ends the updates on a rollout."""
         # Of the latest rollout.
         self._targets: tuple[Tensor, Tensor] | None = None
         self._settings: Settings | None = None
@@ -125,7 +121,12 @@ class TrainingWatch:
         planned = self._audit.schedule.updates_per_rollout
         if not limit_facts(self._model) or not 0 < self._handed_over < planned:
             return
-        with self._limit_guard, torch.no_grad():
+        self._see_limit(recorder)
+
+    @contained("log_ratio")
+    def _see_limit(self, recorder: Recorder) -> None:
+        """Record the divergence at which the updates on a rollout ended."""
+        with torch.no_grad():
             untrained = self._samples is not None and self._log_probs is not None
             # Training is between two rollouts, where it has waited for the device in any case.
             divergence = float(self._divergence(self._samples[1])) if untrained else None  # type: ignore[index]  # not None
@@ -242,11 +243,14 @@ class TrainingWatch:
             # Code between the buffer and the loop changed how many there are, and nobody knows which.
             self._followed = None
             self._audit.microbatch(len(self._log_probs))
-        for add, guard in self._adds:
-            with guard:
-                add()
+        self._compare_targets()
+        self._hold_loss()
+        self._add_surprisal()
+        if self._is_limited:
+            self._add_divergence()
         self._observer.updates.window_begins()
 
+    @contained("advantages")
     def _compare_targets(self) -> None:
         """The critic's targets of a mini-batch, and where its loss clips them the old values, are those that the rollout came with."""
         if self._trained is None or self._targets is None:
@@ -259,6 +263,7 @@ class TrainingWatch:
                 differing = differing + (values != samples.old_values).sum()
             self._observer.add_columns({"targets_intact": differing})
 
+    @contained("formula")
     def _hold_loss(self) -> None:
         """Keep what the loss is computed from. Of each mini-batch it says whether the clip leaves some sample a gradient: an update on
         one without any moves nothing, and is no fault."""
@@ -273,6 +278,7 @@ class TrainingWatch:
         loss.add_samples(self._trained[1])
         self._observer.hold_loss(loss)
 
+    @contained("drawn")
     def _add_surprisal(self) -> None:
         """How surprising the actions of a rollout's first mini-batch are, whose log-probs are those of the weights that sampled it."""
         if self._trained is None:
@@ -285,6 +291,7 @@ class TrainingWatch:
             found = surprisal_sums(log_probs, entropies, torch.ones_like(log_probs), self._drawn_cap)
             self._observer.add_columns({name: of[0] for name, of in found.items()})
 
+    @contained("formula")
     def _add_divergence(self) -> None:
         """The estimate of the KL divergence that `train` compares with target_kl (ppo/ppo.py 2.7.0 and 2.9.2)."""
         if self._trained is None or self._followed is None or self._log_probs is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from rlstep_hooks.judge.timeline import PhasePosition
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.record.events import ConfigChanged, Measured, MicroBatch, Update, WeightSync
 from rlstep_hooks.systems.tinker.observe.data import Sent
@@ -85,7 +85,8 @@ class TinkerAudit:
     def __init__(self, asked: Asked, client: Any, recorder: Recorder) -> None:
         self._asked = asked
         self._client = client
-        self._recorder = recorder
+        self.recorder = recorder
+        """Where events go."""
         self._samplers = Samplers()
         self._arrived = Arrived()
         self._step: Step | None = None
@@ -94,7 +95,6 @@ class TinkerAudit:
         self._counts = _Counts(version=asked.updates_before, rollouts=asked.begins)
         self._digests: dict[bytes, int] = {}
         self._hooks = Hooks(recorder)
-        self._guard = Guard(recorder, ("log_ratio", "advantages", "formula", "sampler", "samples", "mask"))
 
     # The session's hooks
 
@@ -169,24 +169,25 @@ class TinkerAudit:
         if step is None or not (step.rows or step.events):
             return
         if not step.whole:
-            self._recorder.cannot("samples", "data do not say of which samples they are (no provenance)")
+            self.recorder.cannot("samples", "data do not say of which samples they are (no provenance)")
         self._counts.rollouts += 1
         # An episode may be several data: those of the episodes that are there, and one of each that is missing.
         episodes = self._arrived.take(without_equal=self._asked.without_equal)
         due = len(step.rows) + episodes - step.trained_episodes if step.whole else None
-        self._recorder.emit(step.rollout(self._recorder.now(), due=due, digests=self._digests), *step.events)
-        with self._guard:
-            self._measure(step)
+        self.recorder.emit(step.rollout(self.recorder.now(), due=due, digests=self._digests), *step.events)
+        self._measure(step)
         self._samplers.forget(older_than=self._counts.version - REMEMBERED * len(self._asked.schedule.minibatches))
 
+    @contained("log_ratio", "advantages", "formula", "sampler", "samples", "mask")
     def _measure(self, step: Step) -> None:
+        """Record the numbers of a rollout and of its micro-batches."""
         if not is_compared(step.index):
             return
         plain = self._asked.temperature == 1
         rollout = step.rollout_values(self._asked.penalty, comparable=plain)
         done = [each for each in step.passes if each.future.done() and each.future.exception() is None]
         microbatches = tuple(step.microbatch_values(each) for each in done)
-        self._recorder.emit(Measured(at=self._recorder.now(), rollouts=(rollout,), microbatches=microbatches))
+        self.recorder.emit(Measured(at=self.recorder.now(), rollouts=(rollout,), microbatches=microbatches))
 
     # The client
 
@@ -223,7 +224,7 @@ class TinkerAudit:
         # The sync before the first rollout of a resumed run is not planned (`PhasePosition.resumed`).
         if self._asked.begins and self._step is None and self._counts.rollouts == self._asked.begins:
             return
-        self._emit(WeightSync(at=self._recorder.now(), policy_version=version))
+        self._emit(WeightSync(at=self.recorder.now(), policy_version=version))
 
     def passed(self, call: Call) -> None:
         """forward_backward was called."""
@@ -235,7 +236,7 @@ class TinkerAudit:
         rows = tuple(None if step is None else step.row_of(one) for one in sent)
         oldest = self._oldest(sent)
         event = MicroBatch(
-            at=self._recorder.now(),
+            at=self.recorder.now(),
             index=counts.microbatches,
             samples=len(sent),
             trained=None if step is None else rows_of(rows, step.index),
@@ -256,8 +257,8 @@ class TinkerAudit:
     def passed_otherwise(self, call: Call) -> None:
         """forward_backward_custom was called: a loss of somebody's own."""
         if call.owner is self._client:
-            self._recorder.cannot("formula", "forward_backward_custom has a loss of one's own")
-            self._recorder.cannot("order", "forward_backward_custom is not part of the loop that was read")
+            self.recorder.cannot("formula", "forward_backward_custom has a loss of one's own")
+            self.recorder.cannot("order", "forward_backward_custom is not part of the loop that was read")
 
     def stepped(self, call: Call) -> None:
         """optim_step was called."""
@@ -269,7 +270,7 @@ class TinkerAudit:
         window, counts.window = counts.window, 0
         self._emit(
             Update(
-                at=self._recorder.now(),
+                at=self.recorder.now(),
                 index=counts.updates,
                 version=counts.version,
                 microbatches=window,
@@ -284,7 +285,7 @@ class TinkerAudit:
     def reloaded(self, call: Call) -> None:
         """Weights of the training client were replaced."""
         if call.owner is self._client:
-            self._recorder.cannot("versions", "load_state has replaced the weights while the run went on")
+            self.recorder.cannot("versions", "load_state has replaced the weights while the run went on")
 
     def _oldest(self, sent: tuple[Sent, ...]) -> int | None:
         found = [self._samplers.drawn(piece.sequence) for one in sent for piece in one.drawn]
@@ -297,11 +298,11 @@ class TinkerAudit:
         if given == due or name in self._counts.told:
             return
         self._counts.told.add(name)
-        self._emit(ConfigChanged(at=self._recorder.now(), name=name, before=due, after=given, since="configuration"))
+        self._emit(ConfigChanged(at=self.recorder.now(), name=name, before=due, after=given, since="configuration"))
 
     def _emit(self, event: AnyEvent) -> None:
         if self._step is None:
-            self._recorder.emit(event)
+            self.recorder.emit(event)
         else:
             self._step.events.append(event)
 

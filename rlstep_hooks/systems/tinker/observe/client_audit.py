@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
+from rlstep_hooks.observe.hooks import LateRecorder
 from rlstep_hooks.record.events import ConfigChanged, Measured, MicroBatch, SampleRows, Update, WeightSync
 from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.tinker.observe.drawn import NOT_THE_POLICY, Samplers
@@ -111,7 +112,8 @@ class ClientAudit:
         self._client = client
         self._begin = begin
         self._recorder: Recorder | None = None
-        self._guard: Guard | None = None
+        self.recorder = LateRecorder(lambda: self._recorder)
+        """Learns what is not observed."""
         self._samplers = Samplers()
         self._origins = Origins(self._samplers, ahead=told.draws_ahead)
         self._scores = Scores()
@@ -250,8 +252,6 @@ class ClientAudit:
             if not self.begun and drawn:
                 self._counts.before = self._counts.made
                 self._recorder = self._begin(self)
-                if self._recorder is not None:
-                    self._guard = Guard(self._recorder, ("log_ratio", "formula", "sampler", "samples", "mask"))
             if not self.begun:
                 return
             self._train(data, loss, settings, call.result.future(), drawn=drawn)
@@ -421,14 +421,15 @@ class ClientAudit:
         while self._waiting and (everything or self._waiting[0].ready or len(self._waiting) > WAITING):
             self._measure_one(self._waiting.pop(0))
 
+    @contained("log_ratio", "formula", "sampler", "samples", "mask")
     def _measure_one(self, current: Round) -> None:
-        if self._recorder is None or self._guard is None or not is_compared(current.index):
+        """Record the numbers of one rollout and of its micro-batches."""
+        if self._recorder is None or not is_compared(current.index):
             return
-        with self._guard:
-            done = [each for each in current.passes if each.future.done() and each.future.exception() is None]
-            rollout = current.rollout_values(None, comparable=self._plain(current))
-            microbatches = tuple(current.microbatch_values(each) for each in done)
-            self._recorder.emit(Measured(at=self._now(), rollouts=(rollout,), microbatches=microbatches))
+        done = [each for each in current.passes if each.future.done() and each.future.exception() is None]
+        rollout = current.rollout_values(None, comparable=self._plain(current))
+        microbatches = tuple(current.microbatch_values(each) for each in done)
+        self._recorder.emit(Measured(at=self._now(), rollouts=(rollout,), microbatches=microbatches))
 
     def _plain(self, current: Round) -> bool:
         """Whether the sampler's log-probs are those of the distribution that forward_backward computes."""

@@ -13,7 +13,7 @@ import torch
 
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.deferred import INTERVAL
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.settings import SettingsWatch, attributes
 from rlstep_hooks.record.events import EpochEnd, MicroBatch, Refresh, Rollout
@@ -118,9 +118,13 @@ class PpoObserver(Observer):
 
     def finish(self) -> None:
         """Fetch what is still on the device; training is over, so waiting is allowed."""
-        with Guard(self.recorder, _ROLLOUT):
-            self._rollout_is_over()
+        self._last_rollout_is_over()
         self._numbers.finish()
+
+    @contained(*_ROLLOUT)
+    def _last_rollout_is_over(self) -> None:
+        """Count the rollout that training ended with."""
+        self._rollout_is_over()
 
     # Rollouts
 
@@ -200,10 +204,11 @@ class PpoObserver(Observer):
             self._rollouts += 1
             self._numbers.collect()
 
+    @contained("log_ratio")
     def logged(self, logs: dict[str, Any]) -> None:
         """The numbers of this rollout were logged (TrainerCallback.on_log, all releases)."""
         ratio = logs.get("val/ratio")
-        with Guard(self.recorder, ("log_ratio",)), torch.no_grad():
+        with torch.no_grad():
             mean = self._meter.mean_ratio()
             if isinstance(ratio, float) and mean is not None:
                 self._numbers.add_logged_ratio(self._rollouts, ratio, mean)

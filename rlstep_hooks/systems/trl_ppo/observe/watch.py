@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.systems.trl_ppo.observe.loss import FollowedLoss
 from rlstep_hooks.systems.trl_ppo.observe.rollout import Documented, Sampled, Settings, Whitening
 
@@ -49,11 +49,11 @@ class ArithmeticWatch:
         measured: Callable[[], bool],
     ) -> None:
         self._trainer = trainer
-        self._recorder = recorder
+        self.recorder = recorder
+        """Learns what cannot be compared."""
         self._meter = meter
         self._numbers = numbers
         self._measured = measured
-        self._guard = Guard(recorder, ("advantages", "formula"))
         self._on = False
         self._references: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -68,8 +68,8 @@ class ArithmeticWatch:
         """Place the hooks, or say why there are none."""
         reason = self._hidden()
         if reason:
-            self._recorder.cannot("advantages", reason)
-            self._recorder.cannot("formula", reason)
+            self.recorder.cannot("advantages", reason)
+            self.recorder.cannot("formula", reason)
             return
         trainer = self._trainer
         self._on = True
@@ -79,7 +79,7 @@ class ArithmeticWatch:
         hooks.forward(value_model.score, after=self._valued, topics=topics)
         hooks.forward(trainer.reward_model.score, after=self._scored, topics=topics)
         if trainer.ref_model is None:
-            self._recorder.cannot("advantages", "with adapters the reference is the policy itself")
+            self.recorder.cannot("advantages", "with adapters the reference is the policy itself")
         else:
             hooks.forward(trainer.ref_model, after=self._referred, topics=topics)
         # Advantages before and after they are whitened. The loop looks the function up in its module, by this name since 0.16.
@@ -138,16 +138,17 @@ class ArithmeticWatch:
         Args:
             index: The rollout.
         """
-        if not self._on or not self._measured():
-            return
-        with self._guard, torch.no_grad():
-            self._compare_rollout(index)
+        if self._on and self._measured():
+            with torch.no_grad():
+                self._compare_rollout(index)
 
+    @contained("advantages", "formula")
     def _compare_rollout(self, index: int) -> None:
+        """Compute the advantages of a rollout as documented, and compare them."""
         found = self._whitening
         if found is None:
-            self._recorder.cannot("advantages", "the loop was not seen to whiten its advantages")
-            self._recorder.cannot("formula", "the loop was not seen to whiten its advantages")
+            self.recorder.cannot("advantages", "the loop was not seen to whiten its advantages")
+            self.recorder.cannot("formula", "the loop was not seen to whiten its advantages")
             return
         responses, old, counted = self._meter.rollout
         width = responses.shape[1]
@@ -167,7 +168,7 @@ class ArithmeticWatch:
         self._used = torch.where(counted, found.gave, 0.0), found.given + documented.values
         if not self._references:
             if self._trainer.ref_model is not None:
-                self._recorder.cannot("advantages", "the reference model was not asked for a rollout")
+                self.recorder.cannot("advantages", "the reference model was not asked for a rollout")
         else:
             self._numbers.add_estimate(
                 index, documented.off(found), documented.masks_wrong(found), lambda: documented.fit(found)
@@ -187,7 +188,7 @@ class ArithmeticWatch:
         if self._documented is None or self._used is None or matched is None or not logits.requires_grad:
             return
         if logits.dtype != torch.float32:
-            self._recorder.cannot("formula", f"the loss is computed in {logits.dtype}")
+            self.recorder.cannot("formula", f"the loss is computed in {logits.dtype}")
             return
         of, place, width = self._documented, matched.place, matched.tokens.shape[1]
         advantages, returns = self._used
