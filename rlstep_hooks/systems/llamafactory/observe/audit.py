@@ -65,6 +65,7 @@ def _settings(trainer: Any) -> dict[str, Any]:
 
 def audit_ppo(module: Any) -> None:
     """`CustomPPOTrainer` (llamafactory/train/ppo/trainer.py, 0.9.3): its whole training is one call of `ppo_train`."""
+    # A patch and no hook: the audit learns with which error training ends.
     _patches.wrap(module.CustomPPOTrainer, "ppo_train", _around_training)
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from rlstep_hooks.observe.guard import contained
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.kept_turns import KeptTurns
 from rlstep_hooks.observe.token_origins import compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule
-from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.openrlhf.observe.graded_answers import (
     Graded,
     place_on_agents,
@@ -27,10 +29,12 @@ from rlstep_hooks.systems.openrlhf.observe.graded_answers import (
 from rlstep_hooks.systems.openrlhf.observe.process import folder, run_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from rlstep_hooks.observe.patches import Patches
 
+_TURNS = ("mask",)
+"""What is not observed where a hook fails."""
 _ANY_LENGTH = 1 << 60
 _ALL_OF_FIRST, _ONE_OF = 1024, 16
 """Sessions whose texts and prompts are compared: all of the first of a process, then one of so many, because encoding and decoding
@@ -41,32 +45,32 @@ _numbers = itertools.count()
 
 def place_single_turn_hooks(patches: Patches, module: Any) -> None:
     """Put the hook on the executor of `openrlhf.utils.agent` that runs where no agent is configured."""
+    hooks = Hooks(LateRecorder(lambda: None), patches)
     # Verified in 0.11.2: one call is one sample (utils/agent.py:192, called at vllm_engine.py:189).
-    patches.wrap(module.SingleTurnAgentExecutor, "execute", _session)
-    place_on_single_turns(patches, module.SingleTurnAgentExecutor)
+    hooks.wrap(module.SingleTurnAgentExecutor, "execute", around=_session, topics=_TURNS)
+    place_on_single_turns(hooks, module.SingleTurnAgentExecutor)
 
 
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the hook on agents as `openrlhf.trainer.ray.vllm_engine` loads them."""
-
-    def load(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        executor = wrapped(*args, **kwargs)
-        try:
-            # The class may be a child of one of OpenRLHF's that is observed already, so the object carries the hook.
-            patches.wrap(executor, "execute", _session)
-            place_on_agents(patches, executor)
-        except Exception:  # noqa: BLE001 - nothing here may reach OpenRLHF; the controller finds no line, and compares nothing
-            return executor
-        return executor
-
+    hooks = Hooks(LateRecorder(lambda: None), patches)
     # Verified in 0.11.2: loads the class AgentExecutor of the configured file (vllm_engine.py:19).
-    patches.wrap(module, "_load_agent_executor", load)
+    hooks.wrap(module, "_load_agent_executor", after=partial(_loaded, hooks), topics=_TURNS)
+
+
+def _loaded(hooks: Hooks, call: Call) -> None:
+    """Put the hooks on an executor. Without them the controller finds no line, and compares nothing."""
+    # The class may be a child of one of OpenRLHF's that is observed already, so the object carries the hook.
+    hooks.wrap(call.result, "execute", around=_session, topics=_TURNS)
+    place_on_agents(hooks, call.result)
 
 
 class _Open:
-    """A session that is being generated."""
+    """A session that is being generated. It is what learns that an observation failed: its line tells the controller."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
+        self.found = Joined()
+        """What was compared of its answer."""
         self.turns = KeptTurns()
         self.graded = Graded(asked.get("prompt"), asked.get("label"))
         self.number = next(_numbers)
@@ -77,9 +81,56 @@ class _Open:
         self.own_loop = False
         """Whether the executor has a loop of its own."""
 
-    def failed(self, error: Exception) -> None:
-        """An observation failed: nothing may reach OpenRLHF, and the controller is told."""
-        self.why_not = f"a hook failed: {describe(error)}"
+    @property
+    def recorder(self) -> _Open:
+        """Learns what is not observed: the session itself."""
+        return self
+
+    def cannot(self, what: str, why: str) -> None:
+        """Note that its answer is not compared."""
+        self.why_not = why
+
+    @contained(*_TURNS)
+    def begins(self, executor: Any, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Look at what an agent is called with.
+
+        Returns:
+            What it is called with instead; None where its answer is not compared.
+        """
+        self.why_not = _why_not(asked)
+        self.own_loop = _has_own_loop(executor)
+        self.longest_prompt = _longest_prompt(asked)
+        return None if self.why_not else {**asked, "llm_engine": _Asked(asked["llm_engine"], self)}
+
+    @contained(*_TURNS)
+    def asks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+        """Take the tokens that the engine is asked with."""
+        return list(kwargs["prompt_token_ids"] if "prompt_token_ids" in kwargs else args[0])
+
+    @contained(*_TURNS)
+    def answers(self, asked: list[int], result: Any) -> None:
+        """Note a turn of the engine."""
+        self.turns.add(_turn(asked, result.outputs[0]))
+        self.graded.cut_off = getattr(result.outputs[0], "finish_reason", None) == "length"
+
+    @contained(*_TURNS)
+    def ends(self, response: Any, asked: dict[str, Any]) -> None:
+        """Compare the answer with the turns."""
+        if self.why_not:
+            return
+        tokenizer = asked["hf_tokenizer"]
+        found = self.found = _compare(self, response, tokenizer)
+        _compare_prompt(found, self, tokenizer)
+        _compare_reward(found, self, response, tokenizer)
+        if not found.rows:
+            self.why_not = "an answer begins with a prompt that no turn was asked for"
+        if not self.turns:
+            self.why_not = "the engine was not asked for any turn of an answer"
+
+    @contained(*_TURNS)
+    def write(self) -> None:
+        """Write down what was found. Where the folder is on another machine the controller finds no line, and compares nothing."""
+        write(folder(), run_name(), Session(f"{os.getpid()}_{self.number}", self.found, self.why_not))
 
 
 class _Asked(wrapt.ObjectProxy):  # type: ignore[type-arg]  # an engine of any class
@@ -91,17 +142,10 @@ class _Asked(wrapt.ObjectProxy):  # type: ignore[type-arg]  # an engine of any c
 
     async def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Ask the engine, and note prompt, tokens and log-probs of this turn."""
-        session, asked = self._self_session, []
-        try:
-            asked = list(kwargs["prompt_token_ids"] if "prompt_token_ids" in kwargs else args[0])
-        except Exception as error:  # noqa: BLE001
-            session.failed(error)
+        session = self._self_session
+        asked = session.asks(args, kwargs) or []
         result = await self.__wrapped__.generate(*args, **kwargs)
-        try:
-            session.turns.add(_turn(asked, result.outputs[0]))
-            session.graded.cut_off = getattr(result.outputs[0], "finish_reason", None) == "length"
-        except Exception as error:  # noqa: BLE001
-            session.failed(error)
+        session.answers(asked, result)
         return result
 
 
@@ -112,28 +156,16 @@ def _turn(asked: list[int], given: Any) -> Request:
     return Request(asked, tokens, drawn or None)
 
 
-async def _session(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
-    if type(kwargs.get("llm_engine")) is _Asked:  # the same session, seen by the object and by its class
-        return await wrapped(*args, **kwargs)
-    session, kwargs = _begun(executor, kwargs)
+def _session(call: Call) -> Iterator[None]:
+    if type(call.kwargs.get("llm_engine")) is _Asked:  # the same session, seen by the object and by its class
+        yield
+        return
+    session = _Open(call.kwargs)
+    call.kwargs = session.begins(call.owner, call.kwargs) or call.kwargs
     with session_of(session.graded):
-        response = await wrapped(*args, **kwargs)
-    _ended(session, response, kwargs)
-    return response
-
-
-def _begun(executor: Any, asked: dict[str, Any]) -> tuple[_Open, dict[str, Any]]:
-    """A session that begins, and what its agent is called with."""
-    session = _Open(asked)
-    try:
-        session.why_not = _why_not(asked)
-        session.own_loop = _has_own_loop(executor)
-        session.longest_prompt = _longest_prompt(asked)
-        if not session.why_not:
-            return session, {**asked, "llm_engine": _Asked(asked["llm_engine"], session)}
-    except Exception as error:  # noqa: BLE001
-        session.failed(error)
-    return session, asked
+        yield
+    session.ends(call.result, call.kwargs)
+    session.write()
 
 
 def _why_not(asked: dict[str, Any]) -> str:
@@ -154,26 +186,6 @@ def _longest_prompt(asked: dict[str, Any]) -> int | None:
 def _has_own_loop(executor: Any) -> bool:
     """Whether the loop of an executor is not one of OpenRLHF's."""
     return next(each for each in type(executor).__mro__ if "execute" in vars(each)).__module__ != "openrlhf.utils.agent"
-
-
-def _ended(session: _Open, response: Any, asked: dict[str, Any]) -> None:
-    """Compare an answer with the turns of its session, and write down what was found."""
-    found = Joined()
-    try:
-        if not session.why_not:
-            found = _compare(session, response, asked["hf_tokenizer"])
-            _compare_prompt(found, session, asked["hf_tokenizer"])
-            _compare_reward(found, session, response, asked["hf_tokenizer"])
-            if not found.rows:
-                session.why_not = "an answer begins with a prompt that no turn was asked for"
-            if not session.turns:
-                session.why_not = "the engine was not asked for any turn of an answer"
-    except Exception as error:  # noqa: BLE001
-        session.failed(error)
-    try:
-        write(folder(), run_name(), Session(f"{os.getpid()}_{session.number}", found, session.why_not))
-    except Exception:  # noqa: BLE001 - the folder is on another machine: the controller finds no line, and compares nothing
-        return
 
 
 def _compare(session: _Open, response: dict[str, Any], tokenizer: Any) -> Joined:

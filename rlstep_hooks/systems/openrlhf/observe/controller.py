@@ -72,7 +72,8 @@ _TRAINED: dict[str, Role] = {"actor_model_group": "policy", "critic_model_group"
 
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the controller's hook into `openrlhf.trainer.ppo_trainer`."""
-    # ppo_trainer.py:458: the first thing that training does, synchronous (`fit`) or not (`PPOTrainerAsync.fit`).
+    # ppo_trainer.py:458: the first thing that training does, synchronous (`fit`) or not (`PPOTrainerAsync.fit`). A patch and no hook:
+    # where it fails there is no record that lacks a topic, but no audit, and that is what it says.
     patches.wrap(module.BasePPOTrainer, "init_checkpoint_states", _after_checkpoint)
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.record.describe import describe
+from rlstep_hooks.observe.guard import contained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlstep_hooks.observe.patches import Patches
+    from rlstep_hooks.observe.hooks import Call, Hooks
 
+_REWARDS = ("rewards",)
+"""What is not observed where a hook fails."""
 OTHER_TEXT = "the reward function was asked about another text than the prompt and the tokens that were sampled"
 OTHER_PROMPT = "the reward function was asked about another prompt"
 OTHER_LABEL = "the reward function was asked with the label of another prompt"
@@ -65,14 +68,47 @@ class Graded:
         self.trouble = ""
         """Why nothing is compared; empty where it is."""
 
+    @property
+    def recorder(self) -> Graded:
+        """Learns what is not observed: the session itself."""
+        return self
+
+    def cannot(self, what: str, why: str) -> None:
+        """Note that nothing is compared."""
+        self.trouble = why
+
+    @contained(*_REWARDS)
     def asked(self, queries: Any, prompts: Any, labels: Any) -> _Call:
         """A reward function or server is about to be asked."""
         self._calls.append(_Call(list(queries), list(prompts), list(labels)))
         return self._calls[-1]
 
-    def stepped(self, states: Any, result: Any) -> None:
+    @contained(*_REWARDS)
+    def follow(self, agent: Any) -> None:
+        """Look at what an agent says. It lives for this session alone, so nothing is taken off again."""
+        reset, step = agent.reset, agent.step
+
+        async def seen_reset(*given: Any, **named: Any) -> Any:
+            result = await reset(*given, **named)
+            self.began(result)
+            return result
+
+        async def seen_step(*given: Any, **named: Any) -> Any:
+            result = await step(*given, **named)
+            self.stepped(given, result)
+            return result
+
+        agent.reset, agent.step = seen_reset, seen_step
+
+    @contained(*_REWARDS)
+    def began(self, result: Any) -> None:
+        """The agent has made the text that the first turn is asked with."""
+        self.began_with = result["observation"]
+
+    @contained(*_REWARDS)
+    def stepped(self, given: tuple[Any, ...], result: Any) -> None:
         """The agent made a step."""
-        self._labels_of_steps.append(states.get("label"))
+        self._labels_of_steps.append(given[0].get("label"))
         self._steps.append(_number(result["rewards"]))
         self._score = _number(result.get("scores"))
 
@@ -131,79 +167,50 @@ def session_of(graded: Graded) -> Iterator[None]:
         _now.reset(token)
 
 
-def place_on_single_turns(patches: Patches, executor_class: Any) -> None:
+def place_on_single_turns(hooks: Hooks, executor_class: Any) -> None:
     """Put the hooks on an executor of one turn."""
     # utils/agent.py:203: the function is read from its file when an executor is built.
-    patches.wrap(executor_class, "__init__", lambda *call: _built(patches, *call))
+    hooks.wrap(executor_class, "__init__", after=partial(_built, hooks), topics=_REWARDS)
     if hasattr(executor_class, "_fetch_rewards_via_http"):
-        patches.wrap(executor_class, "_fetch_rewards_via_http", _served)
+        hooks.wrap(executor_class, "_fetch_rewards_via_http", around=_served, topics=_REWARDS)
 
 
-def place_on_agents(patches: Patches, executor: Any) -> None:
+def place_on_agents(hooks: Hooks, executor: Any) -> None:
     """Put the hook on an executor of several turns, which builds an agent for each session (utils/agent.py:42)."""
     if hasattr(executor, "agent_instance_cls"):
-        patches.wrap(executor, "agent_instance_cls", _agent)
+        hooks.wrap(executor, "agent_instance_cls", after=_agent, topics=_REWARDS)
 
 
-def _built(patches: Patches, wrapped: Any, executor: Any, args: Any, kwargs: Any) -> None:
-    wrapped(*args, **kwargs)
-    if getattr(executor, "reward_func", None) is not None:
-        patches.wrap(executor, "reward_func", _called)
+def _built(hooks: Hooks, call: Call) -> None:
+    if getattr(call.owner, "reward_func", None) is not None:
+        hooks.wrap(call.owner, "reward_func", around=_called, topics=_REWARDS)
 
 
-def _called(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    graded, call = _now.get(), None
+def _called(call: Call) -> Iterator[None]:
+    asked = _asked(call)
+    yield
+    if asked is not None:
+        asked.reward, asked.score = _given_in(call.result)
+
+
+def _served(call: Call) -> Iterator[None]:
+    asked = _asked(call)
+    yield
+    if asked is not None:
+        single = isinstance(call.result, list) and len(call.result) == 1
+        asked.reward, asked.score = _given_in(call.result[0] if single else None)
+
+
+def _asked(call: Call) -> _Call | None:
+    """Note what a function or server is asked about within a session."""
+    graded = _now.get()
+    return None if graded is None else graded.asked(*call.args)
+
+
+def _agent(call: Call) -> None:
+    graded = _now.get()
     if graded is not None:
-        try:
-            call = graded.asked(*args)
-        except Exception as error:  # noqa: BLE001 - nothing here may reach OpenRLHF
-            graded.trouble = describe(error)
-    result = wrapped(*args, **kwargs)
-    if call is not None:
-        call.reward, call.score = _given_in(result)
-    return result
-
-
-async def _served(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
-    graded, call = _now.get(), None
-    if graded is not None:
-        try:
-            call = graded.asked(*args)
-        except Exception as error:  # noqa: BLE001
-            graded.trouble = describe(error)
-    result = await wrapped(*args, **kwargs)
-    if call is not None:
-        call.reward, call.score = _given_in(result[0] if isinstance(result, list) and len(result) == 1 else None)
-    return result
-
-
-def _agent(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    agent, graded = wrapped(*args, **kwargs), _now.get()
-    if graded is None:
-        return agent
-    reset, step = agent.reset, agent.step
-
-    async def seen_reset(*given: Any, **named: Any) -> Any:
-        result = await reset(*given, **named)
-        try:
-            graded.began_with = result["observation"]
-        except Exception as error:  # noqa: BLE001
-            graded.trouble = describe(error)
-        return result
-
-    async def seen_step(*given: Any, **named: Any) -> Any:
-        result = await step(*given, **named)
-        try:
-            graded.stepped(given[0], result)
-        except Exception as error:  # noqa: BLE001
-            graded.trouble = describe(error)
-        return result
-
-    try:
-        agent.reset, agent.step = seen_reset, seen_step
-    except AttributeError as error:  # a class with slots
-        graded.trouble = describe(error)
-    return agent
+        graded.follow(call.result)
 
 
 def _given_in(result: Any) -> tuple[float | None, float | None]:

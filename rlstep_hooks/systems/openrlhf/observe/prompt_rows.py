@@ -10,7 +10,10 @@ import copy
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from rlstep_hooks.observe.hooks import Hooks, LateRecorder
+
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.hooks import Call
     from rlstep_hooks.observe.patches import Patches
 
 ROWS = 256
@@ -23,15 +26,12 @@ _rows: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the hook into `openrlhf.datasets.prompts_dataset`."""
     # prompts_dataset.py:49: built in the process that draws prompts, from the rows of the file.
-    patches.wrap(module.PromptDataset, "__init__", _built)
+    Hooks(LateRecorder(lambda: None), patches).wrap(module.PromptDataset, "__init__", after=_built, topics=("rows",))
 
 
-def _built(wrapped: Any, dataset: Any, args: Any, kwargs: Any) -> None:
-    wrapped(*args, **kwargs)
-    try:
-        _rows[dataset] = kwargs["dataset"] if "dataset" in kwargs else args[0]
-    except Exception:  # noqa: BLE001 - nothing here may reach OpenRLHF: rows that are not known are not compared
-        return
+def _built(call: Call) -> None:
+    """Note the rows of a set. Those that are not known are not compared."""
+    _rows[call.owner] = call.argument("dataset", 0)
 
 
 def differing(dataset: Any) -> tuple[int, int, int]:

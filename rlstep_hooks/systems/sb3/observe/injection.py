@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
@@ -20,7 +21,9 @@ _patches = Patches()
 def audit_sb3(module: Any) -> None:
     """The loop of PPO and A2C (2.7 to 2.9, the module that defines it)."""
     # Only noted, for the table of a test suite: a model that is built and never learns.
-    _patches.wrap(module.OnPolicyAlgorithm, "__init__", _around_init)
+    hooks = Hooks(LateRecorder(lambda: None), _patches)
+    hooks.wrap(module.OnPolicyAlgorithm, "__init__", after=_built, topics=("recording",))
+    # A patch and no hook: the audit learns with which error `learn` ends.
     _patches.wrap(module.OnPolicyAlgorithm, "learn", _around_learn)
 
 
@@ -34,9 +37,8 @@ def detach() -> list[str]:
     return _patches.restore()
 
 
-def _around_init(wrapped: Any, model: Any, args: Any, kwargs: Any) -> None:
-    wrapped(*args, **kwargs)
-    suite.built(model)
+def _built(call: Call) -> None:
+    suite.built(call.owner)
 
 
 def _around_learn(wrapped: Any, model: Any, args: Any, kwargs: Any) -> Any:

@@ -43,6 +43,7 @@ def audit_loop(module: Any) -> None:
             RUNNING.session.raise_if_asked()
         return await wrapped(*args, **kwargs)
 
+    # Patches and no hooks: one ends the run on purpose, and the others learn with which error it ends.
     _patches.wrap(module, "do_train_step_and_get_sampling_client", step)
     for name in ("do_sync_training", "do_sync_training_with_stream_minibatch", "do_async_training"):
         _patches.wrap(module, name, around)
