@@ -296,6 +296,50 @@ def test_the_reward_of_several_turns_is_the_sum_of_its_steps(
     assert (found.rewards_compared, found.rewards_moved, found.tokens_moved, found.left_out_why) == (1, moved, 0, "")
 
 
+class Slotted:
+    """An agent whose methods nobody can replace."""
+
+    __slots__ = ()
+    reset, step = Stepping.reset, Stepping.step
+
+
+class SlottedTurns(SeveralTurns):
+    def __init__(self) -> None:
+        self.agent_instance_cls = Slotted
+
+
+class NoList:
+    """Texts that can be looked up, and not gone through."""
+
+    __iter__ = None
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __getitem__(self, place: int) -> str:
+        return self._text
+
+
+class AskedWithoutList(OneTurn):
+    asks = staticmethod(lambda query, prompt, label: (NoList(query), [prompt], [label]))
+
+
+@pytest.mark.parametrize("executor", [AskedWithoutList, SlottedTurns])
+def test_a_reward_that_cannot_be_followed_is_unseen(told: Callable[[], TurnsJoined], executor: type) -> None:
+    patches = Patches()
+    agents.place_single_turn_hooks(patches, SimpleNamespace(SingleTurnAgentExecutor=executor))
+    agents.place_hooks(patches, module := SimpleNamespace(_load_agent_executor=lambda path: executor()))
+    running = module._load_agent_executor("agent.py")
+    asked = {"prompt": "p:", "label": "5", "sampling_params": SimpleNamespace(max_tokens=3), "max_length": 40}
+    try:
+        answer = asyncio.run(running.execute(**asked, llm_engine=CuttingEngine(), hf_tokenizer=Tokenizer()))
+    finally:
+        assert patches.restore() == []
+    found = told()
+    assert answer["reward"] is not None
+    assert (found.rewards_compared, found.rewards_unseen, found.left_out_why) == (0, 1, "")
+
+
 def test_an_engine_is_still_what_it_was() -> None:
     engine = agents._Asked(Engine(), agents._Open({}))
     assert engine.name == "engine"

@@ -101,8 +101,8 @@ class TrainingWatch:
         hooks.wrap(policy, "evaluate_actions", after=self._compare_inputs, topics=("timesteps",))
         hooks.wrap(policy, "evaluate_actions", after=self._follow, topics=("formula",))
         # A mini-batch that is trained: `train` calls this right before the backward; target_kl may end it before. Where it is not
-        # called, the backward shows the mini-batch (`_keep_gradient`), and gradients that nobody cleared. A patch and no hook, which
-        # would contain that `on_fail="raise"` ends training here.
+        # called, the backward shows the mini-batch (`_keep_gradient`), and gradients that nobody cleared. A patch and no hook: one
+        # would contain the error with which `on_fail="raise"` ends training here.
         patches.wrap(optimizer, "zero_grad", self._around_zero_grad)
         # torch's own hook: the backward is over, and the gradients of the mini-batch have arrived.
         hooks.steps(optimizer, before=self._before_step, topics=("formula",))
