@@ -41,6 +41,10 @@ class Change(msgspec.Struct, frozen=True):
     """Whether a value that the key has already stays (`setdefault`)."""
     removes: bool = False
     """Whether the key is gone afterwards."""
+    deeper: tuple[str, ...] = ()
+    """The keys below `key` that lead to the one that is changed, where all that is changed is below them."""
+    below: ast.expr | None = None
+    """What is set there; None where that is not written out."""
 
     @property
     def line(self) -> int:
@@ -88,6 +92,10 @@ class Changes:
             self._found[name] = sorted(self._of(name, None, 0), key=lambda change: change.line)
         return self._found[name]
 
+    def within(self, function: ast.AST, name: str) -> list[Change]:
+        """The changes that one function makes of what a name contains."""
+        return list(self._of(name, function, 0))
+
     def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
         for node in self._loads.get(name, ()):
             if within is None or is_within(node, within, self._above):
@@ -126,12 +134,17 @@ class Changes:
             yield Change(outer, key, outer.value if isinstance(outer, ast.Assign | ast.AnnAssign) else None)
         else:
             inner: ast.expr = item
+            keys: list[str | None] = []
             while isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is inner:
                 inner, outer = outer, self._above[outer]
+                keys.append(_key(inner))
             written = isinstance(inner, ast.Subscript | ast.Attribute) and not isinstance(inner.ctx, ast.Load)
             called = isinstance(inner, ast.Attribute) and isinstance(outer, ast.Call) and outer.func is inner
             if written or (called and isinstance(inner, ast.Attribute) and inner.attr not in _READING):
-                yield Change(outer, key)
+                whole = tuple(each for each in keys if each is not None)
+                sure = written and len(whole) == len(keys)
+                value = outer.value if written and isinstance(outer, ast.Assign) else None
+                yield Change(outer, key, deeper=whole, below=value) if sure else Change(outer, key)
             elif not called:
                 yield from self._by_part(inner, key, depth)
 
@@ -170,6 +183,13 @@ class Changes:
             parameter = _parameter(function, call, given)
             inner = [Change(call)] if parameter is None else owner._in_function(function, parameter, depth + 1)
             yield from (Change(call, each.key) for each in inner)
+
+
+def _key(item: ast.expr) -> str | None:
+    """The key that a part of a thing is; None where it is not written."""
+    if isinstance(item, ast.Subscript):
+        return str(item.slice.value) if isinstance(item.slice, ast.Constant) else None
+    return item.attr if isinstance(item, ast.Attribute) else None
 
 
 def _by_method(call: ast.Call, method: str) -> Iterator[Change]:

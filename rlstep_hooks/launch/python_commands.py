@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,9 @@ import msgspec
 from rlstep_hooks.launch.embedded import Embedded
 from rlstep_hooks.launch.python_changes import Changes
 from rlstep_hooks.launch.python_file import values_of
-from rlstep_hooks.launch.python_values import NotLiteralError
+from rlstep_hooks.launch.python_iterations import iterations
+from rlstep_hooks.launch.python_source import NotLiteralError
+from rlstep_hooks.launch.python_substitution import substituted
 from rlstep_hooks.launch.text import LaunchError
 
 if TYPE_CHECKING:
@@ -91,6 +94,8 @@ class _Commands:
         self._values = values
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self._changes = Changes(tree, self._above)
+        self._turn: dict[str, ast.expr] = {}
+        """What the names of the loops around a statement stand for in the turn that is being read."""
         self._functions: dict[str, list[_Function]] = {}
         self._calls: dict[str, list[ast.Call]] = {}
         for node in ast.walk(tree):
@@ -154,9 +159,12 @@ class _Commands:
         """An expression as shell text; None if it is no command that is put together here."""
         if depth > _DEEPEST:
             return None
+        node = substituted(node, self._turn)
         match node:
             case ast.Name():
                 return self._named(node, depth)
+            case ast.ListComp() | ast.GeneratorExp():
+                return self._of_turns(node.generators, node.elt, depth)
             case ast.BinOp(op=ast.Add()):
                 left, right = self._shell(node.left, depth + 1), self._shell(node.right, depth + 1)
                 if left is None:
@@ -185,13 +193,36 @@ class _Commands:
 
     def _returned(self, name: str, depth: int) -> _Shell | None:
         """What the only `return` of a function of the file gives back."""
+        result = self._only_result(name)
+        return self._shell(result, depth + 1) if result is not None else None
+
+    def _only_result(self, name: str) -> ast.expr | None:
+        """The expression of the only `return` of a function of the file."""
         functions = self._functions.get(name, [])
         if len(functions) != 1 or functions[0].decorator_list:
             return None
         results = [each for each in ast.walk(functions[0]) if isinstance(each, ast.Return)]
-        if len(results) != 1 or results[0].value is None or results[0] not in functions[0].body:
-            return None
-        return self._shell(results[0].value, depth + 1)
+        return results[0].value if len(results) == 1 and results[0] in functions[0].body else None
+
+    def _of_turns(self, loops: list[ast.comprehension], each: ast.expr, depth: int) -> _Shell | None:
+        """The words that a comprehension makes: `[f"{key}={value}" for key, value in settings.items()]`."""
+        if not loops:
+            return self._element(each, depth)
+        turns = iterations(substituted(loops[0].iter, self._turn), loops[0].target, self._values)
+        whole: _Shell | None = _Shell("", words=True) if turns is not None else None
+        for turn in turns or ():
+            before = self._turn
+            self._turn = {**before, **turn}
+            try:
+                decided = [self._decided(test) for test in loops[0].ifs]
+                if not all(known for known, _ in decided):
+                    return None
+                if all(holds for _, holds in decided):
+                    more = self._of_turns(loops[1:], each, depth)
+                    whole = whole.with_more(more) if whole is not None and more is not None else None
+            finally:
+                self._turn = before
+        return whole
 
     def _element(self, node: ast.expr, depth: int) -> _Shell:
         """One element of a list of words; with a star, all those of another list."""
@@ -202,6 +233,7 @@ class _Commands:
 
     def _word(self, node: ast.expr) -> str:
         """A word as a shell reads it."""
+        node = substituted(node, self._turn)
         if ast.unparse(node) == "sys.executable":
             return "python"
         value = self._value(node)
@@ -213,6 +245,7 @@ class _Commands:
 
     def _text(self, node: ast.expr) -> str:
         """A text, with variables of the shell for what only the run knows."""
+        node = substituted(node, self._turn)
         if isinstance(node, ast.Constant):
             return str(node.value)
         if isinstance(node, ast.JoinedStr):
@@ -225,6 +258,7 @@ class _Commands:
 
     def _value(self, node: ast.expr) -> str | None:
         """What Python writes for a value in a text; None where only the run knows it, or where it is no single value."""
+        node = substituted(node, self._turn)
         if isinstance(node, ast.JoinedStr):
             parts = [self._text(part) for part in node.values]
             return None if any("${" in part for part in parts) else "".join(parts)
@@ -233,7 +267,7 @@ class _Commands:
         except NotLiteralError:
             pass
         else:
-            return str(value) if value is None or isinstance(value, str | int | float) else None
+            return str(value) if value is None or isinstance(value, str | int | float | PurePath) else None
         match node:
             case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
                 return self._value(inner)
@@ -242,7 +276,7 @@ class _Commands:
     def _decided(self, test: ast.expr) -> tuple[bool, bool]:
         """Whether it is known if a condition holds, and whether it does."""
         try:
-            return True, bool(self._values.literal(test))
+            return True, bool(self._values.literal(substituted(test, self._turn)))
         except NotLiteralError:
             return False, False
 
@@ -274,6 +308,8 @@ class _Commands:
                 state = self._after(statement.body, name, use, state, depth)
             elif isinstance(statement, ast.If):
                 state = self._behind_condition(statement, name, use, state, depth, inside=inside)
+            elif isinstance(statement, ast.For) and not inside and self._touches(statement, name):
+                state = self._behind_loop(statement, name, use, state, depth)
             elif isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.Match) and self._touches(
                 statement, name
             ):
@@ -283,6 +319,22 @@ class _Commands:
                 state = self._done(statement, name, state, depth)
             if inside:
                 return state
+        return state
+
+    def _behind_loop(self, loop: ast.For, name: str, use: ast.AST, state: _Shell | None, depth: int) -> _Shell | None:
+        """What a name stands for behind a loop, all turns of which the file says."""
+        turns = iterations(substituted(loop.iter, self._turn), loop.target, self._values)
+        leaves = any(isinstance(each, ast.Break | ast.Continue | ast.Return) for each in ast.walk(loop))
+        moved = {each.id for each in ast.walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        moved -= {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+        # A name that each turn gives another value has none that the expressions of the file could be worked out with.
+        if turns is None or leaves or loop.orelse or not moved <= {name}:
+            return self._more(state, loop)
+        before = self._turn
+        for turn in turns:
+            self._turn = {**before, **turn}
+            state = self._after(loop.body, name, use, state, depth)
+        self._turn = before
         return state
 
     def _behind_condition(
@@ -339,6 +391,10 @@ class _Commands:
                 return self._shell(value, depth)
             case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value) if target == name:
                 return self._shell(value, depth)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value) if self._place(targets, name) is not None:
+                parts = self._parts(value)
+                at = self._place(targets, name)
+                return self._shell(parts[at], depth) if at is not None and len(parts) == len(targets) else None
             case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value) if target == name:
                 if state is None:
                     return None
@@ -356,6 +412,19 @@ class _Commands:
                     None if state is None else state.with_more(more if more is not None else _unsure(words, words=True))
                 )
         return None if self._touches(statement, name) else state
+
+    def _place(self, targets: list[ast.expr], name: str) -> int | None:
+        """At which place of several targets a name stands; None where it is none, or where a star moves the places."""
+        if any(isinstance(each, ast.Starred) for each in targets):
+            return None
+        return next((at for at, each in enumerate(targets) if isinstance(each, ast.Name) and each.id == name), None)
+
+    def _parts(self, value: ast.expr) -> list[ast.expr]:
+        """The parts of a tuple, or of the one that the only `return` of a function gives back; none of anything else."""
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            value = self._only_result(value.func.id) or value
+        parts = value.elts if isinstance(value, ast.Tuple) else []
+        return [] if any(isinstance(each, ast.Starred) for each in parts) else parts
 
     def _function_of(self, node: ast.AST) -> _Function | None:
         """The function that a node stands in; None at the top of the file."""

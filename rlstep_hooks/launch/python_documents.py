@@ -12,8 +12,10 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.yaml_file import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from rlstep_hooks.launch.python_changes import Changes
 
     Finder = Callable[[str], Path | None]
     """Finds a file that a program names."""
@@ -40,8 +42,9 @@ class Loaded(msgspec.Struct, frozen=True):
 class Documents:
     """The expressions of one Python file that load YAML files."""
 
-    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST]) -> None:
+    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST], changes: Changes) -> None:
         self._above = above
+        self._changes = changes
         self._functions: dict[str, list[ast.FunctionDef]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
@@ -70,14 +73,29 @@ class Documents:
         return self._through(functions[0], node, depth) if len(functions) == 1 else None
 
     def _through(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> Loaded | None:
-        """What a function of the file loads whose one statement that counts returns it: `with open(path) as f: return yaml...`."""
-        body = [
-            each for each in function.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-        ]
-        inner = body[0].body if len(body) == 1 and isinstance(body[0], ast.With) else body
-        if len(inner) != 1 or not isinstance(inner[0], ast.Return) or inner[0].value is None:
+        """What a function of the file loads that does no more than to check it before it returns it."""
+        *before, last = list(_statements(function.body))
+        if not isinstance(last, ast.Return) or last.value is None or function.decorator_list:
             return None
-        return self.loaded(_or_empty(inner[0].value), _parameters(function, call), depth + 1)
+        value = _or_empty(last.value)
+        if isinstance(value, ast.Name):
+            made = [each for each in before if _assigns(each, value.id)]
+            stores = [
+                each
+                for each in ast.walk(function)
+                if isinstance(each, ast.Name) and each.id == value.id and not isinstance(each.ctx, ast.Load)
+            ]
+            if len(made) != 1 or len(stores) != 1 or self._changes.within(function, value.id):
+                return None
+            before.remove(made[0])
+            value = _or_empty(made[0].value) if isinstance(made[0], ast.Assign) and made[0].value else value
+        given = _parameters(function, call)
+        moved = {
+            each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        if not all(map(_only_checks, before)) or not moved.isdisjoint(given):
+            return None
+        return self.loaded(value, given, depth + 1)
 
     def _opened(self, stream: ast.expr, within: ast.AST) -> ast.expr | None:
         """The path of what is open: `open(path)`, `Path(path).read_text()`, `f` of `with open(path) as f`."""
@@ -102,6 +120,32 @@ class Documents:
                     return item.context_expr
             above = self._above.get(above)
         return None
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a function, those within `with` statements too, without its text."""
+    for each in body:
+        if isinstance(each, ast.With):
+            yield from _statements(each.body)
+        elif not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
+            yield each
+
+
+def _assigns(statement: ast.stmt, name: str) -> bool:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=target)]):
+            return target == name
+    return False
+
+
+def _only_checks(statement: ast.stmt) -> bool:
+    """Whether a statement only looks at what there is: it calls something, or ends the program under a condition."""
+    match statement:
+        case ast.Assert() | ast.Expr(value=ast.Call()) | ast.Import() | ast.ImportFrom():
+            return True
+        case ast.If(body=body, orelse=[]):
+            return all(isinstance(each, ast.Raise) for each in body)
+    return False
 
 
 def _or_empty(value: ast.expr) -> ast.expr:

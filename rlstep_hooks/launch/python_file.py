@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,8 +27,9 @@ from rlstep_hooks.launch.python_options import default_of_field, options_of
 from rlstep_hooks.launch.python_order import Order
 from rlstep_hooks.launch.python_rows import DataSets, length_of, trained_on
 from rlstep_hooks.launch.python_scopes import Scopes
-from rlstep_hooks.launch.python_source import name_of, parsed, shown, text_of
-from rlstep_hooks.launch.python_values import PARSED, NotLiteralError, Values
+from rlstep_hooks.launch.python_source import NotLiteralError, name_of, parsed, shown, text_of
+from rlstep_hooks.launch.python_substitution import substituted
+from rlstep_hooks.launch.python_values import PARSED, Values
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError, Place, UnknownText
 
@@ -199,11 +200,12 @@ class _File:
         self._following = 0
         """Functions whose results are being followed."""
         self._values = Values(
+            source=source,
             above=self._above,
             constants=self._bindings.constants,
             scopes=self._scopes,
             changes=self._changes,
-            documents=Documents(tree, self._above),
+            documents=Documents(tree, self._above, self._changes),
             options=self._options,
             parsed=frozenset(name for name, made in self._bindings.made.items() if made == PARSED),
             overwritten=self._assigned.may_assign,
@@ -214,6 +216,7 @@ class _File:
                 self._mappings.pairs,
                 self._changes,
                 self._bindings.stored(),
+                self._scopes.owner_of_self,
             ),
             imported=self._imported,
             lengths=dict.fromkeys(trained_on(tree), rows) if rows is not None else {},
@@ -223,6 +226,7 @@ class _File:
             own_variables=lru_cache(maxsize=1)(lambda: set_in(tree)),
             function=self._own_function,
             latest=self._latest,
+            is_before=self._order.is_before,
         )
 
     @property
@@ -394,15 +398,19 @@ class _File:
     def _of_result(self, node: ast.expr) -> ast.expr | None:
         """The value of a member of what a function gives back: `get_config("small").batch`, or `cfg.batch` of such a `cfg`."""
         name = python_results.name_in(node)
-        made = self._bindings.value_of(name) if name is not None else None
-        if name is not None and isinstance(made, ast.Call) and not self._is_changed(node, name.id):
-            node = python_results.called(node, made)
+        for _ in range(_MOST_RESULTS):
+            made = self._bindings.value_of(name) if name is not None else None
+            if name is None or not isinstance(made, ast.Name | ast.Call) or self._is_changed(node, name.id):
+                break
+            node, name = python_results.in_place(node, made), made if isinstance(made, ast.Name) else None
         call = python_results.call_in(node)
         if call is None or call is node or self._following > _MOST_RESULTS:
             return None
-        owner, function = self._function_of(name_of(call.func))
-        handed = python_results.parameters(function, call) if function is not None else None
-        if owner is None or function is None or handed is None:
+        owner, function, of = self._called_by(call)
+        if owner is None or function is None:
+            return None
+        handed = python_results.parameters(function, call, bound=of is not None)
+        if handed is None:
             return None
         self._following += 1
         try:
@@ -410,11 +418,47 @@ class _File:
             back = python_results.returned(function) or owner._values.returned(function, given)
             if back is None:
                 return None
+            if of is not None:
+                back = substituted(back, {function.args.args[0].arg: ast.Name(of.name, ast.Load())})
+            if owner._values.has_own_names(function, back):
+                members = python_results.in_place(node, back)
+                return written(owner._values.in_call(function, given, members), node)
             return written(owner._values.literal(python_results.result(node, back, given)), node)
         except NotLiteralError:
             return None
         finally:
             self._following -= 1
+
+    def _called_by(self, call: ast.Call) -> tuple[_File | None, ast.FunctionDef | None, ast.ClassDef | None]:
+        """The function that a call calls, with its file; with its class where it is a `classmethod`.
+
+        It is called by its name, as a part of a file beside this one (`config.load(...)`), or of a class.
+        """
+        match call.func:
+            case ast.Name(id=name):
+                owner, function = self._function_of(name)
+            case ast.Attribute(value=ast.Name(id=of), attr=name):
+                origin = self._imports.origin(of)
+                owner = self._other(origin.file) if origin is not None else self
+                if owner is not None and (origin is None or origin.name):
+                    method = owner._method(origin.name if origin is not None else of, name)
+                    return owner, *method
+                function = owner._own_function(name) if owner is not None else None
+            case _:
+                return None, None, None
+        is_plain = function is not None and not function.decorator_list
+        return owner, function if is_plain else None, None
+
+    def _method(self, of: str, name: str) -> tuple[ast.FunctionDef | None, ast.ClassDef | None]:
+        """A function of a class that is called by the class: one of the class (with it), or one that needs no object."""
+        owner = self._bindings.classes().get(of)
+        found = (
+            [each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == name] if owner else []
+        )
+        kinds = [ast.unparse(each) for each in found[0].decorator_list] if len(found) == 1 else []
+        if kinds == ["classmethod"] and found[0].args.args:
+            return found[0], owner
+        return (found[0] if kinds == ["staticmethod"] else None), None
 
     def _handed(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str, ast.expr | None] | None:
         """What the file that is started gives the parameters of a function of this one; see `given_to`."""
@@ -473,8 +517,12 @@ class _File:
     def _is_changed(self, node: ast.expr, name: str) -> bool:
         """Whether the file changes the members that an expression takes of an object of a name."""
         members = {inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
+        parts = [inner.slice for inner in ast.walk(node) if isinstance(inner, ast.Subscript)]
+        keys = {str(part.value) for part in parts if isinstance(part, ast.Constant)}
         changed = {change.key for change in self._changes.of(name)}
-        return bool(self._bindings.stored() & members) or not changed.isdisjoint((None, "__dict__", *members))
+        if changed and any(not isinstance(part, ast.Constant) for part in parts):
+            return True
+        return bool(self._bindings.stored() & members) or not changed.isdisjoint((None, "__dict__", *members, *keys))
 
     def _function_of(self, name: str) -> tuple[_File | None, ast.FunctionDef | None]:
         """The one function of a name, of this file or of the one that it is imported from, with its file."""
@@ -521,7 +569,8 @@ class _File:
         place = Place(self._source, node.lineno, node.col_offset + 1)
         written = name.partition(".")[2]
         try:
-            return Setting(name, self._values.literal(node), place, written)
+            value = self._values.literal(node)
+            return Setting(name, str(value) if isinstance(value, PurePath) else value, place, written)
         except NotLiteralError as error:
             text = shown(error.node)
             return Setting(name, text, place, written, (self._why_unknown(error.node, text, place),))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.python_source import NotLiteralError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -32,8 +34,15 @@ def given_back(body: Sequence[ast.stmt], holds: Callable[[ast.expr], bool]) -> a
                 continue
             case ast.Assign(targets=[ast.Name()]) | ast.AnnAssign(target=ast.Name()):
                 continue  # a name of its own, which is worked out where it is used
+            case ast.With(body=inner):
+                return given_back([*inner, *body[body.index(statement) + 1 :]], holds)
+            case ast.Import() | ast.ImportFrom():
+                continue
             case ast.Return(value=value):
                 return value or ast.copy_location(ast.Constant(None), statement)
+            case ast.If(test=test, body=[ast.Raise()], orelse=[]) | ast.Assert(test=test):
+                if _ends(test, holds, ends_if=isinstance(statement, ast.If)):
+                    return None
             case ast.If(test=test, body=first, orelse=second):
                 branch = first if holds(test) else second
                 if any(isinstance(node, ast.Assign | ast.AnnAssign) for node in branch):
@@ -44,6 +53,14 @@ def given_back(body: Sequence[ast.stmt], holds: Callable[[ast.expr], bool]) -> a
             case _:
                 return None
     return None
+
+
+def _ends(test: ast.expr, holds: Callable[[ast.expr], bool], *, ends_if: bool) -> bool:
+    """Whether a check certainly ends the program; one that only the run decides lets pass what it gives back."""
+    try:
+        return holds(test) is ends_if
+    except NotLiteralError:
+        return False
 
 
 def _falls_through(branch: Sequence[ast.stmt]) -> bool:

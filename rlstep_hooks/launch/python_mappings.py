@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.launch.python_members import Pairs
-from rlstep_hooks.launch.python_source import name_of, shown
-from rlstep_hooks.launch.python_values import NotLiteralError
+from rlstep_hooks.launch.python_source import NotLiteralError, name_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -100,7 +99,25 @@ class Mappings:
         if values is not None:
             return Pairs(values)
         result = self._returned(node) if isinstance(node, ast.Call) else None
-        return self.pairs(result) if isinstance(result, ast.Name | ast.Dict) else None
+        if isinstance(result, ast.Name | ast.Dict) or (isinstance(result, ast.Call) and name_of(result.func) == "dict"):
+            return self.pairs(result)
+        chosen = self._chosen(node)
+        return self.pairs(chosen) if chosen is not None else None
+
+    def _chosen(self, node: ast.expr) -> ast.expr | None:
+        """The part of a mapping of mappings that a key chooses, which is no text where it is used: `PRESETS[args.preset]`."""
+        match node:
+            case ast.Subscript(value=of, slice=key) if not isinstance(key, ast.Constant):
+                whole = self.pairs(of)
+            case _:
+                return None
+        try:
+            name = str(self._literal(key))
+        except NotLiteralError:
+            return None
+        if whole is None or whole.hidden or whole.filtered or name in whole.unsure:
+            return None
+        return whole.values.get(name)
 
     def _of_either(self, node: ast.IfExp, *, over: bool) -> Pairs | None:
         """The pairs of `{"x": 1} if condition else {}`: those that only one of both has are known only in the run."""

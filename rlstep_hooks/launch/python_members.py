@@ -49,6 +49,7 @@ class Members:
         pairs: The pairs of a mapping where it is used; None where they are not written out.
         changes: What the file changes of its containers.
         stored: The attributes that the file assigns to anything but `self`: an object may have another name there.
+        owner: The class of the method whose `self` a name is; None for any other name.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class Members:
         pairs: Callable[[ast.expr], Pairs | None],
         changes: Changes,
         stored: frozenset[str],
+        owner: Callable[[ast.Name], ast.ClassDef | None],
     ) -> None:
         self._classes = classes
         self._bound = bound
-        self._pairs = pairs
+        self.pairs = pairs
         self._changes = changes
         self._stored = stored
+        self._owner = owner
 
     def value_of(self, node: ast.expr) -> ast.expr | None:
         """The expression that a member of a container is; None where that cannot be told."""
@@ -78,15 +81,22 @@ class Members:
 
     def _entry(self, of: ast.expr, key: str, default: ast.expr | None) -> ast.expr | None:
         """What a dict holds under a key, after all changes of it."""
-        pairs = self._pairs(of if isinstance(of, ast.Name) else self.value_of(of) or of)
+        pairs = self.pairs(of if isinstance(of, ast.Name) else self.value_of(of) or of)
         if pairs is None or pairs.hidden or key in pairs.unsure:
             return None
         return pairs.values.get(key, default)
+
+    def of_self(self, node: ast.Attribute) -> ast.expr | None:
+        """What a method's object was given for an attribute when it was made; None for an attribute of anything else."""
+        owner = self._owner(node.value) if isinstance(node.value, ast.Name) else None
+        return self._of_self(owner, node.attr) if owner is not None else None
 
     def _attribute(self, of: ast.expr, attribute: str, depth: int) -> ast.expr | None:
         """What a class, or an object that the file makes of one, has as an attribute."""
         if depth > _DEEPEST or attribute in self._stored:
             return None
+        if isinstance(of, ast.Name) and (owner := self._owner(of)) is not None:
+            return self._of_self(owner, attribute)
         if isinstance(of, ast.Name) and self._is_changed(of.id, attribute):
             return None
         match of:
@@ -94,20 +104,26 @@ class Members:
                 return self._of_class(self._classes[name], attribute, depth)
             case ast.Name() if (made := self._bound(of)) is not None and isinstance(made, ast.Name | ast.Call):
                 return self._attribute(made, attribute, depth + 1)
-            case ast.Call(func=ast.Name(id=name), args=[]) if name in self._classes and all(
-                word.arg for word in of.keywords
-            ):
+            case ast.Call(func=ast.Name(id=name), args=[]) if name in self._classes:
                 if self._is_changed(name, attribute):
                     return None
                 return self._of_object(self._classes[name], of, attribute, depth)
-            case ast.Attribute() if (made := _made_by(self.value_of(of))) is not None:
-                return self._attribute(made, attribute, depth + 1)
+            case ast.Attribute() if (held := self.value_of(of)) is not None:
+                if isinstance(held, ast.Name | ast.Attribute):  # `self.config` is what `__init__` was given
+                    return ast.copy_location(ast.Attribute(held, attribute, ast.Load()), held)
+                made = _made_by(held)
+                return self._attribute(made, attribute, depth + 1) if made is not None else None
             case ast.Subscript() if isinstance(made := self.value_of(of), ast.Name | ast.Call):
                 return self._attribute(made, attribute, depth + 1)
         return None
 
     def _is_changed(self, name: str, attribute: str) -> bool:
-        return any(change.key in (None, attribute, "__dict__") for change in self._changes.of(name))
+        owner = self._classes.get(name)
+        return any(
+            change.key in (None, attribute, "__dict__")
+            for change in self._changes.of(name)
+            if owner is None or not _only_makes(owner, change.node)
+        )
 
     def _of_object(self, owner: ast.ClassDef, made: ast.Call, attribute: str, depth: int) -> ast.expr | None:
         """An attribute of an object: what its class is given, or what its `__init__` assigns, else that of the class."""
@@ -124,8 +140,30 @@ class Members:
             return directly[0] if directly else self._of_class(owner, attribute, depth)
         if assigned:
             return None
-        given = {word.arg: word.value for word in made.keywords}
+        given = {word.arg: word.value for word in made.keywords if word.arg}
+        for word in made.keywords:
+            if word.arg is None:  # `Sizes(**settings)`
+                pairs = self.pairs(word.value)
+                if pairs is None or pairs.hidden or pairs.filtered or attribute in pairs.unsure:
+                    return None
+                given |= pairs.values
         return given.get(attribute) or self._of_class(owner, attribute, depth)
+
+    def _of_self(self, owner: ast.ClassDef, attribute: str) -> ast.expr | None:
+        """What the `__init__` of a class of the file gives an attribute that no other method and no class below it assigns."""
+        derived = any(
+            isinstance(base, ast.Name) and base.id == owner.name
+            for each in self._classes.values()
+            for base in each.bases
+        )
+        starts = [each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        if derived or len(starts) != 1 or self._classes.get(owner.name) is not owner or not self._is_plain(owner, 0):
+            return None
+        values = [value for name, value in _stores(starts[0].body) if name == attribute]
+        if len(values) != 1 or sum(name == attribute for name, _ in _assigned(owner)) != 1:
+            return None
+        changed = (change for change in self._changes.of("self") if change.key in (None, attribute, "__dict__"))
+        return values[0] if all(getattr(change.node, "value", None) is values[0] for change in changed) else None
 
     def _of_class(self, owner: ast.ClassDef, attribute: str, depth: int) -> ast.expr | None:
         """What the body of a class, or of one of the file that it derives from, assigns to an attribute."""
@@ -165,6 +203,18 @@ def _is_plain_model(owner: ast.ClassDef) -> bool:
     methods = [node for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     names = [*(each.name for each in methods), *(ast.unparse(one) for each in methods for one in each.decorator_list)]
     return not any(map(_CHANGING.search, names))
+
+
+def _only_makes(owner: ast.ClassDef, call: ast.AST) -> bool:
+    """Whether a call is one of a function of a class that leaves the class as it is: `Sizes.from_file(path)`."""
+    match call:
+        case ast.Call(func=ast.Attribute(attr=name)):
+            found = [each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == name]
+        case _:
+            return False
+    kinds = [ast.unparse(one) for each in found for one in each.decorator_list]
+    stores = (node for each in found for node in ast.walk(each) if isinstance(node, ast.Attribute | ast.Subscript))
+    return kinds in (["classmethod"], ["staticmethod"]) and all(isinstance(node.ctx, ast.Load) for node in stores)
 
 
 def _made_by(value: ast.expr | None) -> ast.Call | None:

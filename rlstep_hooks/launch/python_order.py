@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.launch.python_values import NotLiteralError
+from rlstep_hooks.launch.python_source import NotLiteralError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

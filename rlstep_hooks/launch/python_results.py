@@ -11,21 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def called(node: ast.expr, made: ast.Call) -> ast.expr:
-    """Members of an object as members of the call that makes it: `get_config("small").batch` of `cfg.batch`.
-
-    Args:
-        node: The name of the object, or members of it.
-        made: The call that its name is bound to.
-    """
-    whole: ast.expr = _Named(_base(node), made).visit(copy.deepcopy(node))
-    return whole
-
-
 def call_in(node: ast.expr) -> ast.Call | None:
-    """The call of a function by its name that an expression takes members of; None where it takes none of any."""
-    base = _base(node)
-    return base if isinstance(base, ast.Call) and isinstance(base.func, ast.Name) else None
+    """The call of a function, of a class or of a module's function by its name that an expression takes members of."""
+    match base := _base(node):
+        case ast.Call(func=ast.Name() | ast.Attribute(value=ast.Name())):
+            return base
+    return None
 
 
 def name_in(node: ast.expr) -> ast.Name | None:
@@ -37,7 +28,7 @@ def name_in(node: ast.expr) -> ast.Name | None:
 def returned(function: ast.FunctionDef) -> ast.expr | None:
     """What a function gives back that does nothing but to look at what it is given; None for any other."""
     last = function.body[-1]
-    is_one = isinstance(last, ast.Return) and not function.decorator_list and _only_returns(function)
+    is_one = isinstance(last, ast.Return) and _only_returns(function)
     return last.value if isinstance(last, ast.Return) and is_one else None
 
 
@@ -58,17 +49,28 @@ def result(node: ast.expr, value: ast.expr, given: Mapping[str, object]) -> ast.
     return whole
 
 
-def parameters(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
+def in_place(node: ast.expr, value: ast.expr) -> ast.expr:
+    """Members of a call, or of a name, as members of what that stands for, whose parts stay where they stand in the file."""
+    if not isinstance(node, ast.Attribute | ast.Subscript):
+        return value
+    made = copy.copy(node)
+    made.value = in_place(made.value, value)
+    return made
+
+
+def parameters(function: ast.FunctionDef, call: ast.Call, *, bound: int = 0) -> dict[str, ast.expr] | None:
     """What a call hands to each parameter that it gives, and the defaults of the others; None where that cannot be told."""
     own = function.args
     placed = [each.arg for each in (*own.posonlyargs, *own.args)]
     found = dict(zip(placed[len(placed) - len(own.defaults) :], own.defaults, strict=True))
     found |= {each.arg: value for each, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value is not None}
-    given = handed(function, call)
+    given = handed(function, call, bound=bound)
     return {**found, **given} if given is not None else None
 
 
-def handed(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
+def handed(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, *, bound: int = 0
+) -> dict[str, ast.expr] | None:
     """What a call hands to the parameters that it gives; None where that cannot be told."""
     own = function.args
     if own.vararg or own.kwarg or any(isinstance(each, ast.Starred) for each in call.args):
@@ -77,7 +79,7 @@ def handed(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call) -> 
         return None
     placed = [each.arg for each in (*own.posonlyargs, *own.args)]
     return {
-        **dict(zip(placed, call.args, strict=False)),
+        **dict(zip(placed[bound:], call.args, strict=False)),
         **{word.arg: word.value for word in call.keywords if word.arg},
     }
 
@@ -101,15 +103,6 @@ def _only_looks(node: ast.stmt) -> bool:
         case ast.If(body=[ast.Raise()], orelse=[]):
             return True
     return False
-
-
-class _Named(ast.NodeTransformer):
-    def __init__(self, base: ast.expr, made: ast.Call) -> None:
-        self._base = ast.dump(base)
-        self._made = made
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return copy.deepcopy(self._made) if ast.dump(node) == self._base else node
 
 
 class _Called(ast.NodeTransformer):

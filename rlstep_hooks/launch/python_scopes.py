@@ -118,6 +118,15 @@ class Scopes:
             found = each if held else found
         return found
 
+    def owner_of_self(self, name: ast.Name) -> ast.ClassDef | None:
+        """The class of the method whose first parameter a name is; None for any other name."""
+        function = self.scope(name)
+        owner = self._above.get(function) if isinstance(function, ast.FunctionDef) else None
+        if not isinstance(owner, ast.ClassDef) or not isinstance(function, ast.FunctionDef) or function.decorator_list:
+            return None
+        places = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        return owner if places[:1] == [name.id] and not self.rebinds(function, [name.id]) else None
+
     def rebinds(self, function: _Function, names: Collection[str]) -> bool:
         """Whether a function binds one of these names itself."""
         return any(self.scope(node) is function for name in names for node in self._stores.get(name, []))
@@ -176,6 +185,9 @@ class Scopes:
 
     def _handed_in(self, function: _Function, parameter: str) -> ast.expr | None:
         """What the only call of a function gives a parameter, or its default; None where other code may call it too."""
+        owner = self._above.get(function)
+        if function.name == "__init__" and isinstance(owner, ast.ClassDef):
+            return self._handed_to_object(owner, function, parameter)
         uses = self._uses.get(function.name, [])
         if self._handed is not None:
             uses = [use for use in uses if not self._is_under_main(use)]
@@ -191,6 +203,31 @@ class Scopes:
             return self._of_command(function, parameter)
         if not isinstance(call, ast.Call) or call.func is not uses[0]:
             return None
+        return self._of_call(call, function, parameter, bound=0)
+
+    def _handed_to_object(self, owner: ast.ClassDef, function: _Function, parameter: str) -> ast.expr | None:
+        """What the only place that makes an object of a class gives a parameter of its `__init__`."""
+        uses = [use for use in self._uses.get(owner.name, []) if not self._is_annotation(use)]
+        call = self._above.get(uses[0]) if len(uses) == 1 else None
+        once = len(self._stores.get(owner.name, [])) == 1 and not owner.decorator_list and not function.decorator_list
+        if self._handed is not None or not once or not isinstance(call, ast.Call) or call.func is not uses[0]:
+            return None
+        return self._of_call(call, function, parameter, bound=1)
+
+    def _is_annotation(self, use: ast.AST) -> bool:
+        """Whether a name only says the type of something."""
+        inner, above = use, self._above.get(use)
+        while isinstance(above, ast.expr):
+            if isinstance(above, ast.Call):
+                return False
+            inner, above = above, self._above.get(above)
+        return isinstance(above, ast.arg) or inner in (
+            getattr(above, "returns", None),
+            getattr(above, "annotation", None),
+        )
+
+    def _of_call(self, call: ast.Call, function: _Function, parameter: str, *, bound: int) -> ast.expr | None:
+        """What a call gives a parameter, or its default; the first `bound` parameters are given in another way."""
         if any(isinstance(each, ast.Starred) for each in call.args):
             return None
         given = {word.arg: word.value for word in call.keywords if word.arg}
@@ -201,7 +238,8 @@ class Scopes:
                     return None
                 given |= pairs.values
         arguments = function.args
-        given |= dict(zip((each.arg for each in (*arguments.posonlyargs, *arguments.args)), call.args, strict=False))
+        places = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        given |= dict(zip(places[bound:], call.args, strict=False))
         return given.get(parameter) or dict(_defaults(arguments)).get(parameter)
 
     def _is_under_main(self, node: ast.AST) -> bool:

@@ -19,6 +19,13 @@ _IMPORT_PATH = re.compile(r"[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*")
 """A class by the text that a program imports it from: "roll.pipeline.agentic.agentic_pipeline.AgenticPipeline"."""
 
 
+class NotLiteralError(Exception):
+    """Only the run knows the value of an expression."""
+
+    def __init__(self, node: ast.expr) -> None:
+        self.node = node
+
+
 def text_of(path: str | Path) -> bytes:
     """The code of a Python file, or of the cells of a notebook.
 

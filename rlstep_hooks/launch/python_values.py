@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -11,14 +14,18 @@ from rlstep_hooks.launch.python_changes import Changes, is_container
 from rlstep_hooks.launch.python_documents import Documents, read_document
 from rlstep_hooks.launch.python_environment import read_by
 from rlstep_hooks.launch.python_functions import Frame, given_back
+from rlstep_hooks.launch.python_paths import path_of
 from rlstep_hooks.launch.python_results import parameters
-from rlstep_hooks.launch.python_source import is_within
+from rlstep_hooks.launch.python_source import NotLiteralError, is_within
+from rlstep_hooks.launch.python_steps import stepped
+from rlstep_hooks.launch.python_substitution import expression_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from rlstep_hooks.launch.python_changes import Change
     from rlstep_hooks.launch.python_documents import Finder
-    from rlstep_hooks.launch.python_members import Members
+    from rlstep_hooks.launch.python_members import Members, Pairs
     from rlstep_hooks.launch.python_options import Option
     from rlstep_hooks.launch.python_scopes import Scopes
 
@@ -45,8 +52,14 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 }
 _CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
 _OF_TEXTS: dict[str, Any] = {"lower": str.lower, "upper": str.upper, "strip": str.strip}
+_TYPES: dict[str | None, Any] = {
+    None: str, "str": str, "int": int, "float": float, "Path": PurePosixPath, "pathlib.Path": PurePosixPath,
+}  # fmt: skip
+"""What an option's text is made of, by its `type`."""
 _DEEPEST = 20
 """Expressions within each other up to which a value is worked out: names may stand for each other in a circle."""
+_LONGEST = 10_000
+"""Numbers of a `range` that are read."""
 PARSED = "parsed"
 """Stands for the class of arguments that a parser makes."""
 
@@ -57,21 +70,15 @@ class Document(msgspec.Struct, frozen=True):
     value: Any
     attributes: bool
     """Whether keys are attributes too (OmegaConf)."""
-    unsure: frozenset[str] = frozenset()
-    """Keys that the program changes."""
-
-
-class NotLiteralError(Exception):
-    """Only the run knows the value of an expression."""
-
-    def __init__(self, node: ast.expr) -> None:
-        self.node = node
+    unsure: frozenset[tuple[str, ...]] = frozenset()
+    """Keys that the program changes, each with those that lead to it."""
 
 
 class Values:
     """Works out the expressions of one parsed file.
 
     Args:
+        source: The path of the file.
         above: Each node with the one that it is a part of.
         constants: Names that one unconditional assignment binds in the whole file.
         scopes: Other names, by the function that they stand in.
@@ -90,11 +97,13 @@ class Values:
         own_variables: The variables of the environment that the file sets itself.
         function: The one function of the file under a name; None where it has none, or several.
         latest: What the last statement before a use assigns to a name, where it is known which ones run.
+        is_before: Whether a change has certainly happened before a use (True), or not (False); None where the run decides.
     """
 
     def __init__(
         self,
         *,
+        source: str,
         above: Mapping[ast.AST, ast.AST],
         constants: Mapping[str, ast.expr],
         scopes: Scopes,
@@ -113,7 +122,9 @@ class Values:
         own_variables: Callable[[], frozenset[str]],
         function: Callable[[str], ast.FunctionDef | None],
         latest: Callable[[ast.Name], ast.expr | None],
+        is_before: Callable[[Change, ast.AST, ast.AST], bool | None],
     ) -> None:
+        self._source = source
         self._above = above
         self._constants = constants
         self._scopes = scopes
@@ -132,6 +143,9 @@ class Values:
         self._own_variables = own_variables
         self._function = function
         self._latest = latest
+        self._is_before = is_before
+        self._deciding: set[ast.AST] = set()
+        """Statements of which it is being worked out whether they have happened."""
         self._frames: list[Frame] = []
         """The calls of the file's functions that are being worked out, the innermost last."""
 
@@ -143,6 +157,10 @@ class Values:
         """
         return self._literal(node, 0)
 
+    def pairs(self, node: ast.expr) -> Pairs | None:
+        """The pairs of a mapping where it is used; None where they are not written out."""
+        return self._members.pairs(node)
+
     def document(self, node: ast.expr) -> Document | None:
         """What an expression is of a YAML file that the program opens; None where it is nothing of one.
 
@@ -152,22 +170,36 @@ class Values:
         return self._document(node, 0)
 
     def returned(self, function: ast.FunctionDef, given: Mapping[str, object]) -> ast.expr | None:
-        """What a function of the file gives back to a call with these values; None where it does more than to choose it, or where a
-        name of its own is a part of it.
+        """What a function of the file gives back to a call with these values; None where it does more than to choose it.
 
         Raises:
             NotLiteralError: Only the run knows which of several it is.
         """
-        if function.decorator_list or self._scopes.rebinds(function, given):
+        if self._scopes.rebinds(function, given):
             return None
-        handed: dict[str, ast.expr] = {name: _plain_of(value) for name, value in given.items()}
+        handed: dict[str, ast.expr] = {name: expression_of(value) for name, value in given.items()}
         self._frames.append(Frame(function, handed))
         try:
             back = given_back(function.body, lambda test: bool(self._literal(test, 0)))
         finally:
             self._frames.pop()
-        names = {node.id for node in ast.walk(back) if isinstance(node, ast.Name)} if back is not None else set()
-        return None if self._scopes.rebinds(function, names) else back
+        return back
+
+    def has_own_names(self, function: ast.FunctionDef, node: ast.expr) -> bool:
+        """Whether an expression has names that a function binds itself."""
+        return self._scopes.rebinds(function, {each.id for each in ast.walk(node) if isinstance(each, ast.Name)})
+
+    def in_call(self, function: ast.FunctionDef, given: Mapping[str, object], node: ast.expr) -> Any:
+        """The value of an expression of a function's own names in a call with these values.
+
+        Raises:
+            NotLiteralError: Only the run knows it.
+        """
+        self._frames.append(Frame(function, {name: expression_of(value) for name, value in given.items()}))
+        try:
+            return self._literal(node, 0)
+        finally:
+            self._frames.pop()
 
     def _literal(self, node: ast.expr, depth: int) -> Any:
         if depth > _DEEPEST:
@@ -176,22 +208,28 @@ class Values:
             return node.value
         if isinstance(node, ast.Name) and (given := self._given(node)) is not None:
             return self._of_caller(lambda: self._literal(given, depth + 1))
+        if isinstance(node, ast.Name) and node.id == "__file__":
+            return os.path.abspath(self._source)
         if (document := self._document(node, depth)) is not None:
             return self._plain(document, node)
         if isinstance(node, ast.Name) and node.id in self._constants:
             made = self._constants[node.id]
-            if is_container(made) and any(
-                not is_within(node, change.node, self._above) for change in self._changes.of(node.id)
-            ):
+            if is_container(made) and self._is_changed(node):
                 raise NotLiteralError(node)
-            return self._literal(made, depth + 1)
+            value = self._literal(made, depth + 1)
+            if isinstance(value, dict | list) and self._is_changed(node):
+                raise NotLiteralError(node)
+            return value
         if isinstance(node, ast.Name):
             bound = self._bound(node) or self._imported(node)
             if bound is None and len(choices := self._scopes.all_values_of(node)) > 1:
                 return self._same_of_all(choices, node, depth)
             if bound is None or (is_container(bound) and self._bound(node) is not None and self._changes.of(node.id)):
                 raise NotLiteralError(node)
-            return self._literal(bound, depth + 1)
+            value = self._literal(bound, depth + 1)
+            if isinstance(value, dict | list) and self._changes.of(node.id):
+                raise NotLiteralError(node)
+            return value
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self._parsed:
             return self._option(node, depth)
         member = self._members.value_of(node) or self._imported(node)
@@ -218,6 +256,10 @@ class Values:
             return self._worked_out(node, depth)
         except (ZeroDivisionError, OverflowError, ValueError, TypeError):
             raise NotLiteralError(node) from None
+
+    def _is_changed(self, use: ast.Name) -> bool:
+        """Whether the file changes what a name holds by anything but the statement that uses it."""
+        return any(not is_within(use, change.node, self._above) for change in self._changes.of(use.id))
 
     def _same_of_all(self, choices: list[ast.expr], node: ast.expr, depth: int) -> Any:
         """The value that each of several assignments gives a name, whichever of them the run comes to.
@@ -256,16 +298,33 @@ class Values:
         """
         function = self._function(name)
         given = parameters(function, call) if function is not None else None
-        if function is None or given is None or function.decorator_list or self._scopes.rebinds(function, given):
+        if function is None or given is None or function.decorator_list:
             raise NotLiteralError(call)
+        if self._scopes.rebinds(function, given):
+            return self._stepped(call, function, given, depth)
         self._frames.append(Frame(function, given))
         try:
             back = given_back(function.body, lambda test: bool(self._literal(test, depth + 1)))
-            if back is None:
-                raise NotLiteralError(call)
-            return self._literal(back, depth + 1)
+            if back is not None:
+                return self._literal(back, depth + 1)
         finally:
             self._frames.pop()
+        return self._stepped(call, function, given, depth)
+
+    def _stepped(self, call: ast.Call, function: ast.FunctionDef, given: Mapping[str, ast.expr], depth: int) -> Any:
+        """What a function gives back that works out a value by several statements.
+
+        Raises:
+            NotLiteralError: It does more than that, or only the run knows what comes of it.
+        """
+        plain: dict[str, object] = {}
+        for name, value in given.items():
+            with suppress(NotLiteralError):
+                plain[name] = self._literal(value, depth + 1)
+        try:
+            return stepped(function, plain, lambda node: self._literal(node, depth + 1))
+        except NotLiteralError:
+            raise NotLiteralError(call) from None
 
     def _key(self, node: ast.expr, depth: int) -> object:
         """The key that a part of a mapping has; None where it is not written, and no call gives it."""
@@ -283,15 +342,14 @@ class Values:
         bound = self._bound(node) if isinstance(node, ast.Name) else None
         if isinstance(node, ast.Name) and bound is not None:
             whole = self._document(bound, depth + 1)
-            changes = self._changes.of(node.id) if whole is not None else []
-            if whole is None or any(change.key is None for change in changes):
-                return None
-            return msgspec.structs.replace(whole, unsure=whole.unsure.union(str(each.key) for each in changes))
+            return self._changed(whole, node, bound, depth) if whole is not None else None
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # `yaml.safe_load(file) or {}`
             first = self._document(node.values[0], depth + 1)
             return first if first is not None and first.value else None
         if isinstance(node, ast.Subscript) and (key := self._key(node.slice, depth)) is not None:
             return self._part(node, node.value, key, depth)
+        if isinstance(node, ast.Attribute) and (held := self._members.of_self(node)) is not None:
+            return self._document(held, depth + 1)
         if isinstance(node, ast.Attribute):
             return self._part(node, node.value, node.attr, depth)
         if (
@@ -309,19 +367,49 @@ class Values:
             path = self._literal(loaded.path, depth + 1)
         except NotLiteralError:
             return None
-        file = self._finder(path) if isinstance(path, str) else None
+        file = self._finder(str(path)) if isinstance(path, str | PurePosixPath) else None
         value = read_document(file, loaded) if file is not None else None
         return Document(value, loaded.attributes) if value is not None else None
+
+    def _changed(self, whole: Document, use: ast.Name, made: ast.expr, depth: int) -> Document | None:
+        """A YAML file with what the program has set in it where it uses its name; None where that may be anything."""
+        for change in self._changes.of(use.id):
+            if change.node in self._deciding:  # whether it happens depends on what the file holds
+                sure = None
+            else:
+                self._deciding.add(change.node)
+                try:
+                    sure = self._is_before(change, use, made)
+                finally:
+                    self._deciding.discard(change.node)
+            if sure is False:
+                continue
+            if change.key is None:
+                return None
+            path, value = (change.key, *change.deeper), change.below if change.deeper else change.value
+            is_set = sure and value is not None and not change.keeps and not change.removes
+            try:
+                new = self._literal(value, depth + 1) if is_set and value is not None else None
+            except NotLiteralError:
+                is_set = False
+            changed = _with(whole.value, path, new) if is_set else None
+            if changed is None:
+                whole = msgspec.structs.replace(whole, unsure=whole.unsure | {path})
+            else:
+                unsure = frozenset(each for each in whole.unsure if each[: len(path)] != path)
+                whole = msgspec.structs.replace(whole, value=changed, unsure=unsure)
+        return whole
 
     def _part(self, node: ast.expr, of: ast.expr, key: object, depth: int) -> Document | None:
         """`of[key]`, `of.get(key, default)` or `of.key`; None where `of` is nothing of a YAML file."""
         whole = self._document(of, depth + 1)
         if whole is None or (isinstance(node, ast.Attribute) and not whole.attributes):
             return None
-        if not isinstance(whole.value, dict) or key in whole.unsure:
+        unsure = frozenset(path[1:] for path in whole.unsure if path[0] == str(key))
+        if not isinstance(whole.value, dict) or () in unsure:
             raise NotLiteralError(node)
         if key in whole.value:
-            return Document(whole.value[key], whole.attributes)
+            return Document(whole.value[key], whole.attributes, unsure)
         if not isinstance(node, ast.Call):
             raise NotLiteralError(node)
         return Document(self._literal(node.args[1], depth + 1) if len(node.args) > 1 else None, whole.attributes)
@@ -359,7 +447,7 @@ class Values:
                 raise NotLiteralError(node)
             return self._literal(keywords["default"], depth + 1) if "default" in keywords else None
         kind = keywords.get("type")
-        made = {None: str, "str": str, "int": int, "float": float}.get(None if kind is None else ast.unparse(kind))
+        made = _TYPES.get(None if kind is None else ast.unparse(kind))
         try:
             if action == "store" and made is not None:
                 return made(given)
@@ -377,6 +465,8 @@ class Values:
         return None in self._flags.values()
 
     def _worked_out(self, node: ast.expr, depth: int) -> Any:
+        if (path := path_of(node, lambda part: self._literal(part, depth + 1))) is not None:
+            return path
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
             left, right = self._literal(node.left, depth + 1), self._literal(node.comparators[0], depth + 1)
             return _COMPARISONS[type(node.ops[0])](left, right)
@@ -391,6 +481,10 @@ class Values:
                 and (measured := ast.unparse(node.args[0])) in self._lengths
             ):
                 return self._lengths[measured]
+            if node.func.id == "range" and 1 <= len(node.args) <= 3:
+                numbers = range(*(self._whole(part, depth) for part in node.args))
+                if len(numbers) <= _LONGEST:
+                    return list(numbers)
             if node.func.id in ("max", "min") and len(node.args) > 1:
                 return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
         match node:
@@ -404,7 +498,7 @@ class Values:
         match node:
             case ast.Call(func=ast.Name(id=name)):
                 return self._called(node, name, depth)
-            case ast.Subscript(value=container, slice=key) if self._frames:
+            case ast.Subscript(value=container, slice=key) if not isinstance(key, ast.Slice):
                 return self._entry(node, container, key, depth)
         raise NotLiteralError(node)
 
@@ -419,8 +513,10 @@ class Values:
         return node
 
     def _entry(self, node: ast.expr, of: ast.expr, key: ast.expr, depth: int) -> Any:
-        """What a mapping that is known as a whole holds under a key that a call gives."""
+        """What a mapping or a list that is known as a whole holds under a key, or at a place."""
         whole, named = self._literal(of, depth + 1), self._literal(key, depth + 1)
+        if isinstance(whole, list) and isinstance(named, int) and -len(whole) <= named < len(whole):
+            return whole[named]
         if not isinstance(whole, dict) or named not in whole:
             raise NotLiteralError(node)
         return whole[named]
@@ -434,6 +530,12 @@ class Values:
             raise NotLiteralError(node)
         return value if value or default is None else self._literal(default, depth + 1)
 
+    def _whole(self, node: ast.expr, depth: int) -> int:
+        value = self._numeric(node, depth)
+        if not isinstance(value, int):
+            raise NotLiteralError(node)
+        return value
+
     def _numeric(self, node: ast.expr, depth: int) -> int | float:
         value = self._literal(node, depth + 1)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -441,6 +543,9 @@ class Values:
         return value
 
 
-def _plain_of(value: object) -> ast.expr:
-    """The expression of a plain value."""
-    return ast.parse(repr(value), mode="eval").body
+def _with(value: Any, path: tuple[str, ...], new: Any) -> dict[Any, Any] | None:
+    """A mapping with another value below some keys; None where one of them holds no mapping."""
+    if not isinstance(value, dict):
+        return None
+    inner = new if len(path) == 1 else _with(value.get(path[0]), path[1:], new)
+    return None if inner is None and len(path) > 1 else {**value, path[0]: inner}

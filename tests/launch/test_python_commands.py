@@ -42,6 +42,31 @@ def sizes(plan: Plan) -> tuple[object, ...]:
     [
         ("", (), (8, 12)),
         ("", ("--size", "8"), (16, 12)),
+        (
+            'more = {"num_iterations": 3}\nfor key, value in more.items():\n    command.append(f"--{key}={value}")\n',
+            (),
+            (8, 4),
+        ),
+        (
+            'more = {"num_iterations": 3, "beta": None}\nfor key, value in more.items():\n    if value is not None:\n'
+            '        command += [f"--{key}", str(value)]\n',
+            (),
+            (8, 4),
+        ),
+        ('for each in ("--num_iterations", "3"):\n    command.append(each)\n', (), (8, 4)),
+        (
+            'more = {"num_iterations": args.size}\ncommand += [f"--{key}={value}" for key, value in more.items()]\n',
+            (),
+            (8, 3),
+        ),
+        (
+            'more = {"num_iterations": 3}\ncommand += [each for key in more for each in (f"--{key}", str(more[key]))]\n',
+            (),
+            (8, 4),
+        ),
+        ('command.extend(f"--{key}=3" for key in ["num_iterations"] if key)\n', (), (8, 4)),
+        ('def both():\n    return ["--num_iterations", "3"], 5\nextra, other = both()\ncommand += extra\n', (), (8, 4)),
+        ('extra, other = ["--num_iterations", "3"], 5\ncommand += extra\n', (), (8, 4)),
         ('command.append("--gradient_accumulation_steps=4")\n', (), (32, 12)),
         ('command.extend(["--num_iterations", "3"])\n', (), (8, 4)),
         ('if args.more:\n    command += ["--num_iterations", "3"]\n', (), (8, 12)),

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PICK = "def pick(given, default):\n    if given is not None:\n        return given\n    return default\n"
+_DIVISOR = """
+def divisor(n, most):
+    for each in range(min(most, n), 0, -1):
+        if n % each == 0:
+            return each
+    return 1
+"""
+_LOOP = "def total(numbers):\n    total = 0\n    for each in numbers:\n        {}\n    return total\n"
 _PARSED = (
     "import argparse, json, yaml\nparser = argparse.ArgumentParser()\nparser.add_argument('--n', type=int)\n"
     "parser.add_argument('--config')\nparser.add_argument('--small', action='store_true')\nargs = parser.parse_args()\n"
@@ -43,10 +51,48 @@ def found(folder: Path, text: str, **flags: str) -> int | None:
             1,
         ),
         ("def main():\n    def pick(n):\n        return n\n    Config(n=pick(4), m=pick(2))\nmain()\n", 4),
-        # What a function does beside choosing may change what it gives back.
-        ("def pick(n):\n    n = n * 2\n    return n\nConfig(n=pick(4), m=pick(2))\n", None),
-        ("def pick(n):\n    for _ in range(2):\n        return n\nConfig(n=pick(4), m=pick(2))\n", None),
-        ("def pick(n):\n    if n > 3:\n        n = 8\n    return n\nConfig(n=pick(4), m=pick(2))\n", None),
+        ("def pick(n):\n    n = n * 2\n    return n\nConfig(n=pick(4), m=pick(2))\n", 8),
+        ("def pick(n):\n    for _ in range(2):\n        return n\nConfig(n=pick(4), m=pick(2))\n", 4),
+        ("def pick(n):\n    if n > 3:\n        n = 8\n    return n\nConfig(n=pick(4), m=pick(2))\n", 8),
+        (_DIVISOR + "Config(n=divisor(9, 5), m=divisor(8, 5))\n", 3),
+        (
+            _LOOP.format("if each % 2:\n            continue\n        total += each")
+            + "Config(n=total([1, 2, 4, 7]), m=total([1]))\n",
+            6,
+        ),
+        (
+            _LOOP.format("if each > 2:\n            break\n        total += each")
+            + "Config(n=total([1, 2, 4, 2]), m=total([1]))\n",
+            3,
+        ),
+        ("def up(n):\n    while n < 30:\n        n *= 2\n    return n\nConfig(n=up(4), m=up(2))\n", 32),
+        ("def two(n):\n    a, b = n, n + 1\n    a += b\n    return a\nConfig(n=two(4), m=two(2))\n", 9),
+        (
+            "def own(n):\n    found = {}\n    found['x'] = n\n    n = found['x'] + 1\n    return n\nConfig(n=own(4), m=own(2))\n",
+            5,
+        ),
+        (
+            "def kept(n):\n    n = n + 1\n    if n > given():\n        raise ValueError\n    assert given()\n"
+            "    return n\nConfig(n=kept(4), m=kept(2))\n",
+            5,
+        ),
+        # A check that ends the program gives nothing back.
+        (
+            "def kept(n):\n    n = n + 1\n    if n > 4:\n        raise ValueError\n    return n\nConfig(n=kept(4), m=kept(2))\n",
+            None,
+        ),
+        ("def kept(n):\n    if n > 3:\n        raise ValueError\n    return n\nConfig(n=kept(4), m=kept(2))\n", None),
+        # What a function does beside working out a value may change what it gives back.
+        (_LOOP.format("total += given(each)") + "Config(n=total([1, 2]), m=total([1]))\n", None),
+        (_LOOP.format("if given():\n            total += each") + "Config(n=total([1, 2]), m=total([1]))\n", None),
+        ("def up(n):\n    while n > 0:\n        n *= 2\n    return n\nConfig(n=up(4), m=up(2))\n", None),
+        ("n = 3\ndef up(m):\n    m = m + 1\n    n = given()\n    return n\nConfig(n=up(4), m=up(2))\n", None),
+        (
+            "def two(n):\n    first = [n]\n    second = first\n    second.append(2)\n"
+            "    n = len(first)\n    return n\nConfig(n=two(4), m=two(2))\n",
+            None,
+        ),
+        ("def up(n):\n    n = n + 1\n    change(n)\n    return n\nConfig(n=up(4), m=up(2))\n", None),
         ("def pick(n):\n    if seen():\n        return 8\n    return n\nConfig(n=pick(4), m=pick(2))\n", None),
         (
             "def pick(n):\n    try:\n        return n\n    except ValueError:\n        return 8\nConfig(n=pick(4), m=pick(2))\n",

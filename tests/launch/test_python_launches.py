@@ -484,7 +484,10 @@ def test_a_file_that_is_handed_from_function_to_function_is_followed(tmp_path: P
 @pytest.mark.parametrize(
     "change",
     [
-        "cfg['train']['generations'] = 2\n",
+        "cfg['train']['generations'] = given()\n",
+        "if given():\n    cfg['train']['generations'] = 2\n",
+        "cfg['train']['generations'] += 2\n",
+        "del cfg['train']['generations']\n",
         "cfg['train'] = section()\n",
         "cfg.update(more())\n",
         "train = cfg['train']\ntrain['generations'] = 2\n",
@@ -492,7 +495,7 @@ def test_a_file_that_is_handed_from_function_to_function_is_followed(tmp_path: P
         "override(cfg)\n",
         "override(cfg['train'])\n",
         "override(values=cfg)\n",
-        "cfg.train.generations = 2\n",
+        "cfg.train.generations = given()\n",
         "OmegaConf.update(cfg, 'train.generations', 2)\n",
         "other = cfg\nother['train'] = section()\n",
         "class Run:\n    def fill(self, values):\n        values['train'] = {}\nRun().fill(cfg)\n",

@@ -96,7 +96,7 @@ def test_an_object_that_the_only_call_hands_in_is_read(tmp_path: Path) -> None:
         (DATACLASS + "    def __post_init__(self):\n        self.own = given()\n", "Sizes().own"),
         (MADE_BY_INIT + "    def grow(self):\n        self.own = 8\n", "Sizes().own"),
         ("class Sizes:\n    own = 4\n    def __init__(self):\n        vars(self).update(given())\n", "Sizes().own"),
-        ("class Sizes:\n    def __init__(self, own=4):\n        self.own = own\n", "Sizes().own"),
+        ("class Sizes:\n    def __init__(self, own=4):\n        self.own = own\n", "Sizes(given()).own"),
     ],
 )
 def test_members_that_only_the_run_knows_are_asked_about(tmp_path: Path, before: str, size: str) -> None:

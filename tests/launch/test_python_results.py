@@ -66,7 +66,7 @@ def test_the_function_may_be_one_of_the_file(tmp_path: Path) -> None:
     ("old", "new"),
     [
         ("    return TABLE[name]", "    TABLE[name].load()\n    return TABLE[name]"),
-        ("    return TABLE[name]", "    if least:\n        return SMALL\n    return TABLE[name]"),
+        ("    return TABLE[name]", "    if found(name):\n        return SMALL\n    return TABLE[name]"),
         ("def sizes_of(name, least=1)", "@lru_cache\ndef sizes_of(name, least=1)"),
         ("def sizes_of(name, least=1)", "def sizes_of(name, **more)"),
         ('"large": Sizes(batch=16)}', '"large": Sizes(batch=16)}\nTABLE.update(load())'),

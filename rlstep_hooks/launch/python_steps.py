@@ -1,0 +1,184 @@
+"""What a function of a Python file gives back to one call of it, step by step: loops, and names that get several values.
+
+Statements on plain values are followed, with expressions that the file's own reading knows. Nothing is executed: a call of anything
+else, or a value that counts and that only the run knows, ends it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.launch.python_source import NotLiteralError
+from rlstep_hooks.launch.python_substitution import expression_of, substituted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_MOST = 2_000
+"""Statements that are followed of one call."""
+_SAYING = re.compile(r"print|warnings\.warn|(?:log|logger|logging)\.\w+")
+"""Calls that only say something."""
+
+
+def stepped(function: ast.FunctionDef, given: Mapping[str, Any], literal: Callable[[ast.expr], Any]) -> Any:
+    """What a function gives back to a call.
+
+    Args:
+        function: The function.
+        given: The values of its parameters; one that is not here is known only in the run.
+        literal: The value of an expression; raises `NotLiteralError` where only the run knows it.
+
+    Raises:
+        NotLiteralError: It does more than to work out a value, or only the run knows which one.
+    """
+    steps = _Steps(function, given, literal)
+    try:
+        steps.run(function.body)
+    except _Returned as returned:
+        return returned.value
+    return None
+
+
+class _Returned(Exception):  # noqa: N818  (it ends the steps of a function, and is no error)
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Broken(Exception):  # noqa: N818
+    pass
+
+
+class _Continued(Exception):  # noqa: N818
+    pass
+
+
+class _Steps:
+    def __init__(self, function: ast.FunctionDef, given: Mapping[str, Any], literal: Callable[[ast.expr], Any]) -> None:
+        own = function.args
+        places = (*own.posonlyargs, *own.args, *own.kwonlyargs)
+        self._literal = literal
+        self._names: dict[str, Any] = dict(given)
+        self._unknown = {each.arg for each in places if each.arg not in given}
+        # Before it has a value, a name of the function has none that the file gives elsewhere.
+        self._unknown |= {
+            node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        } - set(given)
+        self._left = _MOST
+
+    def run(self, body: Sequence[ast.stmt]) -> None:
+        for statement in body:
+            self._left -= 1
+            if self._left < 0:
+                raise NotLiteralError(ast.Constant(None))
+            self._step(statement)
+
+    def _step(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass
+            case ast.Expr(value=ast.Call(func=callee)) if _SAYING.fullmatch(ast.unparse(callee)):
+                pass
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr="append"), args=[value])):
+                self._list(of, statement.value).append(self._plain(value))
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, value)
+            case ast.AnnAssign():
+                pass
+            case ast.AugAssign(target=ast.Name(id=name), op=operator, value=value):
+                self._names[name] = self._value(ast.BinOp(ast.Name(name, ast.Load()), operator, value))
+            case ast.If(test=test, body=[ast.Raise()], orelse=[]) | ast.Assert(test=test):
+                self._check(test, ends_if=isinstance(statement, ast.If))
+            case ast.If(test=test, body=body, orelse=other):
+                self.run(body if self._value(test) else other)
+            case ast.For(target=ast.Name(id=name), iter=iterable, body=body, orelse=[]):
+                self._loop(name, iterable, body)
+            case ast.While(test=test, body=body, orelse=[]):
+                while self._value(test) and not self._turn(body):
+                    pass
+            case ast.Break():
+                raise _Broken
+            case ast.Continue():
+                raise _Continued
+            case ast.Return(value=ast.Name(id=name)) if name in self._names and name not in self._unknown:
+                raise _Returned(self._names[name])
+            case ast.Return(value=value):
+                raise _Returned(self._value(value) if value is not None else None)
+            case _:
+                raise NotLiteralError(ast.Constant(None))
+
+    def _check(self, test: ast.expr, *, ends_if: bool) -> None:
+        """A check that ends the program: one that only the run decides lets pass what the function gives back."""
+        try:
+            ends = bool(self._value(test)) is ends_if
+        except NotLiteralError:
+            return
+        if ends:
+            raise NotLiteralError(test)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        match target:
+            case ast.Name(id=name):
+                try:
+                    self._names[name] = self._value(value)
+                    self._unknown.discard(name)
+                except NotLiteralError:
+                    self._names.pop(name, None)
+                    self._unknown.add(name)
+            case ast.Tuple(elts=targets) if not any(isinstance(each, ast.Starred) for each in targets):
+                parts = self._value(value)
+                if not isinstance(parts, list) or len(parts) != len(targets):
+                    raise NotLiteralError(value)
+                for each, part in zip(targets, parts, strict=True):
+                    self._assign(each, expression_of(part))
+            case ast.Subscript(value=ast.Name(id=of), slice=key):
+                whole = self._names.get(of)
+                if not isinstance(whole, dict):
+                    raise NotLiteralError(target)
+                whole[self._plain(key)] = self._plain(value)
+            case _:
+                raise NotLiteralError(target)
+
+    def _loop(self, name: str, iterable: ast.expr, body: Sequence[ast.stmt]) -> None:
+        is_own = isinstance(iterable, ast.Name) and iterable.id in self._names and iterable.id not in self._unknown
+        whole = self._names[iterable.id] if is_own and isinstance(iterable, ast.Name) else self._value(iterable)
+        if not isinstance(whole, list | dict):
+            raise NotLiteralError(iterable)
+        for each in list(whole):
+            self._names[name] = each
+            self._unknown.discard(name)
+            if self._turn(body):
+                break
+
+    def _turn(self, body: Sequence[ast.stmt]) -> bool:
+        """One turn of a loop; whether it ends the loop."""
+        try:
+            self.run(body)
+        except _Broken:
+            return True
+        except _Continued:
+            pass
+        return False
+
+    def _list(self, name: str, at: ast.expr) -> list[Any]:
+        found = self._names.get(name)
+        if not isinstance(found, list):
+            raise NotLiteralError(at)
+        return found
+
+    def _plain(self, node: ast.expr) -> Any:
+        """A value that is put into another one; one that could be changed there is not followed."""
+        value = self._value(node)
+        if isinstance(value, list | dict):
+            raise NotLiteralError(node)
+        return value
+
+    def _value(self, node: ast.expr) -> Any:
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        if isinstance(node, ast.Name) and isinstance(self._names.get(node.id), list | dict):
+            raise NotLiteralError(node)  # a second name of one thing: a change by either would be seen by both
+        if not names.isdisjoint(self._unknown):
+            raise NotLiteralError(node)
+        known = {name: expression_of(self._names[name]) for name in names if name in self._names}
+        return self._literal(substituted(node, known))
