@@ -306,10 +306,11 @@ class Gaps:
 def test_a_generation_that_lays_sequences_end_to_end_gives_no_log_probs() -> None:
     """As transformers' continuous batching does: its processors get all ids in one row, and the error of the hook hid the topic."""
     gaps = Gaps()
-    watch = SampledLogProbs(SimpleNamespace(temperature=1.0, model=torch.nn.Linear(1, 1), args=SimpleNamespace()))
+    trainer = SimpleNamespace(temperature=1.0, model=torch.nn.Linear(1, 1), args=SimpleNamespace())
+    watch = SampledLogProbs(trainer, gaps)
     processors: list[Any] = []
     watch.begin(looks=True)
-    watch.see(processors, Guard(gaps, ("drawn_log_probs",)))
+    watch.see(processors)
     for _ in range(2):
         processors[0](torch.tensor([3, 4, 5]), torch.zeros(1, 3, 8))
     assert watch.take(torch.zeros(1, 2, dtype=torch.int64)) is None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.systems.trl.observe.scored_alone import Computed
+from rlstep_hooks.observe.guard import contained
+from rlstep_hooks.systems.trl.observe.scored_alone import TOPICS, Computed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,8 @@ class CallsOfRollout:
     """
 
     def __init__(self, observation: Observation, *, filtered: bool) -> None:
+        self.recorder = observation.recorder
+        """Learns what is not observed."""
         self._observation = observation
         self._filtered = filtered
 
@@ -77,25 +80,23 @@ class CallsOfRollout:
 
     def reference_beside(self, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """Rows that the reference has scored alone beside its own forward, where it makes no other."""
+        return self._reference_looked_at(part, calls) or {}
+
+    @contained(*TOPICS)
+    def _reference_looked_at(self, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         beside = self._observation.alone.reference_beside
         if beside is None:
             return {}
-        with self._observation.alone.guard:
-            reference = self._observation.trainer.ref_model
-            given = [call.log_probs for call in calls if call.model is reference]
-            observed = part.get("ref_per_token_logps", given[-1] if given else None)
-            return beside.look(part, observed)
-        return {}
+        reference = self._observation.trainer.ref_model
+        given = [call.log_probs for call in calls if call.model is reference]
+        return beside.look(part, part.get("ref_per_token_logps", given[-1] if given else None))
 
     def penalty_scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """Rows of which the reference of RLOO's penalty is scored again alone."""
-        found: dict[str, Any] = {}
         passes = [call.log_probs for call in calls if not call.grad]
         wanted = self._observation.schedule.algorithm == "RLOO" and self._observation.trainer.beta != 0.0
-        if wanted and len(passes) == 2:
-            alone = self._observation.alone
-            with alone.guard:
-                policy, reference = passes
-                computed = Computed(policy=policy, policy_is="the old log-probs", reference=reference)
-                found = alone.look(cycle, part, computed)
-        return found
+        if not wanted or len(passes) != 2:
+            return {}
+        policy, reference = passes
+        computed = Computed(policy=policy, policy_is="the old log-probs", reference=reference)
+        return self._observation.alone.look(cycle, part, computed)

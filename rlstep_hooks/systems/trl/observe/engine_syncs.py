@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.record.events import WeightSync
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
 from rlstep_hooks.systems.vllm_engine.served import served_engine
@@ -22,8 +22,8 @@ class EngineSyncs:
 
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
-        self._recorder = observation.recorder
-        self._guard = Guard(observation.recorder, ("delivery",))
+        self.recorder = observation.recorder
+        """The recorder that events go to."""
         self._engine: ColocatedEngine | ServedEngine | None = None
         """The engine, where it tells what it holds."""
         self.version: int | None = None
@@ -40,14 +40,14 @@ class EngineSyncs:
         if place is not None:
             hooks.wrap(*place, after=self._synced, topics=("sampler",))
             hooks.wrap(*place, around=self._delivers, topics=("delivery",))
-        with self._guard:
-            self._attach_engine(hooks)
+        self._attach_engine(hooks)
 
     def finish(self) -> None:
         """Training is over: what is still on the device may be waited for."""
         if self._engine is not None:
             self._engine.finish()
 
+    @contained("delivery")
     def _attach_engine(self, hooks: Hooks) -> None:
         """Follow the weights into vLLM: in this process (`vllm_mode="colocate"`), or in a server that tells what it holds."""
         trainer = self._observation.trainer
@@ -55,15 +55,15 @@ class EngineSyncs:
         llm = getattr(trainer if generation is None else generation, "llm", None)
         unwrap = trainer.accelerator.unwrap_model
         if llm is not None:
-            self._engine = own = ColocatedEngine(llm, self._recorder, lambda: unwrap(trainer.model))
+            self._engine = own = ColocatedEngine(llm, self.recorder, lambda: unwrap(trainer.model))
             own.attach(hooks)
             # Earlier releases hand each tensor to the engine where they gather it.
             own.hands_over = not hasattr(generation, "_iter_named_params")
         elif getattr(generation, "mode", "") == "server" and trainer.accelerator.is_main_process:
             if hasattr(generation, "_iter_named_params"):
-                self._engine = served_engine(self._recorder, lambda: unwrap(trainer.model))
+                self._engine = served_engine(self.recorder, lambda: unwrap(trainer.model))
             else:
-                self._recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
+                self.recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
         if self._engine is not None and hasattr(generation, "_iter_named_params"):
             # vllm_generation.py 1.16.0:435: all tensors of a sync under vLLM's names, each gathered and, with PEFT, merged.
             hooks.wrap(generation, "_iter_named_params", after=self._hands_over, topics=("delivery",))
@@ -78,7 +78,7 @@ class EngineSyncs:
 
     def _synced(self, call: Call) -> None:
         version = self.version = self._observation.updates.version
-        self._recorder.emit(WeightSync(at=self._recorder.now(), policy_version=version))
+        self.recorder.emit(WeightSync(at=self.recorder.now(), policy_version=version))
 
     def _delivers(self, call: Call) -> Iterator[None]:
         if self._engine is not None:

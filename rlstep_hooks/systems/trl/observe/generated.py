@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.systems.trl.observe.engine_answers import as_tensors, engine_calls
 from rlstep_hooks.systems.trl.observe.limits import writes_tokens
 from rlstep_hooks.systems.trl.observe.masks import ends_of
@@ -40,10 +40,10 @@ class GeneratedWatch:
     def __init__(self, trainer: Any, recorder: Recorder, *, version: str) -> None:
         self._trainer = trainer
         self._engine = _engine(trainer, version)
-        self._engine_guard = Guard(recorder, ("samples",))
-        self._log_probs_guard = Guard(recorder, ("drawn_log_probs",))
+        self.recorder = recorder
+        """Learns what is not observed."""
         self._random = RandomWatch()
-        self._sampled_log_probs = SampledLogProbs(trainer)
+        self._sampled_log_probs = SampledLogProbs(trainer, recorder)
         self._whole = not writes_tokens(trainer)
         """Whether completions are kept through their first end, as TRL does it."""
         self._looks = False
@@ -88,17 +88,19 @@ class GeneratedWatch:
         """Say with which state of the random generator a rollout was drawn, as `RandomWatch` does."""
         return self._random.ended(self._trainer.accelerator.device, index)
 
+    @contained("drawn_log_probs")
     def log_probs(self, ids: Tensor) -> Tensor | None:
         """(B, T): the log-probs of a rollout's completions when they were drawn, as `SampledLogProbs.take` says."""
-        with self._log_probs_guard:
-            return self._sampled_log_probs.take(ids)
-        return None
+        return self._sampled_log_probs.take(ids)
 
     def _draws(self, call: Call) -> None:
         if self._looks:
             self._random.draws(self._trainer.accelerator.device)
-            with self._log_probs_guard:
-                self._sampled_log_probs.see(call.result, self._log_probs_guard)
+            self._follow_draws(call.result)
+
+    @contained("drawn_log_probs")
+    def _follow_draws(self, processors: list[Any]) -> None:
+        self._sampled_log_probs.see(processors)
 
     def _generates(self, call: Call) -> None:
         if not self._looks:
@@ -113,13 +115,10 @@ class GeneratedWatch:
     def _answers(self, call: Call) -> None:
         if not self._looks or self._engine is None:
             return
-        with self._engine_guard:
-            requests = self._engine.read(call)
-            if requests:
-                ends, pad = ends_of(self._trainer)
-                self._seen.append(
-                    as_tensors(requests, ends[0] if pad is None else pad, self._trainer.accelerator.device)
-                )
+        requests = self._engine.read(call)
+        if requests:
+            ends, pad = ends_of(self._trainer)
+            self._seen.append(as_tensors(requests, ends[0] if pad is None else pad, self._trainer.accelerator.device))
 
     def moved(self, part: dict[str, Any]) -> Tensor | None:
         """How many samples of a rollout have other tokens; None where that was not seen.

@@ -13,7 +13,7 @@ import torch
 from rlstep_hooks.observe.clean_forward import hooked_by_others, why_not_alone
 from rlstep_hooks.observe.compared import is_sloped
 from rlstep_hooks.observe.forward_beside import base_of
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.layer_slope import faulty_layer, slope_of, why_no_slope
 from rlstep_hooks.observe.slope_beside import LONGEST, SlopeBeside
 from rlstep_hooks.record.values import SLOPE_EXPLAINED
@@ -42,7 +42,8 @@ class LayerSlopes:
 
     def __init__(self, trainer: Any, recorder: Recorder, rows_hidden: str = "") -> None:
         self._trainer = trainer
-        self._recorder = recorder
+        self.recorder = recorder
+        """Is told what cannot be measured."""
         self._unwrapped = Unwrapped(trainer.accelerator)
         self._guard = Guard(recorder, (TOPIC,))
         self._looks = False
@@ -51,13 +52,17 @@ class LayerSlopes:
         """Whether they are those of training's own passes, where no other may be made."""
         self._begun: SlopeBeside | None = None
         """What was seen of such passes since the latest rollout."""
-        with self._guard:
-            model = self._unwrapped.of(trainer.model)
-            self._beside = bool(shared_out(trainer))
-            why = rows_hidden or (_why_not_beside(trainer, model) if self._beside else _why_not(trainer, model))
-            self._looks = not why
-            if why:
-                recorder.cannot(TOPIC, why)
+        self._prepare(rows_hidden)
+
+    @contained(TOPIC)
+    def _prepare(self, rows_hidden: str) -> None:
+        """Find out whether slopes can be measured, and in which passes."""
+        trainer, model = self._trainer, self._unwrapped.of(self._trainer.model)
+        self._beside = bool(shared_out(trainer))
+        why = rows_hidden or (_why_not_beside(trainer, model) if self._beside else _why_not(trainer, model))
+        self._looks = not why
+        if why:
+            self.recorder.cannot(TOPIC, why)
 
     @property
     def looks_beside(self) -> bool:
@@ -74,14 +79,15 @@ class LayerSlopes:
         Returns:
             Fields that `RolloutValues` has; empty where nothing is measured.
         """
+        return self._looked(cycle, part) or {}
+
+    @contained(TOPIC)
+    def _looked(self, cycle: int, part: dict[str, Any]) -> dict[str, Any]:
         if self._beside:
-            with self._guard:
-                return self._seen_beside()
+            return self._seen_beside()
         if not self._looks or not is_sloped(cycle) or any(part.get(name) is not None for name in IMAGES):
             return {}
-        with self._guard:
-            return self._measured(self._unwrapped.of(self._trainer.model), row_at(part, 0).tokens)
-        return {}
+        return self._measured(self._unwrapped.of(self._trainer.model), row_at(part, 0).tokens)
 
     @contextmanager
     def beside(self, cycle: int, inputs: dict[str, Any]) -> Iterator[None]:
@@ -118,7 +124,7 @@ class LayerSlopes:
         slope = None if why else slope_of(model, tokens)
         if slope is None:
             self._looks = False
-            self._recorder.cannot(
+            self.recorder.cannot(
                 TOPIC,
                 why or "no step is short enough for these layers and long enough for float32, to tell their slope",
             )

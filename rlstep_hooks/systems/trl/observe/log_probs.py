@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.systems.trl.observe.calls import LogProbCall
 from rlstep_hooks.systems.trl.observe.layer_slopes import TOPIC as SLOPE
 from rlstep_hooks.systems.trl.observe.scored_alone import TOPICS
@@ -23,8 +23,9 @@ class LogProbHooks:
     """Adds each call to the rollout or the loss that it is made in."""
 
     def __init__(self, observation: Observation) -> None:
+        self.recorder = observation.recorder
+        """Learns what is not observed."""
         self._observation = observation
-        self._gradient_guard = Guard(observation.recorder, ("gradient",))
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
@@ -81,11 +82,11 @@ class LogProbHooks:
         finally:
             generation.logits.end()
 
+    @contained("gradient")
     def _follow_gradients(self, call: Call, head: HeadWatch) -> None:
         """Follow gradients of the loss's own log-probs."""
-        with self._gradient_guard:
-            model, given = self._given(call)
-            head.begin(model, given["input_ids"], given["attention_mask"], int(given["logits_to_keep"]))
+        model, given = self._given(call)
+        head.begin(model, given["input_ids"], given["attention_mask"], int(given["logits_to_keep"]))
 
     def _scores_beside(self, call: Call) -> Iterator[None]:
         """Let rows go beside the forward of the loss, or of the reference, where nobody may make a forward of them alone."""

@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.head_gradient import HeadWatch
 from rlstep_hooks.observe.module_hooks import ModuleHookWatch
 from rlstep_hooks.record.events import Constant, FactsRead, MicroBatch, OldSource, Refresh
@@ -40,18 +40,17 @@ class MicroBatchHooks:
 
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
-        self._recorder = observation.recorder
+        self.recorder = observation.recorder
+        """The recorder that events go to."""
         self._backward = BackwardWatch(observation.trainer, divided_before=observation.adapter.divides_loss())
-        self._layers_guard = Guard(self._recorder, ("gradient",))
-        self._hooks = ModuleHookWatch(self._layers_guard)
-        self._window_guard = Guard(self._recorder, ("weights",))
+        self._hooks = ModuleHookWatch(Guard(self.recorder, ("gradient",)))
         temperature = float(getattr(observation.trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
         # Is decided for the whole run; an adaptive coefficient that is 0 for a while leaves the bonus in the graph
         # (grpo_trainer.py 1.16.0:848, 3189).
         self._bonus = bool(getattr(observation.trainer, "_entropy_bonus_enabled", False))
-        self._head = HeadWatch(temperature, Guard(self._recorder, ("gradient",)), entropies=self._bonus)
+        self._head = HeadWatch(temperature, Guard(self.recorder, ("gradient",)), entropies=self._bonus)
         if observation.adapter.rows_hidden:
-            self._recorder.cannot("gradient", observation.adapter.rows_hidden)
+            self.recorder.cannot("gradient", observation.adapter.rows_hidden)
         self._modes: SettingsWatch | None = None
         """Follows the modes of modules that drop something, from the first update on that is compared."""
         self._replaced: list[tuple[str, Tensor]] = []
@@ -107,21 +106,21 @@ class MicroBatchHooks:
                 seen.updates.steps.see_seed(activity.backward.at_loss)
         self._emit_microbatch(activity)
 
+    @contained("weights")
     def _window_begins(self) -> None:
         seen = self._observation
-        with self._window_guard:
-            seen.reference.goes_on(seen.updates.latest)
-            seen.updates.microbatch_begins()
+        seen.reference.goes_on(seen.updates.latest)
+        seen.updates.microbatch_begins()
 
+    @contained("gradient")
     def _look_at_layers(self, activity: Activity) -> None:
         """Follow what the backward pass of a micro-batch brings to the layers, in a cycle where numbers of the whole model are
         recomputed."""
         seen = self._observation
-        with self._layers_guard:
-            self._replaced = self._hooks.begin(seen.trainer.model)
-            if activity.sloped_in is not None and not seen.adapter.rows_hidden:
-                activity.head = self._head
-                activity.scored_in = activity.sloped_in
+        self._replaced = self._hooks.begin(seen.trainer.model)
+        if activity.sloped_in is not None and not seen.adapter.rows_hidden:
+            activity.head = self._head
+            activity.scored_in = activity.sloped_in
 
     def _computes_loss(self, call: Call) -> Iterator[None]:
         activity = self._observation.activity
@@ -139,7 +138,7 @@ class MicroBatchHooks:
         """Compare the modes that the policy's modules had in this forward with those of the first one."""
         if is_compared(self._microbatches // self._per_cycle):
             self._modes = self._modes or of_forwards(self._observation.trainer)
-            self._modes.tell(self._recorder)
+            self._modes.tell(self.recorder)
 
     def _loss_gets(self, call: Call) -> None:
         activity = self._observation.activity
@@ -153,10 +152,10 @@ class MicroBatchHooks:
         old = None if inputs is None else seen.adapter.old_log_probs(inputs)
         trained = [call for call in activity.calls if call.grad and call.log_probs is not old]
         if inputs is None or not trained:
-            self._recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
+            self.recorder.cannot("log_ratio", "the loss computes its log-probs where they cannot be seen")
             return
         if len(trained) > 1:
-            self._recorder.cannot("log_ratio", f"the loss computes {len(trained)} sets of log-probs with a gradient")
+            self.recorder.cannot("log_ratio", f"the loss computes {len(trained)} sets of log-probs with a gradient")
             return
         [call] = trained
         new = call.log_probs
@@ -174,7 +173,7 @@ class MicroBatchHooks:
         if activity.loss is not None and (kept is not None or not seen.adapter.shares_entropies):
             terms = seen.adapter.loss_terms(activity.loss, inputs, call, self._reference_of(activity.calls))
             if terms is not None and terms.settings.beta and terms.reference is None:
-                self._recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
+                self.recorder.cannot("loss", "the loss has a KL term, and no log-probs of the reference were seen")
                 terms = None
         terms = self._with_counted(terms, inputs) if terms is not None else None
         activity.backward = backward = self._backward.follow(activity.loss, new)
@@ -211,7 +210,7 @@ class MicroBatchHooks:
             return None
         entropies = call.others[0] if call.others else None
         if kept is None or kept.shape != new.shape or not isinstance(entropies, torch.Tensor):
-            self._recorder.cannot("loss", "which tokens the trainer keeps for their entropy was not seen")
+            self.recorder.cannot("loss", "which tokens the trainer keeps for their entropy was not seen")
             return None
         if compared:
             split = entropy_split(entropies, token_mask(inputs), kept)
@@ -222,26 +221,19 @@ class MicroBatchHooks:
         self, cycle: int | None, inputs: dict[str, Any], call: LogProbCall, old: Tensor | None, *, fresh: bool
     ) -> dict[str, Any]:
         """Rows of one micro-batch of a cycle, scored again alone."""
-        found: dict[str, Any] = {}
         # As many samples later in each compared cycle: what is wrong in some rows is met in some of them.
-        if cycle is not None:
-            with self._observation.alone.guard:
-                new, others = call.log_probs.detach(), call.others
-                entropies = others[0] if others and isinstance(others[0], torch.Tensor) else None
-                found = self._observation.alone.look(
-                    cycle,
-                    inputs,
-                    Computed(
-                        policy=new,
-                        policy_is="the loss",
-                        old=old,
-                        reference=self._reference_now(inputs, fresh=fresh),
-                        entropies=entropies.detach()
-                        if entropies is not None and entropies.shape == new.shape
-                        else None,
-                    ),
-                )
-        return found
+        if cycle is None:
+            return {}
+        new, others = call.log_probs.detach(), call.others
+        entropies = others[0] if others and isinstance(others[0], torch.Tensor) else None
+        computed = Computed(
+            policy=new,
+            policy_is="the loss",
+            old=old,
+            reference=self._reference_now(inputs, fresh=fresh),
+            entropies=entropies.detach() if entropies is not None and entropies.shape == new.shape else None,
+        )
+        return self._observation.alone.look(cycle, inputs, computed)
 
     def _reference_now(self, inputs: dict[str, Any], *, fresh: bool) -> Tensor | None:
         """The reference's log-probs that the loss takes; None where it gave them before the latest update: whether it has changed
@@ -264,7 +256,7 @@ class MicroBatchHooks:
             self._dtype = log_probs.dtype
             if self._dtype != torch.float32:
                 dtype = {"log_prob_dtype": str(self._dtype).removeprefix("torch.")}
-                self._recorder.emit(FactsRead(at=self._recorder.now(), facts=dtype))
+                self.recorder.emit(FactsRead(at=self.recorder.now(), facts=dtype))
 
     def _with_counted(self, terms: LossTerms, inputs: dict[str, Any]) -> LossTerms:
         """Give the terms, with the tokens that the masks of the rollout count in the place of those that the loss was given; among
@@ -289,9 +281,9 @@ class MicroBatchHooks:
         samples = int(inputs["completion_mask"].shape[0])
         trained = seen.identities.trained(inputs)
         if recomputed is not None:
-            self._recorder.emit(
+            self.recorder.emit(
                 Refresh(
-                    at=self._recorder.now(),
+                    at=self.recorder.now(),
                     rollout=trained.rollout,
                     samples=samples,
                     positions=recomputed.log_probs.numel(),
@@ -307,7 +299,7 @@ class MicroBatchHooks:
         constants = _ADVANTAGES if old is None else _AND_OLD
         values: tuple[Tensor, ...] = (inputs["advantages"],) if old is None else (inputs["advantages"], old)
         microbatch = MicroBatch(
-            at=self._recorder.now(),
+            at=self.recorder.now(),
             index=self._microbatches,
             samples=samples,
             trained=trained.samples,
@@ -321,9 +313,9 @@ class MicroBatchHooks:
         )
         # The last one of a window is followed by its update, with nothing but the clipping of gradients between them.
         if seen.updates.follows_microbatch:
-            self._recorder.emit_with_next(microbatch)
+            self.recorder.emit_with_next(microbatch)
         else:
-            self._recorder.emit_soon(microbatch)
+            self.recorder.emit_soon(microbatch)
         self._microbatches += 1
         self.in_epoch += 1
         seen.updates.trained_microbatch()

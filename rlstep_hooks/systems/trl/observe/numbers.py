@@ -12,7 +12,7 @@ from torch import Tensor
 from rlstep_hooks.observe.bits import bits
 from rlstep_hooks.observe.deferred import INTERVAL, finite
 from rlstep_hooks.observe.engine_distance import Explained, closest, explained
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.importance import Comparison
 from rlstep_hooks.observe.numbers import Columns, Numbers
 from rlstep_hooks.observe.token_distances import near_largest, outside
@@ -232,7 +232,8 @@ class NumberCollector:
         *,
         interval: float = INTERVAL,
     ) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
+        """The recorder that events go to."""
         self._meter = meter
         self._updates = updates
         self._reference = reference
@@ -241,7 +242,6 @@ class NumberCollector:
         self._fetched = Numbers()
         self._held: list[HeldRollout] = []
         """Rollouts that were not worked up yet."""
-        self._guard = Guard(recorder, ("log_ratio", "loss", "samples", "weights"))
 
     def add_rollout(
         self,
@@ -356,18 +356,19 @@ class NumberCollector:
 
     def collect(self) -> None:
         """A rollout has come: emit what has arrived, and work up what was held, not too often."""
-        now = self._recorder.now()
+        now = self.recorder.now()
         if now - self._latest >= self._interval:
             self._latest = now
-            with self._guard:
-                self._work_up()
-                self._emit()
+            self._work_up_and_emit(wait=False)
 
     def finish(self) -> None:
         """Emit everything; training is over, so waiting for the device is allowed."""
-        with self._guard:
-            self._work_up()
-            self._emit(wait=True)
+        self._work_up_and_emit(wait=True)
+
+    @contained("log_ratio", "loss", "samples", "weights")
+    def _work_up_and_emit(self, *, wait: bool) -> None:
+        self._work_up()
+        self._emit(wait=wait)
 
     def _work_up(self) -> None:
         """Compute all numbers so far, and start fetching them."""
@@ -397,12 +398,12 @@ class NumberCollector:
             self._fetched.add(meaning, vector)
 
     def _emit(self, *, wait: bool = False) -> None:
-        measured = self._fetched.measured(self._recorder.now, wait=wait)
+        measured = self._fetched.measured(self.recorder.now, wait=wait)
         if measured is not None:
-            self._recorder.emit(measured)
-        parts = self._updates.steps.parts_arrived(self._recorder.now, wait=wait)
+            self.recorder.emit(measured)
+        parts = self._updates.steps.parts_arrived(self.recorder.now, wait=wait)
         if parts:
-            self._recorder.emit(*parts)
+            self.recorder.emit(*parts)
 
 
 def _of_samples(parts: list[Tensor], masks: list[Tensor]) -> tuple[Tensor, ...]:

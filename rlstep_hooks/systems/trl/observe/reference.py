@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.shards import local_shards
 from rlstep_hooks.observe.weight_probe import WeightProbe
 from rlstep_hooks.record.events import UpdateValues
@@ -95,8 +95,8 @@ class ReferenceWatch:
 
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
-        self._recorder = recorder
-        self._guard = Guard(recorder, ("reference",))
+        self.recorder = recorder
+        """The recorder that events go to."""
         self._synced = bool(getattr(trainer.args, "sync_ref_model", False))
         self._why_not = self._hidden()
         self._model = getattr(trainer, "ref_model", None)
@@ -113,7 +113,7 @@ class ReferenceWatch:
     def attach(self) -> None:
         """Say why the reference is not looked at."""
         if self._why_not:
-            self._recorder.cannot("reference", self._why_not)
+            self.recorder.cannot("reference", self._why_not)
 
     def _hidden(self) -> str:
         trainer = self._trainer
@@ -136,11 +136,12 @@ class ReferenceWatch:
         if not self._synced or step == self._step:
             return
         self._step = step
-        with self._guard:
-            if step % int(self._trainer.args.ref_model_sync_steps) == 0:
-                self._look_at_sync(update)
+        self._look_at_sync(step, update)
 
-    def _look_at_sync(self, update: int) -> None:
+    @contained("reference")
+    def _look_at_sync(self, step: int, update: int) -> None:
+        if step % int(self._trainer.args.ref_model_sync_steps) != 0:
+            return
         known, self._known = self._known, None
         self._syncs += 1
         probe, policy = self._probe_now(), self._policy

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.systems.trl.observe.given_rewards import Asked, GivenRewards
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class RewardFunctions:
         self._trainer = trainer
         self._asked = asked or _asked
         self._awaits_objects = awaits_objects
-        self._guard = Guard(recorder, ("rewards",))
+        self.recorder = recorder
+        """Learns what is not observed."""
 
     @contextlib.contextmanager
     def seen(self) -> Iterator[GivenRewards]:
@@ -62,26 +63,16 @@ class RewardFunctions:
         if not callable(function) or isinstance(function, torch.nn.Module):
             return function
 
-        def asks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            with self._guard:
-                given.asked[place] = self._asked(args, kwargs)
-
-        def gives(result: Any) -> None:
-            with self._guard:
-                values = _kept(result)
-                if values is not None:
-                    given.columns[place] = values
-
         def call(*args: Any, **kwargs: Any) -> Any:
-            asks(args, kwargs)
+            self._asks(given, place, args, kwargs)
             result = function(*args, **kwargs)
-            gives(result)
+            self._gives(given, place, result)
             return result
 
         async def call_later(*args: Any, **kwargs: Any) -> Any:
-            asks(args, kwargs)
+            self._asks(given, place, args, kwargs)
             result = await function(*args, **kwargs)
-            gives(result)
+            self._gives(given, place, result)
             return result
 
         # TRL tells a coroutine by this up to 0.29, and looks into partial functions and `__call__` too in 1.16 (trainer/utils.py
@@ -92,6 +83,16 @@ class RewardFunctions:
             return function
         seen.__name__ = getattr(function, "__name__", type(function).__name__)
         return seen
+
+    @contained("rewards")
+    def _asks(self, given: GivenRewards, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given.asked[place] = self._asked(args, kwargs)
+
+    @contained("rewards")
+    def _gives(self, given: GivenRewards, place: int, result: Any) -> None:
+        values = _kept(result)
+        if values is not None:
+            given.columns[place] = values
 
 
 def _may_be_awaited(function: Any) -> bool:

@@ -11,7 +11,7 @@ import torch
 from rlstep_hooks.observe.compared import is_carried, is_compared, is_compared_whole
 from rlstep_hooks.observe.engine_distance import KeptLogits
 from rlstep_hooks.observe.forward_watch import ForwardWatch
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.record.events import FactsRead, Purpose, Refresh, Rollout
 from rlstep_hooks.session.recorder import QUICK
 from rlstep_hooks.systems.trl.observe.calls import Generation
@@ -95,10 +95,9 @@ class RolloutHooks:
 
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
-        self._recorder = observation.recorder
+        self.recorder = observation.recorder
+        """The recorder that events go to."""
         trainer, schedule, recorder = observation.trainer, observation.schedule, observation.recorder
-        self._rollout_guard = Guard(recorder, ("order", "samples", "refresh"))
-        self._sampler_guard = Guard(recorder, ("sampler",))
         self._rollouts = 0
         self._trained_rollouts = 0
         """Rollouts that are not of an evaluation: which are compared is decided among these."""
@@ -128,16 +127,12 @@ class RolloutHooks:
         )
         self._generated = GeneratedWatch(trainer, recorder, version=schedule.version)
         self._turns = adapter.turns()
-        self._turns_guard = Guard(recorder, ("mask",))
         self._alone = schedule.world_size == 1
         self._replay = ReplayWatch(trainer)
         self._rows = RowWatch(trainer)
         self._group_of_evaluation = group_of_evaluation(trainer, schedule, read=adapter.read == READ)
         self._row_order = RowOrder(trainer, schedule, read=adapter.read == READ)
-        self._rows_guard = Guard(recorder, ("rows",))
         self._prompts = PromptTokens(trainer, schedule.version, schedule.samples_per_prompt)
-        self._rewards_guard = Guard(recorder, ("rewards",))
-        self._weighed_guard = Guard(recorder, ("correction",))
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
@@ -159,16 +154,16 @@ class RolloutHooks:
         self._replay.attach(hooks)
         self._rewards.attach(hooks)
         self._observation.reference.attach()
-        of_copies(trainer).tell(self._recorder)
+        of_copies(trainer).tell(self.recorder)
         if self._row_order.why_not:
             unknown = {"row_order_unknown": self._row_order.why_not}
-            self._recorder.emit(FactsRead(at=self._recorder.now(), facts=unknown))
+            self.recorder.emit(FactsRead(at=self.recorder.now(), facts=unknown))
 
     def _generates(self, call: Call) -> Iterator[None]:
         seen = self._observation
         seen.reference.goes_on(seen.updates.latest)
         generation = Generation()
-        began = self._recorder.now()
+        began = self.recorder.now()
         try:
             seen.generation = generation
             self._generation_begins(generation, call.argument("inputs", 0))
@@ -177,7 +172,7 @@ class RolloutHooks:
             seen.generation = None
             if generation.forwards is not None:
                 generation.forwards.end()
-        self._quick = self._recorder.now() - began < QUICK
+        self._quick = self.recorder.now() - began < QUICK
         self._emit_rollout(call.argument("inputs", 0), call.result, generation)
 
     def _generation_begins(self, generation: Generation, rows: Any) -> None:
@@ -188,17 +183,20 @@ class RolloutHooks:
         self._turns.begin(looks=compared, log_probs=trained is not None and is_compared_whole(trained))
         if seen.alone.reference_beside is not None:
             seen.alone.reference_beside.begin(trained if trained is not None and is_compared_whole(trained) else None)
-        with self._rows_guard:
-            self._prompts.begin(rows, looks=compared)
+        self._see_prompts(rows, looks=compared)
         if compared and self._corrects_for_engine():
             generation.logits = KeptLogits(float(seen.trainer.temperature), self._distance_guard)
         if not self._quick:
-            self._recorder.write()  # so that nothing is lost to a kill while it generates
+            self.recorder.write()  # so that nothing is lost to a kill while it generates
         if self._watches_sampler():
             look = functools.partial(self._look_at_weights, generation) if compared else None
             generation.forwards = self._watch_of(seen.trainer.model)
             if generation.forwards is not None:
                 generation.forwards.begin(look)
+
+    @contained("rows")
+    def _see_prompts(self, rows: Any, *, looks: bool) -> None:
+        self._prompts.begin(rows, looks=looks)
 
     def _corrects_for_engine(self) -> bool:
         """Whether the trainer scores each rollout itself and compares that with the engine's log-probs."""
@@ -235,12 +233,12 @@ class RolloutHooks:
             self._forwards = ForwardWatch.of(model)
         return self._forwards
 
+    @contained("sampler")
     def _look_at_weights(self, generation: Generation) -> None:
         """The policy is about to generate: read the probe of its weights."""
-        with self._sampler_guard:
-            found = self._observation.updates.sampling_weights()
-            if found is not None:
-                generation.sampling_weights = found
+        found = self._observation.updates.sampling_weights()
+        if found is not None:
+            generation.sampling_weights = found
 
     def _sampler_version(self, forwards: ForwardWatch | None) -> int | None:
         """The version of the weights that sampled; -1 for a model other than the policy; None where it cannot be seen."""
@@ -250,7 +248,7 @@ class RolloutHooks:
             return None
         if not forwards.seen and getattr(self._observation.trainer, "rollout_func", None) is not None:
             # Tokens from elsewhere: an environment, a server, another process. In 0.25 and later.
-            self._recorder.cannot(
+            self.recorder.cannot(
                 "sampler_weights",
                 "rollout_func returned tokens without a forward of the policy; which weights sampled them is not known",
             )
@@ -271,8 +269,7 @@ class RolloutHooks:
         made = self._made(rows, output, generation)
         event = self._rollout_of(made)
         if made.trains:
-            with self._rows_guard:
-                self._row_order.look(rows, self._observation.schedule.samples_per_prompt, self._recorder)
+            self._see_order_of_rows(rows)
         if not made.replayed:
             self._observation.identities.sampled(made.index, self._observation.updates.version)
         with torch.no_grad():
@@ -280,10 +277,14 @@ class RolloutHooks:
             self._mark(made, olds)
             self._take_numbers(made)
         refresh = self._refresh_of(made, olds)
-        self._recorder.emit_soon(*([event] if refresh is None else [event, refresh]))
+        self.recorder.emit_soon(*([event] if refresh is None else [event, refresh]))
         if made.trains:
-            self._settings.tell(self._recorder)  # they take effect at the next micro-batch
+            self._settings.tell(self.recorder)  # they take effect at the next micro-batch
         self._observation.numbers.collect()
+
+    @contained("rows")
+    def _see_order_of_rows(self, rows: Any) -> None:
+        self._row_order.look(rows, self._observation.schedule.samples_per_prompt, self.recorder)
 
     def _made(self, rows: Any, output: Any, generation: Generation) -> _Made:
         """Take the rollout that was just made, and count it."""
@@ -314,7 +315,7 @@ class RolloutHooks:
         intact = self._groups_intact(made)
         drawn = self._drawn(made.index) if made.compared else None
         return Rollout(
-            at=self._recorder.now(),
+            at=self.recorder.now(),
             index=made.index,
             samples=made.samples,
             policy_version=self._observation.updates.version,
@@ -336,7 +337,7 @@ class RolloutHooks:
             of_others = old is not None and old.shape[0] != rows_of_part.shape[0]
             if of_others:
                 of = {"old_log_probs_of": int(old.shape[0])}
-                self._recorder.emit(FactsRead(at=self._recorder.now(), facts=of))
+                self.recorder.emit(FactsRead(at=self.recorder.now(), facts=of))
             seen.meter.mark(
                 part,
                 rows_of_part,
@@ -381,8 +382,11 @@ class RolloutHooks:
             weighed=self._weighed(parts) if made.recomputed else None,
         )
         if made.recomputed:
-            with self._turns_guard:
-                seen.numbers.add_turns(self._turns.take(made.index, parts))
+            self._take_turns(made)
+
+    @contained("mask")
+    def _take_turns(self, made: _Made) -> None:
+        self._observation.numbers.add_turns(self._turns.take(made.index, made.parts))
 
     def _scored(self, made: _Made, penalty: Tensor | None) -> Scored | None:
         """The rewards of the rollout; None where its advantages are not compared."""
@@ -398,29 +402,26 @@ class RolloutHooks:
         if version is not None and not made.replayed:
             self._observation.identities.refreshed(made.index, version)
         return Refresh(
-            at=self._recorder.now(),
+            at=self.recorder.now(),
             rollout=made.index,
             samples=made.samples,
             positions=sum(part["completion_mask"].numel() for part in made.parts),
             policy_version=version,
         )
 
+    @contained("correction")
     def _weighed(self, parts: list[dict[str, Any]]) -> Comparison | None:
         if len(parts) != 1 or not self._corrects_for_engine():
             return None
-        with self._weighed_guard:
-            return weighed(self._observation.trainer.args, parts[0], token_mask(parts[0]))
-        return None
+        return weighed(self._observation.trainer.args, parts[0], token_mask(parts[0]))
 
+    @contained("rewards")
     def _misplaced(self, made: _Made) -> Misplaced | None:
-        with self._rewards_guard:
-            return self._rewards.misplaced(made.parts, made.rows, self._turns.spoken)
-        return None
+        return self._rewards.misplaced(made.parts, made.rows, self._turns.spoken)
 
+    @contained("sampler")
     def _drawn(self, index: int) -> Drawn | None:
-        with self._sampler_guard:
-            return self._generated.drawn(index)
-        return None
+        return self._generated.drawn(index)
 
     def _count(self, index: int, parts: list[dict[str, Any]]) -> None:
         counted = self._observation.counted
@@ -428,15 +429,13 @@ class RolloutHooks:
         if len(counted) > REMEMBERED_ROLLOUTS:
             del counted[min(counted)]
 
+    @contained("order", "samples", "refresh")
     def _moved(self, parts: list[dict[str, Any]]) -> Tensor | None:
-        with self._rollout_guard:
-            return self._generated.moved(parts[0]) if len(parts) == 1 else None
-        return None
+        return self._generated.moved(parts[0]) if len(parts) == 1 else None
 
+    @contained("rows")
     def _prompts_wrong(self, parts: list[dict[str, Any]]) -> Tensor | None:
-        with self._rows_guard:
-            return self._prompts.others(parts[0]) if len(parts) == 1 else None
-        return None
+        return self._prompts.others(parts[0]) if len(parts) == 1 else None
 
     def _scored_alone(self, cycle: int, part: dict[str, Any], calls: list[LogProbCall]) -> dict[str, Any]:
         """What forwards and a backward pass of single rows of a rollout tell."""
@@ -447,9 +446,8 @@ class RolloutHooks:
         group = self._observation.schedule.samples_per_prompt if made.trains else self._group_of_evaluation
         return None if group is None else in_whole_groups(made.rows, made.samples, group)
 
+    @contained("rows")
     def _served_again(self, rows: Any, groups_intact: bool | None) -> int | None:
-        with self._rows_guard:
-            # Of an intact group one row says it all.
-            group = self._observation.schedule.samples_per_prompt if groups_intact else 1
-            return self._rows.repeated(rows[::group] if group > 1 else rows)
-        return None
+        # Of an intact group one row says it all.
+        group = self._observation.schedule.samples_per_prompt if groups_intact else 1
+        return self._rows.repeated(rows[::group] if group > 1 else rows)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.token_log_probs import token_log_probs
 from rlstep_hooks.systems.trl.observe.facts import forward_noise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlstep_hooks.observe.guard import Guard
+    from rlstep_hooks.observe.guard import GapRecorder
 
 SAMPLED = "rlstep_sampled"
 """Key added to a rollout's tensors: (B, T) float32, the log-probs of its tokens when they were drawn; nan where they are not known. TRL
@@ -31,9 +32,10 @@ def _writes(logits: Tensor) -> int:
 class _Draws:
     """A processor of logits that changes nothing: it computes the log-prob of each token that is drawn from them."""
 
-    def __init__(self, temperature: float, guard: Guard) -> None:
+    def __init__(self, temperature: float, recorder: GapRecorder) -> None:
+        self.recorder = recorder
+        """Learns what is not observed."""
         self._temperature = temperature
-        self._guard = guard
         self._logits: Tensor | None = None
         self._writes = self._length = -1
         self._whole = True
@@ -43,15 +45,18 @@ class _Draws:
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Called by transformers before each token with all ids so far and the logits of the next, (B, V) float32."""
-        with self._guard:
-            if input_ids.dim() != 2:  # continuous batching draws for a changing number of sequences, laid end to end
-                self._whole = False
-                return scores
-            self._see_sampled(input_ids)
-            # A tensor of inference mode counts no writes, so a copy of it is kept, which nobody writes to.
-            self._logits = scores.clone() if scores.is_inference() else scores
-            self._writes, self._length = _writes(self._logits), input_ids.shape[1]
+        self._see(input_ids, scores)
         return scores
+
+    @contained("drawn_log_probs")
+    def _see(self, input_ids: Tensor, scores: Tensor) -> None:
+        if input_ids.dim() != 2:  # continuous batching draws for a changing number of sequences, laid end to end
+            self._whole = False
+            return
+        self._see_sampled(input_ids)
+        # A tensor of inference mode counts no writes, so a copy of it is kept, which nobody writes to.
+        self._logits = scores.clone() if scores.is_inference() else scores
+        self._writes, self._length = _writes(self._logits), input_ids.shape[1]
 
     def _see_sampled(self, input_ids: Tensor) -> None:
         """The last token of `input_ids` was drawn from the logits of the call before."""
@@ -90,10 +95,12 @@ class SampledLogProbs:
 
     Args:
         trainer: The trainer, whose temperature is that of the loss.
+        recorder: Learns what is not observed.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, recorder: GapRecorder) -> None:
         self._trainer = trainer
+        self._recorder = recorder
         self._comparable = not forward_noise(trainer)
         self._looks = False
         self._draws: list[_Draws] = []
@@ -102,15 +109,14 @@ class SampledLogProbs:
         """A rollout begins; the log-probs of its tokens are taken if `looks`."""
         self._looks, self._draws = looks and self._comparable, []
 
-    def see(self, processors: list[Any], guard: Guard) -> None:
+    def see(self, processors: list[Any]) -> None:
         """A generation is about to draw with these processors of logits; one that changes nothing becomes their first.
 
         Args:
             processors: The list that transformers goes through for each token.
-            guard: Keeps errors of what is computed then away from the generation.
         """
         if self._looks:
-            draws = _Draws(float(self._trainer.temperature), guard)
+            draws = _Draws(float(self._trainer.temperature), self._recorder)
             processors.insert(0, draws)
             self._draws.append(draws)
 

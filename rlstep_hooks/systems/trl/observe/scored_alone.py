@@ -22,7 +22,7 @@ from rlstep_hooks.observe.clean_forward import (
     row_of,
     why_not_alone,
 )
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
 from rlstep_hooks.observe.scored_rows import OLD, SHARED_OUT
 from rlstep_hooks.observe.sharding.zero import computes_alone
@@ -86,8 +86,8 @@ class ScoredAlone:
 
     def __init__(self, trainer: Any, recorder: Recorder, rows_hidden: str = "") -> None:
         self._trainer = trainer
-        self._recorder = recorder
-        self.guard = Guard(recorder, TOPICS)
+        self.recorder = recorder
+        """Is told what cannot be scored."""
         self._in_turn = False
         self._temperature = float(getattr(trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
         self._unwrapped = Unwrapped(trainer.accelerator)
@@ -99,33 +99,38 @@ class ScoredAlone:
         """Scores rows beside training's own forwards; None where a process may make forwards of its own, or rows cannot be scored."""
         self.reference_beside: ReferenceBeside | None = None
         """Scores rows with the reference beside its own forwards; None where nothing may or can score them."""
-        with self.guard:
-            if rows_hidden:
-                self._cannot(rows_hidden)
-                return
-            if shared_out(trainer):
-                self._begin_beside()
-                return
-            why = _why_not(trainer)
-            self._of_policy = not why
+        self._prepare(rows_hidden)
+
+    @contained(*TOPICS)
+    def _prepare(self, rows_hidden: str) -> None:
+        """Find out with which models rows can be scored, and how."""
+        trainer = self._trainer
+        if rows_hidden:
+            self._cannot(rows_hidden)
+            return
+        if shared_out(trainer):
+            self._begin_beside()
+            return
+        why = _why_not(trainer)
+        self._of_policy = not why
+        if why:
+            self.recorder.cannot(POLICY_TOPIC, why)
+        if getattr(trainer, "beta", 0.0):
+            reference = ReferenceAlone(trainer, self._temperature)
+            why = reference.why_not
+            self._reference = None if why else reference
             if why:
-                recorder.cannot(POLICY_TOPIC, why)
-            if getattr(trainer, "beta", 0.0):
-                reference = ReferenceAlone(trainer, self._temperature)
-                why = reference.why_not
-                self._reference = None if why else reference
-                if why:
-                    recorder.cannot(REFERENCE_TOPIC, why)
+                self.recorder.cannot(REFERENCE_TOPIC, why)
 
     def _begin_beside(self) -> None:
         model = self._unwrapped.of(self._trainer.model)
         why = why_no_rows_beside(self._trainer, model)
         if why:
-            self._recorder.cannot(POLICY_TOPIC, why)
+            self.recorder.cannot(POLICY_TOPIC, why)
         else:
-            self._beside = ScoringBeside(model, self._temperature, Guard(self._recorder, (POLICY_TOPIC,)))
+            self._beside = ScoringBeside(model, self._temperature, Guard(self.recorder, (POLICY_TOPIC,)))
         if getattr(self._trainer, "beta", 0.0):
-            self.reference_beside = ReferenceBeside(self._trainer, self._recorder, self._unwrapped, self._temperature)
+            self.reference_beside = ReferenceBeside(self._trainer, self.recorder, self._unwrapped, self._temperature)
 
     @property
     def looks_beside(self) -> bool:
@@ -164,7 +169,7 @@ class ScoredAlone:
                 entropies.append(entropy_fields(each.entropies, each.of(computed.entropies), tolerance))
         far = any(gap.mean > tolerance for _, gap in found)
         if far and (why := told_by_others(self._unwrapped.of(self._trainer.model))):
-            self._recorder.cannot(POLICY_TOPIC, why)
+            self.recorder.cannot(POLICY_TOPIC, why)
             return {}
         of_entropies = max(entropies, key=lambda of: of["entropy_gap"], default={})
         return fields_of(found) | of_entropies if found else {}
@@ -178,8 +183,13 @@ class ScoredAlone:
             computed: What training computed for it.
 
         Returns:
-            Fields that `MicroBatchValues` and `RolloutValues` have; of whichever numbers are the farthest from the clean ones.
+            Fields that `MicroBatchValues` and `RolloutValues` have; of whichever numbers are the farthest from the clean ones. Nothing
+            where looking failed.
         """
+        return self._looked(cycle, inputs, computed) or {}
+
+    @contained(*TOPICS)
+    def _looked(self, cycle: int, inputs: dict[str, Any], computed: Computed) -> dict[str, Any]:
         if self._beside is not None:
             return self._look_beside(self._beside, computed)
         if not self._of_policy and self._reference is None:
@@ -205,7 +215,7 @@ class ScoredAlone:
 
     def _cannot(self, why: str) -> None:
         for topic in TOPICS:
-            self._recorder.cannot(topic, why)
+            self.recorder.cannot(topic, why)
 
     def _choose(self, cycle: int, inputs: dict[str, Any]) -> list[_Chosen]:
         """The row with the most padding, and one that changes from cycle to cycle; later one of the two in turn."""

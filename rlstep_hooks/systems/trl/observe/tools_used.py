@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.turn_rows import Difference, Ids, Message
 from rlstep_hooks.systems.trl.observe.messages_read import message_of, reader
 
@@ -71,7 +71,8 @@ class ToolWatch:
 
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self._trainer = trainer
-        self._guard = Guard(recorder, ("mask",))
+        self.recorder = recorder
+        """Learns what is not observed."""
         self._looks = False
         self._used: list[dict[str, list[_Used]]] = []
         """For each sample, the calls of each tool that is followed."""
@@ -93,18 +94,17 @@ class ToolWatch:
     def _loops(self, call: Call) -> Iterator[None]:
         held: list[tuple[dict[str, Any], dict[str, Any]]] = []
         if self._looks:
-            with self._guard:
-                self._follow(held)
+            self._follow(held)
         try:
             yield
         finally:
             for tools, own in held:
                 tools.update(own)
         if self._looks and isinstance(call.result, tuple) and len(call.result) > 1:
-            with self._guard:
-                said = [[dict(message) for message in messages] for messages in call.result[1]]
-                self.spoken = Spoken(said, list(self._trainer.environments or ()))
+            said = [[dict(message) for message in messages] for messages in call.result[1]]
+            self.spoken = Spoken(said, list(self._trainer.environments or ()))
 
+    @contained("mask")
     def _follow(self, held: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
         """Put what follows a tool in the place of each.
 
@@ -163,9 +163,9 @@ class ToolWatch:
 
         return called
 
+    @contained("mask")
     def _ended(self, one: _Used, result: Any) -> None:
-        with self._guard:
-            one.content = list(result) if isinstance(result, list) else str(result)
+        one.content = list(result) if isinstance(result, list) else str(result)
 
     def take(self) -> dict[int, Written]:
         """What tools wrote into each sample of the rollout; nothing where that was not followed."""

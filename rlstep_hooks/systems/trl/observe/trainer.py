@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.deferred import INTERVAL
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.record.events import EpochEnd, Evaluated, FactsRead
 from rlstep_hooks.systems.trl.observe.adapter import Observer
@@ -77,8 +77,6 @@ class TrlObserver(Observer):
         self._log_probs = LogProbHooks(self._observation)
         self._microbatches = MicroBatchHooks(self._observation)
         self._hooks = Hooks(recorder)
-        # Keeps this package's own errors away from training; what they cost the observation is recorded.
-        self._order_guard = Guard(recorder, ("order",))
         self._epochs = epochs
         self._evaluation_batches = 0
         self._mode = of_evaluation(trainer)
@@ -144,29 +142,27 @@ class TrlObserver(Observer):
         finally:
             seen.activity = outer
 
+    @contained("order")
     def evaluated(self) -> None:
         """An evaluation ended (TrainerCallback.on_evaluate, all releases)."""
-        with self._order_guard:
-            self._evaluations.evaluated()
-            batches, rollouts = self._evaluation_batches, self._rollouts.of_evaluation
-            self._evaluation_batches = self._rollouts.of_evaluation = 0
-            if batches:
-                self.recorder.emit(Evaluated(at=self.recorder.now(), batches=batches, rollouts=rollouts))
+        self._evaluations.evaluated()
+        batches, rollouts = self._evaluation_batches, self._rollouts.of_evaluation
+        self._evaluation_batches = self._rollouts.of_evaluation = 0
+        if batches:
+            self.recorder.emit(Evaluated(at=self.recorder.now(), batches=batches, rollouts=rollouts))
 
+    @contained("order")
     def update_passed(self, updates: int) -> None:
         """What follows an update is over: the next one is made, or training ended."""
-        with self._order_guard:
-            self._evaluations.passed(updates, self.recorder)
+        self._evaluations.passed(updates, self.recorder)
 
+    @contained("order")
     def epoch_ended(self, *, stopping: bool, run_over: bool) -> None:
         """A pass of the loader ended (TrainerCallback.on_epoch_end, all releases)."""
-        with self._order_guard:
-            self._epochs += 1
-            self._microbatches.in_epoch = 0
-            self._rollouts.pass_ended()
-            self.recorder.emit(
-                EpochEnd(at=self.recorder.now(), epoch=self._epochs, stopping=stopping, run_over=run_over)
-            )
+        self._epochs += 1
+        self._microbatches.in_epoch = 0
+        self._rollouts.pass_ended()
+        self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._epochs, stopping=stopping, run_over=run_over))
 
     # Updates
 

@@ -16,7 +16,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.joined_values import fields_of
 from rlstep_hooks.observe.token_origins import join
 from rlstep_hooks.observe.turn_rows import Request, Row, RowRule
@@ -49,7 +49,8 @@ class TurnsWatch:
 
     def __init__(self, trainer: Any, recorder: Recorder, *, version: str, engine: bool) -> None:
         self._trainer = trainer
-        self._recorder = recorder
+        self.recorder = recorder
+        """The recorder that events go to."""
         self._several = any(getattr(trainer, name, None) for name in SEVERAL_TURNS)
         self._engine = engine_calls(trainer) if engine else None
         self._why_not = _why_not(trainer, version) if self._several else ""
@@ -67,7 +68,6 @@ class TurnsWatch:
         self._handed: list[list[float]] | None = None
         """The log-probs that a rollout function handed over."""
         self._tools = ToolWatch(trainer, recorder)
-        self._guard = Guard(recorder, ("mask",))
 
     @property
     def spoken(self) -> Spoken:
@@ -82,7 +82,7 @@ class TurnsWatch:
         if not self._why_not and self._engine is None and not callable(getattr(model, "generate", None)):
             self._why_not = "the model has no generate of transformers"
         if self._why_not:
-            self._recorder.cannot("mask", self._why_not)
+            self.recorder.cannot("mask", self._why_not)
             return
         self._tools.attach(hooks)
         of_function = getattr(self._trainer, "rollout_func", None) is not None
@@ -102,7 +102,7 @@ class TurnsWatch:
             return
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         if hasattr(inner, "_get_logits_processor"):  # as in `GeneratedWatch`
-            self._draws = SampledLogProbs(self._trainer)
+            self._draws = SampledLogProbs(self._trainer, self.recorder)
             hooks.wrap(model, "generate", before=self._begins_to_draw, topics=("mask",))
             hooks.wrap(inner, "_get_logits_processor", after=self._has_processors, topics=("mask",))
 
@@ -122,15 +122,16 @@ class TurnsWatch:
 
     def _has_processors(self, call: Call) -> None:
         if self._looks and self._draws is not None:
-            self._draws.see(call.result, self._guard)
+            self._draws.see(call.result)
 
     def _drawn(self, given: Tensor) -> Tensor:
         """(N, L): the log-probs with which completions were drawn, nan where they are not known."""
-        with self._guard:
-            found = None if self._draws is None else self._draws.take(given)
-            if found is not None:
-                return found.float()
-        return torch.full(given.shape, torch.nan, device=given.device)
+        found = self._taken_draws(given)
+        return torch.full(given.shape, torch.nan, device=given.device) if found is None else found.float()
+
+    @contained("mask")
+    def _taken_draws(self, given: Tensor) -> Tensor | None:
+        return None if self._draws is None else self._draws.take(given)
 
     def _generates(self, call: Call) -> None:
         if not self._looks:
@@ -150,10 +151,9 @@ class TurnsWatch:
     def _answers(self, call: Call) -> None:
         if not self._looks or self._engine is None:
             return
-        with self._guard:
-            requests = self._engine.read(call)
-            if requests:
-                self._told.append(requests)
+        requests = self._engine.read(call)
+        if requests:
+            self._told.append(requests)
 
     def take(self, index: int, parts: list[dict[str, Any]]) -> tuple[JoinedTurns, Tensor] | None:
         """What is to be compared of a rollout, and how; None where nothing is.

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_probed, part_read
 from rlstep_hooks.observe.gradient_watch import GradientWatch
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
@@ -70,7 +70,8 @@ class UpdateObserver:
         self._per_cycle = per_cycle
         self._limit = limit
         self._configured = configured
-        self._recorder = recorder
+        self.recorder = recorder
+        """The recorder that events go to."""
         self.active = False
         self.version = int(trainer.state.global_step)
         """Updates applied to the policy so far."""
@@ -109,12 +110,6 @@ class UpdateObserver:
         self.steps = StepFollower(recorder)
         self.steps.part_of_update = partial(part_read, per_cycle=per_cycle)
         self.settings: OptimizerSettings | None = None
-        self._facts_guard = Guard(recorder, ("weights",))
-        self._before_guard = Guard(recorder, ("weights", "learning_rate"))
-        self._after_guard = Guard(recorder, ("order", "weights"))
-        self._loop_guard = Guard(recorder, ("order",))
-        self._reduction_guard = Guard(recorder, ("reduction",))
-        self._replicas_guard = Guard(recorder, ("replicas",))
         self._hooks = Hooks(recorder)
 
     def attach(self, optimizer: Any) -> None:
@@ -136,9 +131,7 @@ class UpdateObserver:
         self._watch_schedule(inner)
         self._handles.append(inner.register_step_pre_hook(self._before_step))
         self._handles.append(inner.register_step_post_hook(self._after_step))
-        with self._facts_guard:
-            held = optimizer_tensors(self._trainer.model.parameters(), inner)
-            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={"optimizer_tensors": held}))
+        self._see_optimizer_tensors(inner)
         self.settings = OptimizerSettings(self._trainer, inner)
         # FSDP2's parameters are DTensors, FSDP1's are views of this process's part of a flat one, or the flat ones themselves.
         self.steps.watch_weights(local_shards(_moved_by(inner, self._trainer.model.parameters())))
@@ -155,9 +148,22 @@ class UpdateObserver:
             self.steps.watch_kept(self._trainer.model)
         if self._trainer.accelerator.num_processes > 1:
             self._watch_reduction()
-            with self._replicas_guard:
-                watch = ReplicaWatch(replicas_of(self._trainer), before=taken(self._trainer))
-                self.steps.watch_replicas(watch, self._windows)
+            self._watch_replicas(before_sharding=True)
+
+    @contained("weights")
+    def _see_optimizer_tensors(self, optimizer: Any) -> None:
+        held = optimizer_tensors(self._trainer.model.parameters(), optimizer)
+        self.recorder.emit(FactsRead(at=self.recorder.now(), facts={"optimizer_tensors": held}))
+
+    @contained("replicas")
+    def _watch_replicas(self, *, before_sharding: bool = False) -> None:
+        """Compare what all ranks should hold alike.
+
+        Args:
+            before_sharding: Whether to compare also with what the model was before it was sharded.
+        """
+        before = taken(self._trainer) if before_sharding else None
+        self.steps.watch_replicas(ReplicaWatch(replicas_of(self._trainer), before=before), self._windows)
 
     def _watch_gradients(self) -> None:
         named = [(plain_name(name), local_shard(p)) for name, p in self._trainer.model.named_parameters()]
@@ -166,40 +172,40 @@ class UpdateObserver:
             return  # it multiplies gradients between autograd and the step
         self.steps.watch_graded(of for of in named if of[1].requires_grad)
         if self._trainer.accelerator.num_processes == 1 and not self._sharded:
-            guard = Guard(self._recorder, ("gradient",))
+            guard = Guard(self.recorder, ("gradient",))
             self.steps.watch_gradients(GradientWatch(named, guard))
         else:  # gradients are averaged on the way; from the last backward pass to the step nothing but the clip may change them
             self.steps.watch_whole(named)
             if not self._sharded:  # what other ranks give stands in the place of what this one does not
                 self.steps.watch_reached((name, of, of.dim()) for name, of in named if of.requires_grad)
 
+    @contained("reduction")
     def _watch_reduction(self) -> None:
-        with self._reduction_guard:
-            found = reduction_of(self._trainer)
-            if found.hidden:
-                self._recorder.cannot("reduction", found.hidden)
-                return
-            watch = ReductionWatch(
-                found.places,
-                self._reduction_guard,
-                passes=self._trainer.args.gradient_accumulation_steps,
-                reduced_in=found.reduced_in,
-                approximate=found.approximate,
-                now=found.now,
-            )
-            self.steps.watch_reduction(watch)
-            if self._own_scaler is not None:
-                self.steps.gradient_scale = None
-            # accelerator.py 1.15.0:2989: the only place where transformers clips (trainer.py 5.23.0:2769, 2780; earlier releases in the
-            # loop itself), once gradients are reduced and before a scaler divides them. Seen in TRL 1.16.0 to give reduced gradients,
-            # and to return their norm.
-            self._hooks.wrap(
-                self._trainer.accelerator,
-                "clip_grad_norm_",
-                before=self._before_clip,
-                after=self._after_clip,
-                topics=("reduction",),
-            )
+        found = reduction_of(self._trainer)
+        if found.hidden:
+            self.recorder.cannot("reduction", found.hidden)
+            return
+        watch = ReductionWatch(
+            found.places,
+            Guard(self.recorder, ("reduction",)),
+            passes=self._trainer.args.gradient_accumulation_steps,
+            reduced_in=found.reduced_in,
+            approximate=found.approximate,
+            now=found.now,
+        )
+        self.steps.watch_reduction(watch)
+        if self._own_scaler is not None:
+            self.steps.gradient_scale = None
+        # accelerator.py 1.15.0:2989: the only place where transformers clips (trainer.py 5.23.0:2769, 2780; earlier releases in the
+        # loop itself), once gradients are reduced and before a scaler divides them. Seen in TRL 1.16.0 to give reduced gradients,
+        # and to return their norm.
+        self._hooks.wrap(
+            self._trainer.accelerator,
+            "clip_grad_norm_",
+            before=self._before_clip,
+            after=self._after_clip,
+            topics=("reduction",),
+        )
 
     def _before_clip(self, call: Call) -> None:
         self._norm_before_clip = None
@@ -210,23 +216,21 @@ class UpdateObserver:
         whole = isinstance(call.result, Tensor) and not hasattr(call.result, "to_local")
         self._norm_before_clip = call.result.detach() if whole and call.result.numel() == 1 else None
 
+    @contained("weights")
     def _watch_schedule(self, optimizer: Any) -> None:
-        with self._facts_guard:
-            kind = self._trainer.args.lr_scheduler_type
-            self._schedule = ScheduleWatch(str(getattr(kind, "value", kind)), self._trainer.lr_scheduler)
-            if self._configured is None:
-                return
-            due = self._configured(self._trainer, optimizer)
-            self._due = None if isinstance(due, str) else due
-            name = "configured_schedule" if self._due is not None else "rates_unknown"
-            said = str(getattr(kind, "value", kind)) if self._due is not None else due
-            self._recorder.emit(FactsRead(at=self._recorder.now(), facts={name: said}))
-            skips = self._own_scaler is not None or getattr(self._trainer, "is_deepspeed_enabled", False)
-            if (
-                self.version and skips
-            ):  # the interrupted run may have counted steps that it skipped, and not ticked at them
-                live = self._trainer.lr_scheduler
-                self._ticks = tick_of(getattr(live, "scheduler", live)) or 0
+        kind = self._trainer.args.lr_scheduler_type
+        self._schedule = ScheduleWatch(str(getattr(kind, "value", kind)), self._trainer.lr_scheduler)
+        if self._configured is None:
+            return
+        due = self._configured(self._trainer, optimizer)
+        self._due = None if isinstance(due, str) else due
+        name = "configured_schedule" if self._due is not None else "rates_unknown"
+        said = str(getattr(kind, "value", kind)) if self._due is not None else due
+        self.recorder.emit(FactsRead(at=self.recorder.now(), facts={name: said}))
+        skips = self._own_scaler is not None or getattr(self._trainer, "is_deepspeed_enabled", False)
+        if self.version and skips:  # the interrupted run may have counted steps that it skipped, and not ticked at them
+            live = self._trainer.lr_scheduler
+            self._ticks = tick_of(getattr(live, "scheduler", live)) or 0
 
     def _follow_schedule(self) -> None:
         """Say that the schedule of the rate was changed: what it gives from now on is then expected."""
@@ -234,11 +238,11 @@ class UpdateObserver:
         if changed is None or (changed == (None, None) and self._due is None):
             return
         self._due = None
-        now = self._recorder.now()
-        self._recorder.emit(
+        now = self.recorder.now()
+        self.recorder.emit(
             ConfigChanged(at=now, name=RATE_SCHEDULE, before=changed[0], after=changed[1], since="train_begin")
         )
-        self._recorder.emit(FactsRead(at=now, facts={"lr_schedule": changed[1]}))
+        self.recorder.emit(FactsRead(at=now, facts={"lr_schedule": changed[1]}))
 
     def attach_to_engine(self) -> None:
         """Place the hook on the DeepSpeed engine that makes the steps, for a loop that steps as transformers' Trainer does."""
@@ -249,20 +253,16 @@ class UpdateObserver:
             return
         self._watch_schedule(wrapped_optimizer(engine))
         passes = self._trainer.args.gradient_accumulation_steps
-        self._inner = follower = EngineFollower(engine, self.steps, self._recorder, passes=passes)
+        self._inner = follower = EngineFollower(engine, self.steps, self.recorder, passes=passes)
         follower.attach()
         if follower.optimizer_tensors is not None:
             held = {"optimizer_tensors": follower.optimizer_tensors}
-            self._recorder.emit(FactsRead(at=self._recorder.now(), facts=held))
-        with self._facts_guard:
-            inner = wrapped_optimizer(engine)
-            if hasattr(inner, "param_groups") and hasattr(inner, "defaults"):
-                self.settings = OptimizerSettings(self._trainer, inner, parameters_of_groups(engine))
+            self.recorder.emit(FactsRead(at=self.recorder.now(), facts=held))
+        self._watch_engine_settings(engine)
         self._tensors = follower.model_tensors
         self._trained = [parameter for parameter in self._trainer.model.parameters() if parameter.requires_grad]
         if self._trainer.accelerator.num_processes > 1:
-            with self._replicas_guard:
-                self.steps.watch_replicas(ReplicaWatch(replicas_of(self._trainer)), self._windows)
+            self._watch_replicas()
         self._engine = EngineSteps(
             engine,
             self._trainer.lr_scheduler,
@@ -271,13 +271,22 @@ class UpdateObserver:
         )
         self._engine.attach(self._hooks)
 
+    @contained("weights")
+    def _watch_engine_settings(self, engine: Any) -> None:
+        inner = wrapped_optimizer(engine)
+        if hasattr(inner, "param_groups") and hasattr(inner, "defaults"):
+            self.settings = OptimizerSettings(self._trainer, inner, parameters_of_groups(engine))
+
     def _engine_steps(self, follower: EngineFollower) -> None:
-        with self._before_guard:
-            if self.settings is not None and is_compared(self._windows // self._per_cycle):
-                self.settings.tell(self._recorder, stepped=self.version > 0)
-            self._written = self._count_written()
+        self._see_engine_before_step()
         self._see_kept()
         follower.begin(self._windows, whole=is_compared_whole(self._windows // self._per_cycle))
+
+    @contained("weights", "learning_rate")
+    def _see_engine_before_step(self) -> None:
+        if self.settings is not None and is_compared(self._windows // self._per_cycle):
+            self.settings.tell(self.recorder, stepped=self.version > 0)
+        self._written = self._count_written()
 
     def _see_kept(self) -> None:
         """Look once a cycle at what training leaves as it is, where no sync to an engine writes to it."""
@@ -297,7 +306,7 @@ class UpdateObserver:
 
     def _cannot(self, why: str) -> None:
         for topic in ("order", "versions", "weights", "learning_rate"):
-            self._recorder.cannot(topic, why)
+            self.recorder.cannot(topic, why)
 
     def detach(self) -> None:
         """Take the hooks off."""
@@ -363,24 +372,39 @@ class UpdateObserver:
             return
         cycle = self._windows // self._per_cycle
         whole, compared = is_compared_whole(cycle), is_compared(cycle)
-        limit: float | None = None
-        with self._before_guard:
-            self._rates = rates_of(optimizer)
-            self._tick = tick_of(self._trainer.lr_scheduler)
-            self._follow_schedule()
-            self._written = self._count_written()
-            limit = self._limit() if whole else None
-            if whole and not limit:
-                self.steps.see_no_clip()
+        limit = self._see_before_step(optimizer, whole=whole)
         if self.settings is not None and compared:
-            self.settings.tell(self._recorder, stepped=self.version > 0)
+            self.settings.tell(self.recorder, stepped=self.version > 0)
         probed = bool(self._written) or is_probed(cycle)
         if whole:
             self._see_kept()
         self.steps.before_step(self._windows, replayed=compared, probed=probed, whole=whole)
         if limit:
-            with self._before_guard:
-                self.steps.see_norm(self._windows, self._norm_of_step(optimizer), limit)
+            self._see_norm(optimizer, limit)
+
+    @contained("weights", "learning_rate")
+    def _see_before_step(self, optimizer: Any, *, whole: bool) -> float | None:
+        """See the rates of a step, and the writes to the weights since the latest one.
+
+        Args:
+            optimizer: What steps.
+            whole: Whether numbers of the whole model are recomputed.
+
+        Returns:
+            The limit of the gradient norm; None where there is none, or where the norm is not compared.
+        """
+        self._rates = rates_of(optimizer)
+        self._tick = tick_of(self._trainer.lr_scheduler)
+        self._follow_schedule()
+        self._written = self._count_written()
+        limit = self._limit() if whole else None
+        if whole and not limit:
+            self.steps.see_no_clip()
+        return limit
+
+    @contained("weights", "learning_rate")
+    def _see_norm(self, optimizer: Any, limit: float) -> None:
+        self.steps.see_norm(self._windows, self._norm_of_step(optimizer), limit)
 
     def _norm_of_step(self, optimizer: Any) -> Tensor | None:
         """The norm of the gradients that the optimizer is about to use.
@@ -398,18 +422,18 @@ class UpdateObserver:
                 return torch.where(before_clip == 0, before_clip, before_clip * factor)
         return norm_of_gradients(self._clipped(optimizer))
 
+    @contained("order", "weights")
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.active:
             return
-        with self._after_guard:
-            self._stepped = True
-            self.version += 1
-            index = self._windows
-            self._emit_update(applied=True, by_loop=self._loop_steps)
-            if self._rates is not None:
-                whole = is_compared_whole(index // self._per_cycle)
-                self.steps.after_step(index, self._rates.least_moving, whole=whole)
-                self._writes = self._writes_so_far()
+        self._stepped = True
+        self.version += 1
+        index = self._windows
+        self._emit_update(applied=True, by_loop=self._loop_steps)
+        if self._rates is not None:
+            whole = is_compared_whole(index // self._per_cycle)
+            self.steps.after_step(index, self._rates.least_moving, whole=whole)
+            self._writes = self._writes_so_far()
 
     def _clipped(self, optimizer: Any) -> Iterable[Any]:
         """The parameters whose gradients are clipped together: transformers clips the whole model (trainer.py 5.23.0:2779), of which an
@@ -433,9 +457,9 @@ class UpdateObserver:
         due = self._due.at(self._ticks) if self._due is not None and applied and by_loop else ()
         rates = self._rates
         by_group = None if rates is None else rates.plain
-        self._recorder.emit_soon(
+        self.recorder.emit_soon(
             Update(
-                at=self._recorder.now(),
+                at=self.recorder.now(),
                 index=self._windows,
                 applied=applied,
                 by_loop=by_loop,
@@ -461,13 +485,17 @@ class UpdateObserver:
     def step_passed(self) -> None:
         """The loop has been at its optimizer step; it also comes here when none was made."""
         self._loop_steps = False
-        with self._loop_guard:
-            self._ticks += self._stepped
-            if self.active and self._engine is not None:
-                self._emit_engine_step(self._engine)
-            elif self.active and not self._stepped and self._handles:
-                scaler = self._own_scaler is not None and bool(self._trainer.accelerator.optimizer_step_was_skipped)
-                self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
+        self._ticks += self._stepped
+        self._emit_engine_or_skipped_step()
+
+    @contained("order")
+    def _emit_engine_or_skipped_step(self) -> None:
+        """Emit the step that the engine made, or the one that was not made."""
+        if self.active and self._engine is not None:
+            self._emit_engine_step(self._engine)
+        elif self.active and not self._stepped and self._handles:
+            scaler = self._own_scaler is not None and bool(self._trainer.accelerator.optimizer_step_was_skipped)
+            self._emit_update(applied=False, skip_reason="gradient scaler" if scaler else "")
 
     def _emit_engine_step(self, engine: EngineSteps) -> None:
         """The engine's step is part of the backward pass of the window's last micro-batch, and counts after it."""
