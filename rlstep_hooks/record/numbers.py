@@ -268,6 +268,8 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The place of that difference, with the texts."""
     rewards_moved: int | None = None
     """Samples that have not the rewards that were given for them; None where that was not seen."""
+    rewards_like: str = ""
+    """What is wrong with these rewards, where that is known."""
     rewards_uncompared: int | None = None
     """Reward functions of which it was not compared what they got, or what they gave; None where no function was looked at."""
     timesteps_moved: int | None = None

@@ -361,7 +361,7 @@ class RewardsMoved(Rule):
             return
         self.missed += bool(values.rewards_uncompared)
         if self.any_wrong(values.rewards_moved):
-            self._report()
+            self._report(values.rewards_like)
 
     def turns_joined(self, event: TurnsJoined) -> None:
         """Look at what the rewards of a rollout were given for, where the answers are made."""
@@ -393,10 +393,10 @@ class RewardsMoved(Rule):
             variant="asked",
         )
 
-    def _report(self) -> None:
+    def _report(self, like: str = "") -> None:
         self.fail(
             expected="each sample with the reward that it was given",
-            observed="samples with other rewards",
+            observed=f"samples with other rewards: {like}" if like else "samples with other rewards",
             why="the advantages of these samples come from the rewards of other samples, or from altered rewards",
             fix="look for code that reorders or changes samples and their rewards separately",
         )

@@ -30,6 +30,8 @@ HALF = 0.5
 ROUNDING = 1e-5
 """The largest error of a sum and a product in float32, relative to their terms."""
 
+NOT_BOOTSTRAPPED = "the last reward of an episode that a time limit cut is without the value of its last observation"
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -127,15 +129,18 @@ class TimestepsWatch:
                 place = len(self._steps) - 1, int(environment)
                 self._ended.append(Ended(*place, float(rewards[environment]), last))
 
-    def _with_other_last(self, model: Any) -> int:
+    def _with_other_last(self, model: Any) -> tuple[int, str]:
         """Count the episodes whose last reward in the buffer is not its own, plus gamma times the value of its last
         observation where a time limit cut it.
 
         The policy is asked once more where it is Stable-Baselines3's own, which computes the same each time.
+
+        Returns:
+            How many, and what is wrong with them; empty where that is not known.
         """
         policy = model.policy
         own = all(type(of).__module__.startswith("stable_baselines3.") for of in (policy, policy.features_extractor))
-        wrong = 0
+        wrong, like = 0, ""
         for ended in self._ended:
             value = 0.0
             if ended.last is not None:
@@ -145,8 +150,12 @@ class TimestepsWatch:
                     value = float(policy.predict_values(policy.obs_to_tensor(ended.last)[0])[0])
             wanted = ended.reward + model.gamma * value
             kept = float(model.rollout_buffer.rewards[ended.step, ended.environment])
-            wrong += abs(kept - wanted) > ROUNDING * (abs(ended.reward) + abs(value) + 1)
-        return wrong
+            rounding = ROUNDING * (abs(ended.reward) + abs(value) + 1)
+            if abs(kept - wanted) > rounding:
+                wrong += 1
+                if ended.last is not None and abs(kept - ended.reward) <= rounding:
+                    like = like or NOT_BOOTSTRAPPED
+        return wrong, like
 
     def _began(self, starts: Any) -> Any:
         """Whether an episode began with this timestep, (E,): one did where the last step ended one."""
@@ -161,7 +170,8 @@ class TimestepsWatch:
         if rewards and keeps_numbers(model) and len(rewards) == len(buffer.rewards):
             found["rewards_moved"] = int(_differ(numpy.asarray(rewards), buffer.rewards).sum())
         if self._ended and keeps_numbers(model) and steps and len(steps) == len(buffer.rewards):
-            found["rewards_moved"] = found.get("rewards_moved", 0) + self._with_other_last(model)
+            others, found["rewards_like"] = self._with_other_last(model)
+            found["rewards_moved"] = found.get("rewards_moved", 0) + others
         self._ended = []
         if not steps or len(steps) != len(buffer.rewards):
             return found
