@@ -12,7 +12,7 @@ from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.deferred import DeferredValues
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -80,12 +80,19 @@ class HeldLosses(Generic[Held]):
 
     def follow_gradient(self, index: int, at: Tensor, scale: float = 1.0) -> None:
         """Keep the gradient that arrives at a tensor, multiplied by a number: torch calls such a hook once, with the sum of all."""
-        at.register_hook(partial(self._gradient_arrives, index, scale))
+        self.look_at_gradient(at, partial(self._keep_gradient, index, scale))
 
-    def _gradient_arrives(self, index: int, scale: float, gradient: Tensor) -> None:
+    def _keep_gradient(self, index: int, scale: float, gradient: Tensor) -> None:
+        scaled = gradient.detach() if scale == 1.0 else gradient.detach() * scale
+        self._gradients.add(index, scaled.float().flatten())
+
+    def look_at_gradient(self, at: Tensor, see: Callable[[Tensor], None]) -> None:
+        """Have the gradient that arrives at a tensor looked at. What `see` raises costs the topics of the guard."""
+        at.register_hook(partial(self._arrives, see))
+
+    def _arrives(self, see: Callable[[Tensor], None], gradient: Tensor) -> None:
         with self._guard:
-            scaled = gradient.detach() if scale == 1.0 else gradient.detach() * scale
-            self._gradients.add(index, scaled.float().flatten())
+            see(gradient)
 
     def send(self) -> None:
         """Start fetching what is on the device."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.checkpoints import State, note_saved, optimizer_step, restored, saved
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
 from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in
 from rlstep_hooks.observe.saved_parts import SavedParts
@@ -36,6 +37,8 @@ class Checkpoints:
 
     def __init__(self, record: TrainerRecord, process: str) -> None:
         self._record = record
+        self.recorder = record.writer
+        """Where events go."""
         self._process = process
         self._engines: dict[Role, tuple[Any, State]] = {}
         """Engines that train, each with its state when it was built."""
@@ -43,10 +46,10 @@ class Checkpoints:
         self._saved: dict[Role, SavedParts] = {role: SavedParts(record.writer, role) for role in SAVED}
         self._begun = False
 
+    @contained("checkpoints")
     def built(self, role: Role, engine: Any) -> None:
         """An engine that trains is there."""
-        with self._record.checkpoints:
-            self._engines[role] = engine, self._state(role, engine)
+        self._engines[role] = engine, self._state(role, engine)
 
     def engine(self, role: Role) -> Any:
         """The engine that trains a role."""
@@ -64,23 +67,23 @@ class Checkpoints:
         if path:
             self._saved[role].tell(saved_parts(engine, path))
 
+    @contained("checkpoints")
     def begins(self) -> None:
         """Weights go to the engine for the first time: what a resumed run holds by now, it trains on."""
         if self._begun:
             return
         self._begun = True
-        with self._record.checkpoints:
-            facts = {}
-            for role, (engine, first) in self._engines.items():
-                weights, manager = self._record.steps[role].weights, engine.checkpoint_manager
-                facts[f"restored_{role}"] = restored(
-                    state_of(engine, weights),
-                    first,
-                    saved(folder(), self._process, self._loaded_from.get(role, "")),
-                    loads={name: getattr(manager, f"should_load_{name}") for name in ("model", "optimizer", "extra")},
-                    exact=weights.dtype == torch.float32,
-                )
-            self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
+        facts = {}
+        for role, (engine, first) in self._engines.items():
+            weights, manager = self._record.steps[role].weights, engine.checkpoint_manager
+            facts[f"restored_{role}"] = restored(
+                state_of(engine, weights),
+                first,
+                saved(folder(), self._process, self._loaded_from.get(role, "")),
+                loads={name: getattr(manager, f"should_load_{name}") for name in ("model", "optimizer", "extra")},
+                exact=weights.dtype == torch.float32,
+            )
+        self.recorder.emit(FactsRead(at=self.recorder.now(), facts=facts))
 
     def _state(self, role: Role, engine: Any) -> State:
         return state_of(engine, self._record.steps[role].weights)

@@ -14,6 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from rlstep_hooks.observe.engine_distance import ROWS, TOKENS, alternatives, closest, explained
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.systems.verl.observe.samples import keys_of, rows_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlstep_hooks.observe.guard import Guard
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.systems.verl.observe.samples import Key
 
 
@@ -57,11 +58,12 @@ class DistanceWatch:
     """Keeps logits of the first micro-batch of each computation of old log-probs.
 
     Args:
-        guard: Keeps errors of this class away from the trainer.
+        recorder: Learns what is not observed.
     """
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, recorder: GapRecorder) -> None:
+        self.recorder = recorder
+        """Learns what is not observed."""
         self.open = False
         """Whether old log-probs are being computed, and a micro-batch is wanted."""
         self._asked: _Asked | None = None
@@ -71,12 +73,13 @@ class DistanceWatch:
         """Old log-probs are about to be computed."""
         self.open, self._asked, self._found = True, None, None
 
+    @contained("engine_distance")
     def sees(self, data: Any) -> None:
         """A forward of old log-probs begins; its data are still on the CPU."""
-        with self._guard:
-            self._asked = _asked_of(data)
-            self.open = self._asked is not None
+        self._asked = _asked_of(data)
+        self.open = self._asked is not None
 
+    @contained("engine_distance")
     def keep(self, output: Any, *, packed: bool) -> None:
         """The model has returned the logits of the micro-batch, on the device.
 
@@ -85,7 +88,7 @@ class DistanceWatch:
             packed: Whether its sequences follow each other in one row.
         """
         asked, self.open = self._asked, False
-        with self._guard, torch.no_grad():
+        with torch.no_grad():
             logits: Any = getattr(output, "logits", None)
             if asked is None or not asked.tokens or type(logits) is not torch.Tensor:
                 return
@@ -102,16 +105,15 @@ class DistanceWatch:
             data: verl's, of the samples.
         """
         self.open = False
-        with self._guard:
-            return self._fit(keys[:ROWS], own, data)
-        return ""
+        return self._fit(keys, own, data) or ""
 
+    @contained("engine_distance")
     def _fit(self, keys: Sequence[Key], own: Sequence[Tensor] | None, data: Any) -> str:
         asked, found = self._asked, self._found
         engine, masks = rows_of(data, "rollout_log_probs"), rows_of(data, "response_mask")
         if asked is None or found is None or own is None or engine is None or masks is None:
             return ""
-        numbers = {key: number for number, key in enumerate(keys)}
+        numbers = {key: number for number, key in enumerate(keys[:ROWS])}
         if not all(key in numbers for key in asked.samples):
             return ""
         rows = [

@@ -15,7 +15,7 @@ import torch
 from rlstep_hooks.observe.clean_forward import Row, hooked_by_others
 from rlstep_hooks.observe.compared import is_sloped
 from rlstep_hooks.observe.forward_beside import base_of, is_sharded_by_modules, replaced_forwards, why_not_beside
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.slope_beside import LONGEST, SlopeBeside
 from rlstep_hooks.systems.verl.observe.samples import rows_of, unbound
 from rlstep_hooks.systems.verl.observe.scored_alone import dtype_of, has_images, noise_of, packs
@@ -36,7 +36,8 @@ class LayerSlopes:
     """
 
     def __init__(self, recorder: GapRecorder) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
+        """Is told what cannot be measured."""
         self._guard = Guard(recorder, (TOPIC,))
         self._impossible = False
         self._cycle = -1
@@ -54,8 +55,7 @@ class LayerSlopes:
         """
         slope = None
         if not self._impossible and cycle > self._cycle and is_sloped(cycle):
-            with self._guard:
-                slope = self._of_micro_batch(engine, data)
+            slope = self._of_micro_batch(engine, data)
         if slope is None:
             yield
             return
@@ -63,19 +63,19 @@ class LayerSlopes:
         with slope.beside():
             yield
 
+    @contained(TOPIC)
     def take(self) -> dict[str, Any]:
         """What was found since the last call, as fields of `RolloutValues`; waits for the device."""
         begun, self._begun = self._begun, None
-        with self._guard:
-            slope = None if begun is None else begun.slope()
-            if slope is not None:
-                return {"slope_gap": slope.gap, "slope_doubt": slope.doubt}
-        return {}
+        slope = None if begun is None else begun.slope()
+        return {} if slope is None else {"slope_gap": slope.gap, "slope_doubt": slope.doubt}
 
+    @contained(TOPIC)
     def _of_micro_batch(self, engine: Any, data: Any) -> SlopeBeside | None:
+        """What follows a row of a micro-batch; None where none can be followed."""
         if why := _why_not(engine, data):
             self._impossible = True
-            self._recorder.cannot(TOPIC, why)
+            self.recorder.cannot(TOPIC, why)
             return None
         chosen = _short_row(engine, data)
         return None if chosen is None else SlopeBeside(engine.module, chosen[1], chosen[0], self._guard)

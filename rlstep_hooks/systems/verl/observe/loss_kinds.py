@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.systems.verl.observe import loss as of_policy
 from rlstep_hooks.systems.verl.observe import value_loss as of_critic
-from rlstep_hooks.systems.verl.observe.loss_meter import Arrived, LossKind
+from rlstep_hooks.systems.verl.observe.loss_meter import Arrived, LossKind, LossMeter
 
 if TYPE_CHECKING:
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.losses import LossBatch
 
 
@@ -42,6 +44,7 @@ def _epsilon(one: torch.dtype, other: torch.dtype) -> float:
 
 POLICY = LossKind(
     whose="the policy's",
+    topic="formula",
     function="ppo_loss",
     fields=("old_log_probs", "advantages", "response_mask", "ref_log_prob", "rollout_is_weights"),
     outputs=("log_probs", "entropy"),
@@ -55,6 +58,7 @@ POLICY = LossKind(
 
 CRITIC = LossKind(
     whose="the critic's",
+    topic="critic_loss",
     function="value_loss",
     fields=("values", "returns", "response_mask"),
     outputs=("values",),
@@ -63,3 +67,35 @@ CRITIC = LossKind(
     batch=_of_critic,
     clipped=lambda settings, batch: None,
 )
+
+
+class PolicyLosses(LossMeter):
+    """Compares the policy's losses, and contains its own errors.
+
+    Args:
+        recorder: Learns why losses are not compared.
+    """
+
+    def __init__(self, recorder: GapRecorder) -> None:
+        super().__init__(POLICY, recorder)
+
+    begin = contained("formula")(LossMeter.begin)
+    follow_beside = contained("formula")(LossMeter.follow_beside)
+    end = contained("formula")(LossMeter.end)
+    send = contained("formula")(LossMeter.send)
+
+
+class CriticLosses(LossMeter):
+    """Compares the critic's losses, and contains its own errors.
+
+    Args:
+        recorder: Learns why losses are not compared.
+    """
+
+    def __init__(self, recorder: GapRecorder) -> None:
+        super().__init__(CRITIC, recorder)
+
+    begin = contained("critic_loss")(LossMeter.begin)
+    follow_beside = contained("critic_loss")(LossMeter.follow_beside)
+    end = contained("critic_loss")(LossMeter.end)
+    send = contained("critic_loss")(LossMeter.send)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.deferred import DeferredValues, finite
+from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.losses import LossBatch, LossNumbers
 from rlstep_hooks.systems.verl.observe.samples import rows_of
@@ -22,7 +23,7 @@ from rlstep_hooks.systems.verl.observe.samples import rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlstep_hooks.observe.guard import Guard
+    from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.losses import Formula
 
 
@@ -64,6 +65,8 @@ class LossKind:
     """One of verl's losses."""
 
     whose: str
+    topic: str
+    """What is not observed where its comparison fails."""
     function: str
     """The name of the function in `verl.workers.utils.losses`."""
     fields: tuple[str, ...]
@@ -118,11 +121,13 @@ class LossMeter(HeldLosses[_Held]):
 
     Args:
         kind: The kind of the losses.
-        guard: What is entered where torch calls back.
+        recorder: Learns why losses are not compared.
     """
 
-    def __init__(self, kind: LossKind, guard: Guard) -> None:
-        super().__init__(guard)
+    def __init__(self, kind: LossKind, recorder: GapRecorder) -> None:
+        super().__init__(Guard(recorder, (kind.topic,)))
+        self.recorder = recorder
+        """Learns why losses are not compared."""
         self._kind = kind
         self.reason = ""
         """Why losses are not compared, where they are not."""
@@ -166,24 +171,27 @@ class LossMeter(HeldLosses[_Held]):
     def _read_settings(self, loss_function: Any) -> Any:
         """The settings when training began. What somebody changes in them later is not what was configured."""
         if self._settings is None and not self.reason:
-            from verl.workers.utils import losses
-
-            function, given = getattr(loss_function, "func", loss_function), getattr(loss_function, "keywords", {})
-            name = getattr(function, "__qualname__", type(function).__qualname__)
-            # A wrapper of somebody's has the module and the name of what it wraps.
-            ours = (getattr(function, "__module__", ""), name) == (losses.__name__, self._kind.function)
-            if not ours and function is not getattr(losses, self._kind.function):
-                self.reason = f"{self._kind.whose} loss is {name}, which is not verl's {self._kind.function}"
-                return None
-            if given.get("config") is None:
-                self.reason = f"{self._kind.whose} loss was given no configuration by name"
-                return None
-            found = self._kind.read(given["config"])
+            found = self._settings_of(loss_function)
             if isinstance(found, str):
                 self.reason = found
+                self.recorder.cannot(self._kind.topic, found)
             else:
                 self._settings = found
         return self._settings
+
+    def _settings_of(self, loss_function: Any) -> Any:
+        """The settings of a loss, or a text: why it is not compared."""
+        from verl.workers.utils import losses
+
+        function, given = getattr(loss_function, "func", loss_function), getattr(loss_function, "keywords", {})
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        # A wrapper of somebody's has the module and the name of what it wraps.
+        ours = (getattr(function, "__module__", ""), name) == (losses.__name__, self._kind.function)
+        if not ours and function is not getattr(losses, self._kind.function):
+            return f"{self._kind.whose} loss is {name}, which is not verl's {self._kind.function}"
+        if given.get("config") is None:
+            return f"{self._kind.whose} loss was given no configuration by name"
+        return self._kind.read(given["config"])
 
     def end(self, loss: Tensor, output: dict[str, Any], *, scaled: bool) -> None:
         """The forward is done.
@@ -201,7 +209,7 @@ class LossMeter(HeldLosses[_Held]):
         self.hold(held, (loss, *columns))
         if loss.requires_grad and not scaled:
             # The gradient that arrives at the loss is what it is multiplied by on its way into the backward: 1.
-            loss.register_hook(partial(self._multiplied, held.index))
+            self.look_at_gradient(loss, partial(self._multiplied, held.index))
 
     def follow(self, output: Tensor) -> None:
         """The loss is about to be computed from this output of the model, (B, T): look at the gradient that arrives there."""
@@ -215,15 +223,13 @@ class LossMeter(HeldLosses[_Held]):
             return
         self._held.beside = int(_values(values.detach()).numel())
         if values.requires_grad:
-            values.register_hook(partial(self._arrives_beside, self._held.index))
+            self.look_at_gradient(values, partial(self._arrives_beside, self._held.index))
 
     def _arrives_beside(self, index: int, gradient: Tensor) -> None:
-        with self._guard:
-            self._beside.add(index, _values(gradient.detach()).float())
+        self._beside.add(index, _values(gradient.detach()).float())
 
     def _multiplied(self, index: int, factor: Tensor) -> None:
-        with self._guard:
-            self._factors.add(index, factor.detach().float().reshape(1))
+        self._factors.add(index, factor.detach().float().reshape(1))
 
     def send(self) -> None:
         """Start fetching what is on the device."""

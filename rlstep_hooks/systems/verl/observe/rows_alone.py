@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.scored_rows import REFERENCE_TOPIC, TOPIC, ScoredRows, fields_of_reference
 from rlstep_hooks.systems.verl.observe import scored_alone, values_alone
 from rlstep_hooks.systems.verl.observe.engines import role_of
@@ -21,19 +21,18 @@ class RowsAlone:
     """
 
     def __init__(self, recorder: GapRecorder) -> None:
-        self._guard = Guard(recorder, (TOPIC,))
-        self._reference_guard = Guard(recorder, (REFERENCE_TOPIC,))
+        self.recorder = recorder
+        """Is told what cannot be scored."""
         self._old = ScoredRows(recorder)
         self._reference = ScoredRows(recorder, REFERENCE_TOPIC)
         self._values = ScoredRows(recorder)
         self._trained = scored_alone.TrainedAlone(recorder)
         self._rows: dict[str, ScoredRows | scored_alone.TrainedAlone] = {
             "refresh": self._old,
-            "reference": self._reference,
             "values": self._values,
             "policy_updates": self._trained,
         }
-        """What looks at the rows of each phase."""
+        """What looks at the rows of each phase but the reference's."""
         self.temperature: float | None = None
         """The temperature that is configured; None where it is not known, and what comes with the rows is believed."""
         self._of_values: dict[str, Any] = {}
@@ -41,9 +40,21 @@ class RowsAlone:
 
     def begin(self, name: str) -> None:
         """A call of the controller begins, by the name of its phase, whose rows are looked at."""
-        with self._reference_guard if name == "reference" else self._guard:
-            if name in self._rows:
-                self._rows[name].begin()
+        if name == "reference":
+            self._begin_reference()
+        else:
+            self._begin(name)
+
+    @contained(REFERENCE_TOPIC)
+    def _begin_reference(self) -> None:
+        """The reference's log-probs are asked for."""
+        self._reference.begin()
+
+    @contained(TOPIC)
+    def _begin(self, name: str) -> None:
+        """Another call begins."""
+        if name in self._rows:
+            self._rows[name].begin()
 
     def end(self, name: str) -> dict[str, Any]:
         """The call has done its part.
@@ -51,11 +62,19 @@ class RowsAlone:
         Returns:
             Fields of `RolloutValues` about old log-probs or those of the reference.
         """
-        found: dict[str, Any] = {}
-        with self._reference_guard if name == "reference" else self._guard:
-            if name in self._rows:
-                found = self._rows[name].end() or {}
-        return fields_of_reference(found) if name == "reference" else found
+        if name == "reference":
+            return fields_of_reference(self._end_reference() or {})
+        return self._end(name) or {}
+
+    @contained(REFERENCE_TOPIC)
+    def _end_reference(self) -> dict[str, Any] | None:
+        """The reference's log-probs are there."""
+        return self._reference.end()
+
+    @contained(TOPIC)
+    def _end(self, name: str) -> dict[str, Any] | None:
+        """Another call has done its part."""
+        return self._rows[name].end() if name in self._rows else None
 
     def computed(self, engine: Any, data: Any, result: Any) -> None:
         """A forward was made that no backward follows.
@@ -66,20 +85,33 @@ class RowsAlone:
             result: What the forward returned, on the device.
         """
         if self._reference.open:
-            with self._reference_guard:
-                scored_alone.look(self._reference, engine, data, result, self.temperature, reference=True)
+            self._score_reference(engine, data, result)
         elif self._old.open and role_of(engine) == "policy":
-            with self._guard:
-                scored_alone.look(self._old, engine, data, result, self.temperature)
+            self._score_old(engine, data, result)
         elif self._values.open and role_of(engine) == "critic":
-            with self._guard:
-                self._of_values |= values_alone.look(self._values, engine, data, result)
+            self._compute_values(engine, data, result)
 
+    @contained(REFERENCE_TOPIC)
+    def _score_reference(self, engine: Any, data: Any, result: Any) -> None:
+        """The reference has scored a micro-batch: score rows of it again."""
+        scored_alone.look(self._reference, engine, data, result, self.temperature, reference=True)
+
+    @contained(TOPIC)
+    def _score_old(self, engine: Any, data: Any, result: Any) -> None:
+        """Old log-probs of a micro-batch are there: score rows of it again."""
+        scored_alone.look(self._old, engine, data, result, self.temperature)
+
+    @contained(TOPIC)
+    def _compute_values(self, engine: Any, data: Any, result: Any) -> None:
+        """Values of a micro-batch are there: compute those of rows of it again."""
+        self._of_values |= values_alone.look(self._values, engine, data, result)
+
+    @contained(TOPIC)
     def before_training(self, engine: Any, data: Any) -> None:
         """A forward of the policy comes next that a backward follows."""
-        with self._guard:
-            self._trained.before(engine, data, self.temperature)
+        self._trained.before(engine, data, self.temperature)
 
+    @contained(TOPIC)
     def after_training(self, engine: Any, data: Any, output: Any) -> dict[str, Any]:
         """The forward of a micro-batch that is trained is done.
 
@@ -91,10 +123,7 @@ class RowsAlone:
         Returns:
             Fields of `MicroBatchValues`; none where no row was scored.
         """
-        found: dict[str, Any] = {}
-        with self._guard:
-            found |= self._trained.after(engine, data, output, self.temperature)
-        return found
+        return self._trained.after(engine, data, output, self.temperature)
 
     def take_values(self) -> dict[str, Any]:
         """Fields of `MicroBatchValues` about the values of the rollout that is trained, each once."""

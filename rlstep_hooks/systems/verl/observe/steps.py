@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.norms import norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import stepped_by
@@ -33,7 +33,6 @@ _OF_FSDP: dict[Role, str] = {"policy": "fsdp_config", "critic": "fsdp"}
 """What is configured of FSDP, in that section."""
 
 _ORDER, _VALUES, _OPTIMIZER = ("order",), ("log_ratio", "weights"), ("optimizer",)
-_GRADIENT, _REDUCTION, _REPLICAS = ("gradient",), ("reduction",), ("replicas",)
 """What is not observed any more where a hook fails."""
 
 
@@ -47,6 +46,8 @@ class EngineSteps:
 
     def __init__(self, record: TrainerRecord, losses: LossMeter) -> None:
         self._record = record
+        self.recorder = record.writer
+        """Where events go."""
         self._losses = losses
         self._hooks = Hooks(record.writer)
         self._roles: dict[int, Role] = {}
@@ -80,8 +81,7 @@ class EngineSteps:
         steps.watch_graded(("", shard) for shard in shards)
         steps.watch_steps(optimizer)
         steps.watch_moments(optimizer)
-        with Guard(self._record.writer, _OPTIMIZER):
-            self._limits[role] = settings.clip_grad(engine)
+        self._read_limit(role, engine)
         self._settings[role] = (
             settings.of_optimizer(engine, f"{_SECTIONS[role]}.optim"),
             settings.of_precision(engine, f"{_SECTIONS[role]}.{_OF_FSDP[role]}"),
@@ -90,49 +90,56 @@ class EngineSteps:
             names = engine.module.named_parameters()
             steps.watch_whole((plain_name(name), local_shard(parameter)) for name, parameter in names)
         if ranks_of(engine) > 1:
-            self._follow_ranks(engine, steps)
+            self._follow_reduction(engine, steps)
+            self._follow_replicas(engine, steps)
         return True
 
+    @contained("optimizer")
+    def _read_limit(self, role: Role, engine: Any) -> None:
+        """Read the configured limit of the norm of the gradients."""
+        self._limits[role] = settings.clip_grad(engine)
+
+    @contained("gradient")
     def _follows_passes(self, engine: Any, steps: StepFollower) -> bool:
         """Follow gradients from each backward pass on, where one process gives all that is added up.
 
         Returns:
             Whether they can be followed; else they are from the last pass on.
         """
-        guard = Guard(self._record.writer, _GRADIENT)
-        with guard:
-            found = reduction_of(engine)
-            if found.hidden or found.approximate or getattr(engine, "scaler", None) is not None:
-                return False
-            parameters = list(engine.module.named_parameters())
-            steps.watch_gradients(GatheredGradientWatch(parameters, found.places, guard))
-            steps.watch_model(local_shard(parameter) for _, parameter in parameters)
-            return True
-        return False
+        found = reduction_of(engine)
+        if found.hidden or found.approximate or getattr(engine, "scaler", None) is not None:
+            return False
+        parameters = list(engine.module.named_parameters())
+        watch = GatheredGradientWatch(parameters, found.places, Guard(self.recorder, ("gradient",)))
+        steps.watch_gradients(watch)
+        steps.watch_model(local_shard(parameter) for _, parameter in parameters)
+        return True
 
-    def _follow_ranks(self, engine: Any, steps: StepFollower) -> None:
-        """Read what this rank gives to gradients, gets of them, and holds as all others do."""
-        guard = Guard(self._record.writer, _REDUCTION)
-        with guard:
-            found = reduction_of(engine)
-            if found.hidden:
-                self._record.writer.cannot("reduction", found.hidden)
-            else:
-                steps.watch_reduction(
-                    ReductionWatch(
-                        found.places,
-                        guard,
-                        passes=USUAL_PASSES,
-                        role=steps.role,
-                        reduced_in=found.reduced_in,
-                        approximate=found.approximate,
-                        now=found.now,
-                    )
-                )
-                if getattr(engine, "scaler", None) is not None:
-                    steps.gradient_scale = None
-        with Guard(self._record.writer, _REPLICAS):
-            steps.watch_replicas(ReplicaWatch(replicas_of(engine), role=steps.role), 0)
+    @contained("reduction")
+    def _follow_reduction(self, engine: Any, steps: StepFollower) -> None:
+        """Read what this rank gives to gradients and gets of them."""
+        found = reduction_of(engine)
+        if found.hidden:
+            self.recorder.cannot("reduction", found.hidden)
+            return
+        steps.watch_reduction(
+            ReductionWatch(
+                found.places,
+                Guard(self.recorder, ("reduction",)),
+                passes=USUAL_PASSES,
+                role=steps.role,
+                reduced_in=found.reduced_in,
+                approximate=found.approximate,
+                now=found.now,
+            )
+        )
+        if getattr(engine, "scaler", None) is not None:
+            steps.gradient_scale = None
+
+    @contained("replicas")
+    def _follow_replicas(self, engine: Any, steps: StepFollower) -> None:
+        """Read what this rank holds as all others do."""
+        steps.watch_replicas(ReplicaWatch(replicas_of(engine), role=steps.role), 0)
 
     def asked(self, engine: Any) -> None:
         """verl is about to clip gradients, which are reduced by now, and to step the optimizer of an engine or leave the step out."""
@@ -189,7 +196,7 @@ class EngineSteps:
     def _see_norm(self, call: Call) -> None:
         role = self._roles[id(call.owner)]
         for watched in self._settings[role]:
-            watched.tell(self._record.writer)
+            watched.tell(self.recorder)
         limit = self._limits[role]
         if limit > 0 and self._losses.looks_at_all:
             # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.identity import Recognised, RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors
 from rlstep_hooks.observe.processes import introduce, run_of_ray
@@ -27,8 +27,7 @@ from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
 from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
 from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
 from rlstep_hooks.systems.verl.observe.layer_slopes import LayerSlopes
-from rlstep_hooks.systems.verl.observe.loss_kinds import CRITIC, POLICY
-from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
+from rlstep_hooks.systems.verl.observe.loss_kinds import CriticLosses, PolicyLosses
 from rlstep_hooks.systems.verl.observe.made_rows import MadeRows
 from rlstep_hooks.systems.verl.observe.minibatch_order import MiniBatchOrder
 from rlstep_hooks.systems.verl.observe.process import folder, versions
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.settings import SettingsWatch
     from rlstep_hooks.record.events import PhaseName
     from rlstep_hooks.record.values import Role
+    from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
     from rlstep_hooks.systems.verl.observe.samples import Key
 
 
@@ -55,6 +55,8 @@ class VerlTrainer:
         process = rank_process(engine.get_data_parallel_rank())
         attached = introduce(run_of_ray(), process, versions(), engine.get_data_parallel_size())
         self._record = TrainerRecord(ray_sink.open_trainer_ledger(folder(), attached.run, process), attached)
+        self.recorder = self._record.writer
+        """The writer of the record, which learns what is not observed."""
         self.checkpoints = Checkpoints(self._record, process)
         self.expects_log_probs = False
         self.sends_with_updates = False
@@ -83,20 +85,16 @@ class VerlTrainer:
         self._own_log_probs: dict[Key, Any] = {}
         """The policy's, of the latest refresh before the first update."""
         self._loss_settings: SettingsWatch | None = None
-        self._formula = Guard(self._record.writer, ("formula",))
-        self._sampled_guard = Guard(self._record.writer, ("drawn",))
         self._cap: float | None = None
         """The cut of -log p where completions are tested against the policy's distributions; None where they are not."""
-        self._of_critic = Guard(self._record.writer, ("critic_loss",))
-        self._losses = LossMeter(POLICY, self._formula)
-        self._value_losses = LossMeter(CRITIC, self._of_critic)
+        self._losses = PolicyLosses(self.recorder)
+        self._value_losses = CriticLosses(self.recorder)
         self.steps = EngineSteps(self._record, self._losses)
-        self._sent = SentWeights(Guard(self._record.writer, ("delivery",)))
-        self.distances = DistanceWatch(Guard(self._record.writer, ("engine_distance",)))
-        self._alone = RowsAlone(self._record.writer)
+        self._sent = SentWeights(self.recorder)
+        self.distances = DistanceWatch(self.recorder)
+        self._alone = RowsAlone(self.recorder)
         self._order = MiniBatchOrder()
-        self._settings = Guard(self._record.writer, ("settings",))
-        self._slopes = LayerSlopes(self._record.writer)
+        self._slopes = LayerSlopes(self.recorder)
         self._made = MadeRows()
         """What the forwards of the call of the controller that is running gave."""
         self._versions_of: dict[str, int] = {}
@@ -106,7 +104,7 @@ class VerlTrainer:
 
     def cannot(self, what: str, why: str) -> None:
         """Record once that a topic cannot be observed."""
-        self._record.writer.cannot(what, why)
+        self.recorder.cannot(what, why)
 
     @property
     def version(self) -> int:
@@ -129,52 +127,61 @@ class VerlTrainer:
 
     def built(self, engine: Any) -> None:
         """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
-        role = role_of(engine)
-        with self._record.order:
-            if not self.steps.follow(engine):
-                return
-            facts = rate_facts(engine, "critic_lr_schedule")
-            if role == "policy":
-                held = optimizer_tensors(list(engine.module.parameters()), engine.optimizer)
-                facts = facts_of(engine) | {"optimizer_tensors": held}
-                facts |= sampled.facts_of_vocabulary(engine)
-                self._cap = facts.get("surprise_cap")
-            if facts:
-                self._record.writer.emit(FactsRead(at=self._record.writer.now(), facts=facts))
-        self.checkpoints.built(role, engine)
+        followed_before = self._follow(engine)
+        if not followed_before:
+            self.checkpoints.built(role_of(engine), engine)
+
+    @contained("order")
+    def _follow(self, engine: Any) -> bool:
+        """Follow the steps of an engine's optimizer, and read what the judge needs to know.
+
+        Returns:
+            Whether there is none, or it was followed before.
+        """
+        if not self.steps.follow(engine):
+            return True
+        facts = rate_facts(engine, "critic_lr_schedule")
+        if role_of(engine) == "policy":
+            held = optimizer_tensors(list(engine.module.parameters()), engine.optimizer)
+            facts = facts_of(engine) | {"optimizer_tensors": held}
+            facts |= sampled.facts_of_vocabulary(engine)
+            self._cap = facts.get("surprise_cap")
+        if facts:
+            self.recorder.emit(FactsRead(at=self.recorder.now(), facts=facts))
+        return False
 
     # Settings, and the reference
 
+    @contained("settings")
     def compares_mini_batches(self, worker: Any) -> None:
         """The policy was trained on a rollout."""
-        with self._settings:
-            engine = worker.actor.engine
-            ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-            self._order.end(worker.config, ranks, rank, self._record.writer)
+        engine = worker.actor.engine
+        ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+        self._order.end(worker.config, ranks, rank, self.recorder)
 
     def compares_loss_settings(self, worker: Any) -> None:
         """Compare what the loss computes with, before the first rollout and after each."""
         self._loss_settings = self._loss_settings or settings.of_loss(worker)
-        self._loss_settings.tell(self._record.writer)
+        self._loss_settings.tell(self.recorder)
         # Log-probs are those of the temperature that samples are drawn at (0.9.1 trainer_base.py:1654).
         configured = getattr(getattr(worker.config, "rollout", None), "temperature", None)
         self._alone.temperature = None if configured is None else float(configured)
 
+    @contained("log_ratio", "weights")
     def sees_reference(self, worker: Any) -> None:
         """The reference model has computed log-probs."""
-        with self._record.values:
-            number = self._record.calls("refresh") - 1 if self._fresh else NO_REFRESH
-            self._record.see_reference(number, local_shards(worker.ref.engine.module.parameters()))
+        number = self._record.calls("refresh") - 1 if self._fresh else NO_REFRESH
+        self._record.see_reference(number, local_shards(worker.ref.engine.module.parameters()))
 
     def asks_reference(self, engine: Any) -> None:
         """Log-probs are asked of the reference, which is the model of this engine."""
         self._reference_forwards.begin(engine)
 
+    @contained("samples", "refresh")
     def reference_answers(self, result: Any) -> None:
         """The call that asks the reference returns."""
-        with self._record.samples:
-            unscored = self._reference_forwards.end(result)
-            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_unscored=unscored)
+        unscored = self._reference_forwards.end(result)
+        self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_unscored=unscored)
 
     def begins_reference(self) -> None:
         """The reference is about to compute log-probs."""
@@ -194,11 +201,15 @@ class VerlTrainer:
             result: What the forward returned, on the device.
         """
         if self._reference_forwards.counts(engine) and self._losses.looks:
-            with self._record.samples:
-                output = result[1]["model_output"]
-                self._made.add(data, output["values" if role_of(engine) == "critic" else "log_probs"])
+            self._keep_output(engine, data, result[1])
         self._alone.computed(engine, data, result)
 
+    @contained("samples", "refresh")
+    def _keep_output(self, engine: Any, data: Any, given: dict[str, Any]) -> None:
+        """Keep what a forward gave, until the call of the controller returns it."""
+        self._made.add(data, given["model_output"]["values" if role_of(engine) == "critic" else "log_probs"])
+
+    @contained("samples", "refresh")
     def sees_reference_log_probs(self, data: Any, result: Any, engine: Any) -> None:
         """Remember the reference's log-probs, and how far they are from the policy's while it is what training began with.
 
@@ -207,120 +218,119 @@ class VerlTrainer:
             result: What the reference computed.
             engine: The reference's.
         """
-        with self._record.samples:
-            self._carried.reference.forget()
-            tokens, keys, masks = rows_of(data, "responses"), keys_of(data), rows_of(data, "response_mask")
-            given = result is not None and "log_probs" in result.keys()  # noqa: SIM118 - a TensorDict iterates over rows
-            if not self._losses.looks or not given or tokens is None or masks is None:
-                return
-            rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
-            made = self._made.take(keys)
-            self._carried.reference.keep(keys, made or rows)
-            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_moved=others(rows, made))
-            own, self._own_log_probs = self._own_log_probs, {}
-            policy = self.checkpoints.engine("policy")
-            alike = getattr(engine, "_autocast_dtype", None) == getattr(policy, "_autocast_dtype", None)
-            # An adapter may begin with weights of its own, so the model without it need not be the first policy.
-            if self.version or not alike or engine is policy or not keys or not all(key in own for key in keys):
-                return
-            gap = mean_gap([own[key] for key in keys], rows, masks)
-            self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_gap=gap)
+        self._carried.reference.forget()
+        tokens, keys, masks = rows_of(data, "responses"), keys_of(data), rows_of(data, "response_mask")
+        given = result is not None and "log_probs" in result.keys()  # noqa: SIM118 - a TensorDict iterates over rows
+        if not self._losses.looks or not given or tokens is None or masks is None:
+            return
+        rows = completion_rows(result["log_probs"], [len(row) for row in tokens])
+        made = self._made.take(keys)
+        self._carried.reference.keep(keys, made or rows)
+        self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_moved=others(rows, made))
+        own, self._own_log_probs = self._own_log_probs, {}
+        policy = self.checkpoints.engine("policy")
+        alike = getattr(engine, "_autocast_dtype", None) == getattr(policy, "_autocast_dtype", None)
+        # An adapter may begin with weights of its own, so the model without it need not be the first policy.
+        if self.version or not alike or engine is policy or not keys or not all(key in own for key in keys):
+            return
+        gap = mean_gap([own[key] for key in keys], rows, masks)
+        self._rollout_values = msgspec.structs.replace(self._rollout_values, reference_gap=gap)
 
+    @contained("samples", "refresh")
     def computed_values(self, data: Any, result: Any) -> None:
         """The critic has computed the values of a rollout."""
-        with self._record.samples:
-            tokens = rows_of(data, "responses") if self._value_losses.looks else None
-            rows = None
-            if tokens is not None and result is not None:
-                rows = completion_rows(result["values"], [len(row) for row in tokens])
-            keys = keys_of(data) if rows is not None else None
-            self._values.keep(keys, self._made.take(keys) or rows)
+        tokens = rows_of(data, "responses") if self._value_losses.looks else None
+        rows = None
+        if tokens is not None and result is not None:
+            rows = completion_rows(result["values"], [len(row) for row in tokens])
+        keys = keys_of(data) if rows is not None else None
+        self._values.keep(keys, self._made.take(keys) or rows)
 
+    @contained("samples", "refresh")
     def computed_named_values(self) -> None:
         """The critic has computed the values of samples of which the call brought the names alone, as V1's do."""
-        with self._record.samples:
-            made = self._made.take_all()
-            self._values.keep(list(made) or None, list(made.values()))
+        made = self._made.take_all()
+        self._values.keep(list(made) or None, list(made.values()))
 
+    @contained("order")
     def begin(self, name: PhaseName) -> None:
         """A call of the controller begins."""
-        with self._record.order:
-            self._record.begin(name)
-            self._in_training = self._in_training or name == "policy_updates"
-            if name == "sync":
-                self._fresh = False
-            if name == "refresh" and self._losses.looks:
-                self.distances.begin()
-            if name != "reference" and (self._value_losses if name == "values" else self._losses).looks_at_all:
-                self._alone.begin(name)  # of the reference all calls are seen, also those that are no phase
-            self._made.begin()
+        self._record.begin(name)
+        self._in_training = self._in_training or name == "policy_updates"
+        if name == "sync":
+            self._fresh = False
+        if name == "refresh" and self._losses.looks:
+            self.distances.begin()
+        if name != "reference" and (self._value_losses if name == "values" else self._losses).looks_at_all:
+            self._alone.begin(name)  # of the reference all calls are seen, also those that are no phase
+        self._made.begin()
 
+    @contained("order")
     def end(self, name: PhaseName) -> None:
         """A call of the controller is about to return."""
-        with self._record.order:
-            self._record.end(name)
-            if name not in ("refresh", "reference"):  # these end where their log-probs are there
-                self._alone.end(name)
+        self._record.end(name)
+        if name not in ("refresh", "reference"):  # these end where their log-probs are there
+            self._alone.end(name)
 
     # Old log-probs
 
+    @contained("samples", "refresh")
     def refreshed(self, data: Any, result: Any, version: int) -> None:
         """Old log-probs were computed; remember whose they are, and how far the engine's are from them."""
-        with self._record.samples:
-            self._fresh = True
-            self._measured()
-            refresh = RefreshedSamples(self._record.calls("refresh") - 1, version)
-            tokens, keys = rows_of(data, "responses"), keys_of(data)
-            own = None
-            if tokens is not None and result is not None:
-                own = completion_rows(result["log_probs"], [len(row) for row in tokens])
-            made = self._made.take(keys) if own is not None else None
-            for key, row in zip(keys or (), made or own or [None] * len(keys or ()), strict=True):
-                refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
-            masks = rows_of(data, "response_mask") if self._losses.looks else None
-            self._carried.masks.keep(keys, None if masks is None else [row.bool() for row in masks])
-            positions = sum(len(row) for row in tokens) if tokens is not None else 0
-            self._record.refreshed(refresh, positions, number=int(data.shape[0]))
-            if keys is None or tokens is None:
-                self._record.writer.cannot("samples", "the data do not say which samples they hold")
-                return
-            label = self._label if self._versions_of.get(str(self._label)) == version else None
-            fit = self.distances.explain(keys, own, data)
-            self._rollout_values = sampler_gap(refresh.number, own, data, label=label, fit=fit)
-            self._rollout_values = msgspec.structs.replace(self._rollout_values, **self._alone.end("refresh"))
-            if own is not None and self._losses.looks:
-                self._see_drawn(data, result, own, tokens)
-                self._own_log_probs = {} if self.version else dict(zip(keys, own, strict=True))
+        self._fresh = True
+        self._measured()
+        refresh = RefreshedSamples(self._record.calls("refresh") - 1, version)
+        tokens, keys = rows_of(data, "responses"), keys_of(data)
+        own = None
+        if tokens is not None and result is not None:
+            own = completion_rows(result["log_probs"], [len(row) for row in tokens])
+        made = self._made.take(keys) if own is not None else None
+        for key, row in zip(keys or (), made or own or [None] * len(keys or ()), strict=True):
+            refresh.add(key, None if row is None else checksum_of(row), owner=key[:2])
+        masks = rows_of(data, "response_mask") if self._losses.looks else None
+        self._carried.masks.keep(keys, None if masks is None else [row.bool() for row in masks])
+        positions = sum(len(row) for row in tokens) if tokens is not None else 0
+        self._record.refreshed(refresh, positions, number=int(data.shape[0]))
+        if keys is None or tokens is None:
+            self.recorder.cannot("samples", "the data do not say which samples they hold")
+            return
+        label = self._label if self._versions_of.get(str(self._label)) == version else None
+        fit = self.distances.explain(keys, own, data)
+        self._rollout_values = sampler_gap(refresh.number, own, data, label=label, fit=fit)
+        self._rollout_values = msgspec.structs.replace(self._rollout_values, **self._alone.end("refresh"))
+        if own is not None and self._losses.looks:
+            self._see_drawn(data, result, own, tokens)
+            self._own_log_probs = {} if self.version else dict(zip(keys, own, strict=True))
 
+    @contained("drawn")
     def _see_drawn(self, data: Any, result: Any, own: list[Any], tokens: list[Any]) -> None:
         """Add up how surprising the completions are to the policy that computed their old log-probs."""
-        with self._sampled_guard:
-            numbers = sampled.numbers_of_refresh(data, result, own, tokens, self._cap)
-            if numbers is None:
-                self._record.writer.cannot("drawn", sampled.NO_ENTROPIES)
-            else:
-                self._rollout_values = msgspec.structs.replace(self._rollout_values, **numbers)
+        numbers = sampled.numbers_of_refresh(data, result, own, tokens, self._cap)
+        if numbers is None:
+            self.recorder.cannot("drawn", sampled.NO_ENTROPIES)
+        else:
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, **numbers)
 
     # Micro-batches
 
+    @contained("samples", "refresh")
     def sees_advantages(self, data: Any) -> None:
         """The policy is about to train these samples."""
-        with self._record.samples:
-            if "advantages" in data.keys() and data["advantages"].device.type == "cpu":  # noqa: SIM118
-                advantages = data["advantages"]
-                values = advantages.values() if advantages.is_nested else advantages
-                largest = float(values.abs().max()) if values.numel() else 0.0
-                self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
-                rows, keys = rows_of(data, "advantages"), keys_of(data)
-                self._order.begin(keys if self._losses.looks else None)
-                self._carried.advantages.keep(keys, rows if self._losses.looks else None)
-                self._carried.weights.keep(keys, rows_of(data, "rollout_is_weights") if self._losses.looks else None)
+        if "advantages" in data.keys() and data["advantages"].device.type == "cpu":  # noqa: SIM118
+            advantages = data["advantages"]
+            values = advantages.values() if advantages.is_nested else advantages
+            largest = float(values.abs().max()) if values.numel() else 0.0
+            self._rollout_values = msgspec.structs.replace(self._rollout_values, max_abs_advantage=largest)
+            rows, keys = rows_of(data, "advantages"), keys_of(data)
+            self._order.begin(keys if self._losses.looks else None)
+            self._carried.advantages.keep(keys, rows if self._losses.looks else None)
+            self._carried.weights.keep(keys, rows_of(data, "rollout_is_weights") if self._losses.looks else None)
 
+    @contained("samples", "refresh")
     def sees_targets(self, data: Any) -> None:
         """The critic is about to train on these samples."""
-        with self._record.samples:
-            looks = self._value_losses.looks
-            self._targets.keep(keys_of(data) if looks else None, rows_of(data, "returns"))
+        looks = self._value_losses.looks
+        self._targets.keep(keys_of(data) if looks else None, rows_of(data, "returns"))
 
     def before_microbatch(self, engine: Any, data: Any, loss_function: Any) -> None:
         """A forward of training begins; its data are still where verl's loader left them."""
@@ -328,35 +338,38 @@ class VerlTrainer:
         if role == "policy":
             self._alone.before_training(engine, data)
         self._record.abandon_microbatch()
-        with self._record.values:
-            self._record.begin_window(role, followed=self._losses.looks_at_all)
-        with self._record.samples:
-            samples = int(data.shape[0])
-            found = Recognised()
-            keys = None
-            if role == "policy":
-                old, keys = rows_of(data, "old_log_probs"), keys_of(data)
-                found = recognise(
-                    keys,
-                    [checksum_of(row) for row in old] if old is not None else [None] * samples,
-                    self._record.refreshes if self._fresh else [],
-                    None if keys is None else [key[:2] for key in keys],
-                )
-                if not self._fresh:
-                    found = msgspec.structs.replace(found, old_version=self._oldest(data))
-            self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
-            if role == "policy" and self._losses.looks:
-                self._order.sees(keys)
-                self._carried.compare(data, keys, self._record, fresh=self._fresh)
-            if role == "critic" and self._value_losses.looks:
-                self._compare_targets(data)
-        meter, guard, topic = self._meter(role)
-        with guard:
-            index = self._record.open_index
-            if index is not None:
-                meter.begin(index, data, loss_function)
-            if meter.reason:
-                self._record.writer.cannot(topic, meter.reason)
+        self._begin_window(role)
+        self._open_microbatch(role, data)
+        if self._record.open_index is not None:
+            self._meter(role).begin(self._record.open_index, data, loss_function)
+
+    @contained("log_ratio", "weights")
+    def _begin_window(self, role: Role) -> None:
+        """Begin an update, where none is under way."""
+        self._record.begin_window(role, followed=self._losses.looks_at_all)
+
+    @contained("samples", "refresh")
+    def _open_microbatch(self, role: Role, data: Any) -> None:
+        """Open the micro-batch, and compare what it is trained with with what came to this process."""
+        samples = int(data.shape[0])
+        found = Recognised()
+        keys = None
+        if role == "policy":
+            old, keys = rows_of(data, "old_log_probs"), keys_of(data)
+            found = recognise(
+                keys,
+                [checksum_of(row) for row in old] if old is not None else [None] * samples,
+                self._record.refreshes if self._fresh else [],
+                None if keys is None else [key[:2] for key in keys],
+            )
+            if not self._fresh:
+                found = msgspec.structs.replace(found, old_version=self._oldest(data))
+        self._record.open_microbatch(samples, role, found, old_source="recompute" if self._fresh else "engine")
+        if role == "policy" and self._losses.looks:
+            self._order.sees(keys)
+            self._carried.compare(data, keys, self._record, fresh=self._fresh)
+        if role == "critic" and self._value_losses.looks:
+            self._compare_targets(data)
 
     def beside(self, engine: Any, data: Any) -> AbstractContextManager[None]:
         """The context of training's forward of a micro-batch, beside which a row of it may go."""
@@ -371,11 +384,9 @@ class VerlTrainer:
         known = [version for version in versions if version is not None]
         return min(known) if known and len(known) == len(versions) else None
 
-    def _meter(self, role: Role) -> tuple[LossMeter, Guard, str]:
-        """What compares the losses of a role, where it is entered, and its topic."""
-        if role == "critic":
-            return self._value_losses, self._of_critic, "critic_loss"
-        return self._losses, self._formula, "formula"
+    def _meter(self, role: Role) -> LossMeter:
+        """What compares the losses of a role."""
+        return self._value_losses if role == "critic" else self._losses
 
     def _compare_targets(self, data: Any) -> None:
         """Compare returns and old values of a micro-batch of the critic with those that came to this process."""
@@ -386,16 +397,22 @@ class VerlTrainer:
 
     def sees_log_probs(self, arguments: dict[str, Any]) -> None:
         """The policy loss is about to be computed: both log-probs of the micro-batch, on the device, padded to one length."""
-        with self._record.values:
-            self._record.see_log_probs(arguments["log_prob"], arguments["old_log_prob"], arguments["response_mask"])
-        with self._formula:
-            self._losses.follow(arguments["log_prob"])
+        self._compare_log_probs(arguments)
+        self._follow_log_probs(arguments)
+
+    @contained("log_ratio", "weights")
+    def _compare_log_probs(self, arguments: dict[str, Any]) -> None:
+        """Compare both log-probs of the micro-batch."""
+        self._record.see_log_probs(arguments["log_prob"], arguments["old_log_prob"], arguments["response_mask"])
+
+    @contained("formula")
+    def _follow_log_probs(self, arguments: dict[str, Any]) -> None:
+        """Look at the gradient that arrives at the log-probs."""
+        self._losses.follow(arguments["log_prob"])
 
     def sees_output(self, output: Any, role: Role) -> None:
         """The model has given its output in a forward of training, from which the loss is computed next."""
-        meter, guard, _ = self._meter(role)
-        with guard:
-            meter.follow_beside(output)
+        self._meter(role).follow_beside(output)
 
     def sees_values(self, values: Any, mask: Any) -> None:
         """The critic's loss is about to be computed from these values of the micro-batch, on the device, padded to one length."""
@@ -405,13 +422,10 @@ class VerlTrainer:
 
     def after_microbatch(self, engine: Any, data: Any, result: Any) -> None:
         """The forward is done and its loss known; the backward follows."""
-        meter, guard, _ = self._meter(role_of(engine))
-        self._record.see_alone(self._alone.after_training(engine, data, result[1]["model_output"]))
-        with guard:
-            loss, output = result
-            meter.end(loss, output["model_output"], scaled=getattr(engine, "scaler", None) is not None)
-        with self._record.order:
-            self._record.close_microbatch()
+        loss, output = result[0], result[1]["model_output"]
+        self._record.see_alone(self._alone.after_training(engine, data, output) or {})
+        self._meter(role_of(engine)).end(loss, output, scaled=getattr(engine, "scaler", None) is not None)
+        self._record.close_microbatch()
 
     # Updates
 
@@ -423,7 +437,7 @@ class VerlTrainer:
             norm: The norm of the gradients, as verl's engine gives it.
         """
         self.steps.answered()
-        self._meter(role_of(engine))[0].next_update()
+        self._meter(role_of(engine)).next_update()
         if role_of(engine) == "policy":
             self._in_place = None
             self._order.update_ends()
@@ -433,13 +447,15 @@ class VerlTrainer:
 
     def send_numbers(self) -> None:
         """Start fetching what the device has: verl synchronises with it during the sync that follows."""
-        self._rollout_values = msgspec.structs.replace(self._rollout_values, **self._slopes.take())
-        with self._formula:
-            self._losses.send()
-        with self._of_critic:
-            self._value_losses.send()
-        with self._record.values:
-            self._record.send_numbers()
+        self._rollout_values = msgspec.structs.replace(self._rollout_values, **(self._slopes.take() or {}))
+        self._losses.send()
+        self._value_losses.send()
+        self._send_record()
+
+    @contained("log_ratio", "weights")
+    def _send_record(self) -> None:
+        """Start fetching the numbers of the record."""
+        self._record.send_numbers()
 
     def hands_over(self, tensors: Any, engine: Any) -> Any:
         """The tensors of a sync, each seen before it goes on.
@@ -452,32 +468,43 @@ class VerlTrainer:
 
     def synced(self, label: int | None) -> None:
         """Weights went to the rollout engine."""
-        self._sent.end(self.version, self._record.writer)
-        with self._record.order:
-            self._record.synced(label)
-            self._label = label
-            if label is not None:
-                self._versions_of[str(label)] = self.version
+        self._sent.end(self.version)
+        self._emit_sync(label)
         self.write_numbers()
         self._cycle += self._in_training
         self._in_training = False
         self._losses.next_rollout()
         self._value_losses.next_rollout()
 
+    @contained("order")
+    def _emit_sync(self, label: int | None) -> None:
+        """Record a sync, and remember which weights have its label."""
+        self._record.synced(label)
+        self._label = label
+        if label is not None:
+            self._versions_of[str(label)] = self.version
+
+    @contained("log_ratio", "weights")
     def write_numbers(self) -> None:
         """Write the numbers that have arrived."""
-        with self._record.values:
-            self._measured()
-            self._record.write_numbers(self._losses_arrived)
+        self._measured()
+        self._record.write_numbers(self._losses_arrived)
 
     def _losses_arrived(self) -> dict[int, LossNumbers]:
-        found: dict[int, LossNumbers] = {}
-        with self._formula:
-            found = self._losses.arrived()
-        with self._of_critic:
-            for index, numbers in self._value_losses.arrived().items():
-                targets, values = self._of_critic_intact.pop(index, (None, None))
-                found[index] = msgspec.structs.replace(numbers, targets_intact=targets, values_intact=values)
+        return (self._policy_losses_arrived() or {}) | (self._value_losses_arrived() or {})
+
+    @contained("formula")
+    def _policy_losses_arrived(self) -> dict[int, LossNumbers]:
+        """Compare the policy's losses that have arrived."""
+        return self._losses.arrived()
+
+    @contained("critic_loss")
+    def _value_losses_arrived(self) -> dict[int, LossNumbers]:
+        """Compare the critic's losses that have arrived, and what they were computed from."""
+        found = {}
+        for index, numbers in self._value_losses.arrived().items():
+            targets, values = self._of_critic_intact.pop(index, (None, None))
+            found[index] = msgspec.structs.replace(numbers, targets_intact=targets, values_intact=values)
         return found
 
     def _measured(self) -> None:
