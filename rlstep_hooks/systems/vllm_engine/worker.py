@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.delivery import HeldWatch
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.processes import introduce, when_imported
@@ -174,10 +174,10 @@ class EngineWeights:
     def __init__(self, worker: Any, where: Place) -> None:
         process = process_name()
         attached = introduce(where.run, process, versions_of("vllm", "torch", "transformers"))
-        self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
+        self.recorder = EventWriter(FolderLedger(Path(where.folder), where.run, process))
+        """Where it records."""
         self._attached = attached
-        self._writer.emit(attached)
-        self._guard = Guard(self._writer, _DELIVERY)
+        self.recorder.emit(attached)
         self.woken = False
         """Whether the engine was woken up and has not generated since."""
         self.adapted: int | None = None
@@ -187,7 +187,6 @@ class EngineWeights:
         self._name = engine_name(process)
         model, parallel = worker.model_runner.model, worker.vllm_config.parallel_config
         self._keys = prefix_cache_of(worker.vllm_config, worker.model_runner, self._name)
-        self._keys_guard = Guard(self._writer, ("prefix_cache",))
         self._held = HeldWatch(self._name, places_in(model, int(parallel.tensor_parallel_size)))
         self._explicit = False
         """Whether a sync goes on that says where it ends."""
@@ -197,7 +196,7 @@ class EngineWeights:
 
     def cannot(self, what: str, why: str) -> None:
         """Record once that a topic cannot be observed."""
-        self._writer.cannot(what, why)
+        self.recorder.cannot(what, why)
 
     def restart(self) -> None:
         """Count syncs anew, because another trainer has connected. Both sides read the same tensors of a sync only if they count
@@ -205,7 +204,7 @@ class EngineWeights:
         self._held.restart()
         if self._keys is not None:
             self._keys.weights_changed(FIRST_WEIGHTS)
-        self._writer.emit(self._attached)
+        self.recorder.emit(self._attached)
 
     def begin(self, *, ahead: bool = False) -> None:
         """A sync begins, or goes on with another tensor. It counts even if nothing comes with it, as it does for the trainer.
@@ -240,14 +239,14 @@ class EngineWeights:
         if self._waiting:
             self._write()
 
+    @contained("prefix_cache")
     def look_at_keys(self, scheduled: Any) -> None:
         """Requests enter the batch that is computed, and may find keys in the prefix cache."""
         if self._keys is None:
             return
-        with self._keys_guard:
-            event = self._keys.step(scheduled, self._writer.now())
-            if event is not None:
-                self._writer.emit(event)
+        event = self._keys.step(scheduled, self.recorder.now())
+        if event is not None:
+            self.recorder.emit(event)
 
     def take_requests(self, scheduled: Any) -> None:
         """Requests enter the batch that is computed, after an adapter was delivered (v1/core/sched/output.py, `NewRequestData`)."""
@@ -259,9 +258,9 @@ class EngineWeights:
         self._bound += getattr(request, "lora_request", None) is not None
         if self._requests in ADAPTER_REQUESTS:
             state = None if self.adapted is None else state_of(self._worker, self.adapted)
-            self._writer.emit(
+            self.recorder.emit(
                 AdapterUsed(
-                    at=self._writer.now(),
+                    at=self.recorder.now(),
                     engine=self._name,
                     requests=self._requests,
                     bound=self._bound,
@@ -277,9 +276,13 @@ class EngineWeights:
 
     def _seen(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         for name, tensor in weights:
-            with self._guard:
-                self._held.see(name, tensor)
+            self._see(name, tensor)
             yield name, tensor
+
+    @contained("delivery")
+    def _see(self, name: str, tensor: Any) -> None:
+        """A tensor is about to be loaded."""
+        self._held.see(name, tensor)
 
     def _close(self, *, wait: bool = False) -> None:
         self._held.end()
@@ -288,7 +291,7 @@ class EngineWeights:
         self._write(wait=wait)
 
     def _write(self, *, wait: bool = False) -> None:
-        events = self._held.ready(self._writer.now(), wait=wait)
+        events = self._held.ready(self.recorder.now(), wait=wait)
         self._waiting = not events
         if events:
-            self._writer.emit(*events)
+            self.recorder.emit(*events)

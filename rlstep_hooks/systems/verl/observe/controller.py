@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.processes import run_of_ray
@@ -73,11 +73,10 @@ class VerlController:
         self._record = ControllerRecord(folder(), run_of_ray(), index.deviations_of)
         self.schedule, reason = self._plan(own_fit)
         updates = updates_before(self.schedule, self._rollouts_before())
-        self._recorder = self._begin(updates, own_fit=own_fit)
-        self._guard = Guard(self._recorder, _ORDER)
-        self._hooks = Hooks(self._recorder, self._patches)
-        self._engines = EngineRecords(folder(), run_of_ray(), self._recorder)
-        self._delivery = Guard(self._recorder, ("delivery",))
+        self.recorder = self._begin(updates, own_fit=own_fit)
+        """The recorder of the run."""
+        self._hooks = Hooks(self.recorder, self._patches)
+        self._engines = EngineRecords(folder(), run_of_ray(), self.recorder)
         session = self._record.session
         session.take_off(self._patches.restore)
         with session.beginning():
@@ -101,7 +100,7 @@ class VerlController:
 
     def _followed_rollouts(self, schedule: Schedule, *, resumed: bool, own_fit: bool) -> FollowedRollouts:
         """What follows the rollouts."""
-        return RolloutHooks(self._trainer, schedule, self._recorder, resumed=resumed, own_fit=own_fit, v1=self._v1)
+        return RolloutHooks(self._trainer, schedule, self.recorder, resumed=resumed, own_fit=own_fit, v1=self._v1)
 
     def _attach_syncs(self) -> None:
         """Put hooks on the syncs of weights."""
@@ -145,7 +144,7 @@ class VerlController:
         workers = trainer.checkpoint_manager.actor_wg
         wrap(workers, "update_weights", after=lambda _: self._record.called.append("sync"), topics=_ORDER)
         self._rollouts.place(self._hooks)
-        RewardHooks(trainer, self._rollouts, self._recorder).place(self._hooks, v1=self._v1)
+        RewardHooks(trainer, self._rollouts, self.recorder).place(self._hooks, v1=self._v1)
 
     def _has_separate_engines(self) -> bool:
         """Whether engines in processes of their own generate, and those within the trainers only where these have nothing to do."""
@@ -181,16 +180,24 @@ class VerlController:
         Returns:
             The error for which "stop" and "raise" end training.
         """
-        error = None
-        with self._guard:
-            self._all_returned()
-            with self._delivery:
-                self._engines.collect()
-            error = self._record.take_error()
+        error = self._judge()
         self._record.session.raise_if_asked()
         return error
 
+    @contained("order")
+    def _judge(self) -> Finding | None:
+        """Judge what all workers have done, and what engines tell."""
+        self._all_returned()
+        self._collect()
+        return self._record.take_error()
+
+    @contained("delivery")
+    def _collect(self) -> None:
+        """Read what engines tell."""
+        self._engines.collect()
+
     def _around_sync(self, wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
+        # No hook, which would contain this too: where it was asked for, an error of the run ends training here or is raised.
         result = wrapped(*args, **kwargs)
         error, trainer = self._synced(), self._trainer
         if trainer.global_steps < trainer.total_training_steps and self._record.session.stop_if_asked():
@@ -201,18 +208,22 @@ class VerlController:
 
     def scalars(self) -> dict[str, float]:
         """Numbers for the tracker, of the judgement so far; none where the run is not followed."""
-        found: dict[str, float] = {}
-        if self._followed:
-            with Guard(self._recorder, ("recording",)):
-                found = scalars(self._recorder.judge.summary())
-        return found
+        return (self._scalars() if self._followed else None) or {}
+
+    @contained("recording")
+    def _scalars(self) -> dict[str, float]:
+        """The numbers of the judgement so far."""
+        return scalars(self.recorder.judge.summary())
 
     def end(self, error: BaseException | None = None) -> None:
         """Training returned, or raised `error`: write the last lines and report."""
-        with self._delivery:
-            self._engines.collect()
+        self._collect()
         if self._followed and error is None and self.stopped_for is None:
             self._rollouts.ended()
-        with Guard(self._recorder, ("recording",)):
-            self.report = self._record.end(error)
+        self._report(error)
         self._patches.restore()
+
+    @contained("recording")
+    def _report(self, error: BaseException | None) -> None:
+        """Write the last lines, and report."""
+        self.report = self._record.end(error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.observe.compared import is_compared
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.kl_coefficient import Adaptation, CoefficientWatch
 from rlstep_hooks.observe.processes import run_of_ray
@@ -45,19 +45,16 @@ class RewardHooks:
     def __init__(self, trainer: Any, rollouts: FollowedRollouts, recorder: Recorder) -> None:
         self._trainer = trainer
         self._rollouts = rollouts
-        self._recorder = recorder
+        self.recorder = recorder
+        """Where events go."""
         self._v1 = False
-        self._compared = Guard(recorder, ("advantages",))
         self._scores = RewardRecords(folder(), run_of_ray())
-        self._scored = Guard(recorder, ("samples",))
         self._seen = 0
         """Rollouts whose rewards were seen."""
         config = trainer.config
         self._watch = AdvantageWatch(config, _ends(trainer))
         self._correction = CorrectionWatch(config)
-        self._weighed = Guard(recorder, ("correction",))
         self._rejection = RejectionWatch(config)
-        self._rejected = Guard(recorder, ("mask",))
         self._coefficient = _coefficient_of(config.algorithm)
         """The coefficient of the KL penalty in the rewards."""
         unweighed = why_not_compared(config.algorithm)
@@ -161,47 +158,63 @@ class RewardHooks:
         estimator = str(self._trainer.config.algorithm.adv_estimator)
         found, spread = compare_groups(samples, estimator), spread_of(samples, estimator)
         event = Rewarded(
-            at=self._recorder.now(),
+            at=self.recorder.now(),
             rollout=self._rollouts.trained,
             **msgspec.structs.asdict(found),
             **msgspec.structs.asdict(spread),
         )
-        with self._compared:
-            # A loop of one's own on V0 makes the masks too.
-            follows = not self._rollouts.several_turns and (self._v1 or not self._rollouts.own_fit)
-            tokens = chosen.get("responses") if follows else None
-            targets = [chosen[name] for name in TARGETS if name in chosen]
-            targets = targets if len(targets) == len(TARGETS) else []
-            masks, scores = chosen["response_mask"], chosen.get("rm_scores")
-            compared = self._watch.take(names, chosen["advantages"], tokens, masks, targets, scores)
-            event = msgspec.structs.replace(event, **msgspec.structs.asdict(compared))
-        with self._scored:
-            self._scores.collect()
-            looks, self._seen = is_compared(self._seen), self._seen + 1
-            if looks and "rm_scores" in chosen and "responses" in chosen:
-                sequences = zip([prompt_tokens[row] for row in rows], chosen["responses"], strict=True)
-                checksums = [checksum_of(completion, checksum_of(prompt)) for prompt, completion in sequences]
-                event = _with_scores(event, self._scores, checksums, chosen["rm_scores"])
-        with self._weighed:
-            event = msgspec.structs.replace(event, **msgspec.structs.asdict(self._correction.take()))
-        with self._rejected:
-            looks, rejected = self._rejection.looks, self._rejection.take()
-            if looks:
-                event = msgspec.structs.replace(event, **msgspec.structs.asdict(rejected))
-        self._rollouts.rewarded(event)
+        compared: dict[str, Any] = {}
+        for part in (
+            self._compare_advantages(names, chosen),
+            self._compare_scores([prompt_tokens[row] for row in rows], chosen),
+            self._compare_weights(),
+            self._compare_masks(),
+        ):
+            compared |= part or {}
+        self._rollouts.rewarded(msgspec.structs.replace(event, **compared))
 
+    # Each gives the fields of `Rewarded` that it fills.
 
-def _with_scores(event: Rewarded, scores: RewardRecords, checksums: list[int], rewards: list[Any]) -> Rewarded:
-    """The event with what the processes that score samples told of these."""
-    given = scores.compare(zip(checksums, (row.float().tolist() for row in rewards), strict=True))
-    return msgspec.structs.replace(
-        event,
-        scores_compared=given.compared,
-        scores_unseen=given.unseen,
-        scores_moved=given.moved,
-        asked_wrong=given.asked_wrong,
-        asked_like=given.asked_like,
-    )
+    @contained("advantages")
+    def _compare_advantages(self, names: list[str], chosen: dict[str, list[Any]]) -> dict[str, Any]:
+        """Compare the advantages with those of the documented formula."""
+        # A loop of one's own on V0 makes the masks too.
+        follows = not self._rollouts.several_turns and (self._v1 or not self._rollouts.own_fit)
+        tokens = chosen.get("responses") if follows else None
+        targets = [chosen[name] for name in TARGETS if name in chosen]
+        targets = targets if len(targets) == len(TARGETS) else []
+        masks, scores = chosen["response_mask"], chosen.get("rm_scores")
+        return msgspec.structs.asdict(self._watch.take(names, chosen["advantages"], tokens, masks, targets, scores))
+
+    @contained("samples")
+    def _compare_scores(self, prompts: list[Any], chosen: dict[str, list[Any]]) -> dict[str, Any]:
+        """Compare the rewards with what the processes that score samples told of these."""
+        self._scores.collect()
+        looks, self._seen = is_compared(self._seen), self._seen + 1
+        if not looks or "rm_scores" not in chosen or "responses" not in chosen:
+            return {}
+        sequences = zip(prompts, chosen["responses"], strict=True)
+        checksums = [checksum_of(completion, checksum_of(prompt)) for prompt, completion in sequences]
+        rewards = (row.float().tolist() for row in chosen["rm_scores"])
+        given = self._scores.compare(zip(checksums, rewards, strict=True))
+        return {
+            "scores_compared": given.compared,
+            "scores_unseen": given.unseen,
+            "scores_moved": given.moved,
+            "asked_wrong": given.asked_wrong,
+            "asked_like": given.asked_like,
+        }
+
+    @contained("correction")
+    def _compare_weights(self) -> dict[str, Any]:
+        """Compare the importance weights with those of the documented formula."""
+        return msgspec.structs.asdict(self._correction.take())
+
+    @contained("mask")
+    def _compare_masks(self) -> dict[str, Any]:
+        """Compare the tokens that were taken out of the masks with the documented ones."""
+        looks, rejected = self._rejection.looks, self._rejection.take()
+        return msgspec.structs.asdict(rejected) if looks else {}
 
 
 def _coefficient_of(algorithm: Any) -> CoefficientWatch:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.events import EpochEnd, Generated
@@ -95,7 +95,8 @@ class RolloutHooks:
         """Whether each prompt has a greedy completion beside the samples that are trained (ray_trainer.py 0.9.1:1493)."""
         self._trainer = trainer
         self._schedule = schedule
-        self._recorder = recorder
+        self.recorder = recorder
+        """Where events go."""
         self._resumed = resumed
         self._rollouts = 0
         self._submitted = 0
@@ -112,13 +113,10 @@ class RolloutHooks:
         self._asked_sampling = AskedSampling(folder(), run_of_ray())
         self._due = None if own_fit or is_one_step_off(trainer.config) else DueWork(trainer, recorder)
         """What is due after each rollout; None where the trainer's loop is another one."""
-        self._settings_guard = Guard(recorder, ("settings",))
+        self.own_fit = own_fit
         self._row_order: RowOrder | None = None
         self._validations: Validations | None = None
-        with self._settings_guard:
-            self._row_order = RowOrder(trainer, recorder, known=known, own_fit=own_fit)
-            self._validations = Validations(trainer, recorder)
-            left_out_rows.look(trainer, recorder)
+        self._follow_settings(known=known)
         self._asked: dict[str, int] = {}
         """Samples that the data ask for, by prompt; of prompts under way."""
         self._labelled = not _lends_engines(trainer.config)
@@ -130,26 +128,36 @@ class RolloutHooks:
         self._queue: Queue | None = None
         """Prompts between submission and training; None where no queue is followed."""
         self._v1 = v1
-        self.own_fit = own_fit
         self._turns = TurnRecords(folder(), run_of_ray())
-        self._turns_guard = Guard(recorder, ("mask",))
         self._not_sampled = why_not_sampled(trainer.config, own_fit=own_fit, v1=v1)
         """Why completions need not be drawn from the policy's distribution; empty where they are to be."""
         if self._not_sampled:
             recorder.cannot("drawn", self._not_sampled)
 
+    @contained("settings")
+    def _follow_settings(self, *, known: bool) -> None:
+        """Follow the order of rows, where they are known, and validations; see which rows are left out."""
+        self._row_order = RowOrder(self._trainer, self.recorder, known=known, own_fit=self.own_fit)
+        self._validations = Validations(self._trainer, self.recorder)
+        left_out_rows.look(self._trainer, self.recorder)
+
     def ended(self) -> None:
         """Training is over, and was not ended early."""
-        # Both trainers count the step before they return (V1 trainer_base.py:519; V0 ray_trainer.py:1805).
-        with self._settings_guard:
-            self._tell_of_requests()
-            if self._due is not None:
-                self._due.step_is_over(int(self._trainer.global_steps) - 1)
+        self._tell_of_requests()
+        self._step_is_over()
 
+    @contained("settings")
+    def _step_is_over(self) -> None:
+        """See what was due after the latest step."""
+        # Both trainers count the step before they return (V1 trainer_base.py:519; V0 ray_trainer.py:1805).
+        if self._due is not None:
+            self._due.step_is_over(int(self._trainer.global_steps) - 1)
+
+    @contained("settings")
     def _tell_of_requests(self) -> None:
         """Record what sessions asked the engines for, where it is not what is configured."""
         greedy = self._greedy or self._greedy_baseline
-        self._asked_sampling.tell(self._recorder, greedy_rows=greedy)
+        self._asked_sampling.tell(self.recorder, greedy_rows=greedy)
 
     def place(self, hooks: Hooks) -> None:
         """Put the hooks on the trainer. Of several after one call the first stands innermost, and looks first.
@@ -159,7 +167,7 @@ class RolloutHooks:
         """
         trainer, wrap = self._trainer, hooks.wrap
         if not self._labelled:
-            self._recorder.cannot("sampler_weights", _LENT)
+            self.recorder.cannot("sampler_weights", _LENT)
         wrap(trainer, "_validate", around=self._validation, topics=_ORDER)
         if self._due is not None:
             self._due.place(hooks)
@@ -201,45 +209,54 @@ class RolloutHooks:
 
     def rewarded(self, event: Rewarded) -> None:
         """Record how the advantages of the rollout that is trained follow its rewards."""
-        self._recorder.emit(event)
+        self.recorder.emit(event)
 
+    @contained("queue")
     def _follow_queue(self, hooks: Hooks) -> None:
+        """Follow prompts between submission and training."""
         trainer = self._trainer
         # Samples that are read from files (skip.rollout_tq) have never been in the queue.
         if ((trainer.config.get("skip") or {}).get("rollout_tq") or {}).get("enable"):
             return
-        with Guard(self._recorder, _QUEUE):
-            queue, buffer = Queue(restored_prompts(trainer)), trainer.replay_buffer
-            # Verified in 0.9.1 V1: evicts prompts for a reason, which it got as its third argument, and clears them away
-            # (replay_buffer.py:336-373 and :257-274). The first calls the second before it returns.
-            hooks.wrap(
-                buffer,
-                "_evict_terminal_groups",
-                before=_of_training(2, lambda reasons: queue.drop(reasons[:3])),
-                topics=_QUEUE,
-            )
-            hooks.wrap(buffer, "_clear_groups", after=_of_training(1, queue.discard), topics=_QUEUE)
-            # Verified in 0.9.1 V1: what is trained next, prompts of which no sample came among them (replay_buffer.py:394-406).
-            hooks.wrap(buffer, "_materialize_batch", after=_of_training(1, queue.choose), topics=_QUEUE)
-            self._queue = queue
+        queue, buffer = Queue(restored_prompts(trainer)), trainer.replay_buffer
+        # Verified in 0.9.1 V1: evicts prompts for a reason, which it got as its third argument, and clears them away
+        # (replay_buffer.py:336-373 and :257-274). The first calls the second before it returns.
+        hooks.wrap(
+            buffer,
+            "_evict_terminal_groups",
+            before=_of_training(2, lambda reasons: queue.drop(reasons[:3])),
+            topics=_QUEUE,
+        )
+        hooks.wrap(buffer, "_clear_groups", after=_of_training(1, queue.discard), topics=_QUEUE)
+        # Verified in 0.9.1 V1: what is trained next, prompts of which no sample came among them (replay_buffer.py:394-406).
+        hooks.wrap(buffer, "_materialize_batch", after=_of_training(1, queue.choose), topics=_QUEUE)
+        self._queue = queue
 
     def _validation(self, call: Call) -> Iterator[None]:
         self.validating = True
-        with self._settings_guard:
-            if self._validations is not None:
-                self._validations.begin()
+        self._validation_begins()
         try:
             yield
-            with self._settings_guard:
-                self._tell_of_requests()
-                if self._validations is not None:
-                    self._validations.ends(v1=self._v1)
+            self._tell_of_requests()
+            self._validation_ends()
         finally:
             self.validating = False
-            self._recorder.emit(
-                Generated(at=self._recorder.now(), index=self._rollouts, samples=0, prompts=0, purpose="evaluation")
+            self.recorder.emit(
+                Generated(at=self.recorder.now(), index=self._rollouts, samples=0, prompts=0, purpose="evaluation")
             )
             self._rollouts += 1
+
+    @contained("settings")
+    def _validation_begins(self) -> None:
+        """Look at what a validation begins with."""
+        if self._validations is not None:
+            self._validations.begin()
+
+    @contained("settings")
+    def _validation_ends(self) -> None:
+        """Look at what a validation gave."""
+        if self._validations is not None:
+            self._validations.ends(v1=self._v1)
 
     # Rows that go in
 
@@ -269,7 +286,7 @@ class RolloutHooks:
         before = self._begun_with + self._fetched
         if not self.validating and self._fetched and before % len(self._trainer.train_dataloader) == 0:
             self._passes += 1
-            self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
+            self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._passes))
 
     def _rows_of_batch(self, call: Call) -> None:
         if self.validating:
@@ -294,15 +311,19 @@ class RolloutHooks:
             passes = ANY_NUMBER
         rows = list(zip(*([text(value) for value in field] for field in fields), strict=True))
         self._rows.submit(rows, passes)
-        with self._settings_guard:
-            if self._row_order is not None:
-                self._row_order.look(rows)
+        self._look_at_order(rows)
 
+    @contained("settings")
+    def _look_at_order(self, rows: list[tuple[str, ...]]) -> None:
+        """Compare the order of submitted rows with that of the loader."""
+        if self._row_order is not None:
+            self._row_order.look(rows)
+
+    @contained("settings")
     def _fetched_a_batch(self, *, later_pass: bool) -> None:
         """A batch came from the loader, which is the first of a later pass or not."""
-        with self._settings_guard:
-            if self._row_order is not None:
-                self._row_order.fetched(later_pass=later_pass)
+        if self._row_order is not None:
+            self._row_order.fetched(later_pass=later_pass)
 
     def _fetching(self, call: Call) -> Iterator[None]:
         before = getattr(self._trainer, "train_dataloader_it", None)
@@ -313,7 +334,7 @@ class RolloutHooks:
         if later_pass:
             self._passes += 1
             self._passes_begun += 1
-            self._recorder.emit(EpochEnd(at=self._recorder.now(), epoch=self._passes))
+            self.recorder.emit(EpochEnd(at=self.recorder.now(), epoch=self._passes))
 
     # Samples that come out
 
@@ -351,14 +372,18 @@ class RolloutHooks:
             due=due,
             parts=sizes if len(sizes) > 1 else (),
         )
-        with self._turns_guard:
-            self._turns_joined(self._turns.take([key.rpartition("_")[0] for key, _ in real], 0))
+        self._see_turns([key for key, _ in real])
+
+    @contained("mask")
+    def _see_turns(self, keys: list[str]) -> None:
+        """Record what agent loops found of these samples."""
+        self._turns_joined(self._turns.take([key.rpartition("_")[0] for key in keys], 0))
 
     def _turns_joined(self, joined: TurnsJoined | None) -> None:
         """Record what agent loops found of the rollout that is trained next."""
         # Where sessions have one turn each, the controller compares the masks of all rows itself.
         if joined is not None and (joined.rows or self.several_turns):
-            self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now(), rollout=self._trained))
+            self.recorder.emit(msgspec.structs.replace(joined, at=self.recorder.now(), rollout=self._trained))
 
     def _generated_v0(self, call: Call) -> None:
         # With ReMax a greedy completion of each prompt comes along, for its reward alone (ray_trainer.py 0.9.1:1520-1533).
@@ -377,11 +402,10 @@ class RolloutHooks:
             self._came(batch, None)
             self._turns_joined(joined)
 
+    @contained("mask")
     def _all_turns(self, samples: int) -> TurnsJoined | None:
         """What agent loops found of all sessions since the call before."""
-        with self._turns_guard:
-            return self._turns.take_all(samples, 0)
-        return None
+        return self._turns.take_all(samples, 0)
 
     def _came(self, batch: Any, sampled: Any) -> None:
         if self.validating:
@@ -401,14 +425,12 @@ class RolloutHooks:
         due: int | None = None,
         parts: tuple[int, ...] = (),
     ) -> None:
-        with self._settings_guard:
-            if self._due is not None:
-                self._due.step_is_over(int(self._trainer.global_steps) - 1)
+        self._step_is_over()
         repeated, foreign = (None, None) if self._rows is None else self._rows.take()
         all_drawn = self._are_all_sampled(samples)
-        self._recorder.emit(
+        self.recorder.emit(
             Generated(
-                at=self._recorder.now(),
+                at=self.recorder.now(),
                 index=self._rollouts,
                 samples=samples,
                 prompts=prompts,
@@ -422,8 +444,7 @@ class RolloutHooks:
                 queue=None if self._queue is None else self._queue.since(),
             )
         )
-        with self._settings_guard:
-            self._tell_of_requests()  # behind the rollout, which is theirs
+        self._tell_of_requests()  # behind the rollout, which is theirs
         self._trained = self._rollouts
         self._rollouts += 1
 
@@ -431,10 +452,10 @@ class RolloutHooks:
         """Whether the samples of a rollout are all that were drawn for it, from the whole distribution, in one turn."""
         if not self._not_sampled and self.several_turns:
             self._not_sampled = SEVERAL_TURNS
-            self._recorder.cannot("drawn", self._not_sampled)
+            self.recorder.cannot("drawn", self._not_sampled)
         if not self._not_sampled and self._greedy:
             self._not_sampled = "the data ask for completions that are not sampled (__do_sample__)"
-            self._recorder.cannot("drawn", self._not_sampled)
+            self.recorder.cannot("drawn", self._not_sampled)
         # Sessions that failed gave no sample, and a long completion fails sooner than a short one.
         planned = self._schedule.prompts_per_rollout * self._schedule.samples_per_prompt
         return not self._not_sampled and samples >= planned

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.record.events import FactsRead
 from rlstep_hooks.systems.verl.observe.controller import VerlController
 from rlstep_hooks.systems.verl.observe.fully_async.rollouts import StreamedRollouts, record_of_generation
@@ -51,7 +52,7 @@ class FullyAsyncController(VerlController):
 
     def _followed_rollouts(self, schedule: Schedule, *, resumed: bool, own_fit: bool) -> FollowedRollouts:
         """What follows the rollouts."""
-        self._streamed = StreamedRollouts(self._trainer, schedule, self._recorder)
+        self._streamed = StreamedRollouts(self._trainer, schedule, self.recorder)
         return self._streamed
 
     def _attach_syncs(self) -> None:
@@ -74,7 +75,10 @@ class FullyAsyncController(VerlController):
     def end(self, error: BaseException | None = None) -> None:
         """Training returned, or raised `error`: write the last lines and report."""
         if self._followed and self._streamed is not None and self._streamed.incomplete:
-            with self._guard:
-                # Fetches that fill no rollout are none of the plan, and no sync follows them.
-                self._record.all_returned("evaluation")
+            self._leave_out_rest()
         super().end(error)
+
+    @contained("order")
+    def _leave_out_rest(self) -> None:
+        """Fetches that fill no rollout are none of the plan, and no sync follows them."""
+        self._record.all_returned("evaluation")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.turn_records import TurnRecords
 from rlstep_hooks.record.events import Generated, QueueStep, Rewarded, Unobserved
@@ -20,6 +20,7 @@ from rlstep_hooks.systems.verl.observe.sampled import why_not_sampled
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call, Hooks
     from rlstep_hooks.planning.schedule import Schedule
+    from rlstep_hooks.record.events import Queued
     from rlstep_hooks.session.recorder import Recorder
 
 NAME = "uid_"
@@ -46,7 +47,8 @@ class StreamedRollouts:
     def __init__(self, trainer: Any, schedule: Schedule, recorder: Recorder) -> None:
         self._trainer = trainer
         self._schedule = schedule
-        self._recorder = recorder
+        self.recorder = recorder
+        """Where events go."""
         turns = trainer.config.actor_rollout_ref.rollout.get("multi_turn") or {}
         self.several_turns = bool(turns.get("enable"))
         self._rollouts = 0
@@ -59,9 +61,7 @@ class StreamedRollouts:
         """Rewards of parts whose rollout was not recorded yet."""
         self._steps = record_of_generation()
         self._queue: StreamedQueue | None = StreamedQueue(schedule.samples_per_prompt)
-        self._queue_guard = Guard(recorder, ("queue",))
         self._turns = TurnRecords(folder(), run_of_ray())
-        self._turns_guard = Guard(recorder, ("mask",))
         recorder.cannot("drawn", why_not_sampled(trainer.config, own_fit=False, v1=False))
 
     @property
@@ -80,18 +80,18 @@ class StreamedRollouts:
         # separation/ray_trainer.py:648 calls it: the samples of a fetch are trained next.
         hooks.wrap(self._trainer, "_update_actor", before=self._trained_next, topics=("order",))
 
+    @contained("queue")
     def synced(self, label: int) -> None:
         """Weights were synced under a label."""
-        with self._queue_guard:
-            if self._queue is not None:
-                self._queue.synced(label)
+        if self._queue is not None:
+            self._queue.synced(label)
 
     def rewarded(self, event: Rewarded) -> None:
         """Record how the advantages of a fetch follow its rewards, once its rollout is recorded."""
         if self.incomplete:
             self._rewarded.append(event)
         else:
-            self._recorder.emit(event)
+            self.recorder.emit(event)
 
     def ended(self) -> None:
         """Training is over; when evaluations and checkpoints are due here is not followed."""
@@ -107,52 +107,59 @@ class StreamedRollouts:
                 of_each["uid"], of_each["min_global_steps"], of_each["max_global_steps"], strict=True
             )
         ]
-        with self._queue_guard:
-            self._follow(samples)
+        self._follow(samples)
         self._parts.append(samples)
         if len(self._parts) < self._schedule.parts_per_rollout:
             return
         parts, self._parts = self._parts, []
         self._generated(parts)
 
+    @contained("queue")
     def _follow(self, samples: list[Taken]) -> None:
+        """These samples are taken from the queue."""
         if self._queue is None:
             return
         for event in self._steps.read():
             if isinstance(event, QueueStep):
                 self._queue.step(event)
             elif isinstance(event, Unobserved):
-                self._recorder.cannot("queue", event.why)
+                self.recorder.cannot("queue", event.why)
         self._queue.take(samples)
 
     def _generated(self, parts: list[list[Taken]]) -> None:
-        queued = None
-        with self._queue_guard:
-            if self._queue is not None and not self._queue.seen:
-                self._queue = None
-                self._recorder.cannot("queue", "the process that generates recorded no prompt")
-            queued = None if self._queue is None else self._queue.since()
         samples = [sample for part in parts for sample in part]
-        self._recorder.emit(
+        self.recorder.emit(
             Generated(
-                at=self._recorder.now(),
+                at=self.recorder.now(),
                 index=self._rollouts,
                 samples=len(samples),
                 prompts=len({sample.prompt for sample in samples}),
                 labels=counted(sample.oldest for sample in samples),
                 all_drawn=False,
                 parts=tuple(map(len, parts)) if len(parts) > 1 else (),
-                queue=queued,
+                queue=self._queued(),
             )
         )
-        with self._turns_guard:
-            joined = self._turns.take([f"{NAME}{sample.prompt}" for sample in samples], self._rollouts)
-            if joined.rows or self.several_turns:
-                self._recorder.emit(msgspec.structs.replace(joined, at=self._recorder.now()))
+        self._see_turns(samples)
         rewarded, self._rewarded = self._rewarded, []
-        self._recorder.emit(*(msgspec.structs.replace(event, rollout=self._rollouts) for event in rewarded))
+        self.recorder.emit(*(msgspec.structs.replace(event, rollout=self._rollouts) for event in rewarded))
         self._rollouts += 1
         self.incomplete = False
+
+    @contained("queue")
+    def _queued(self) -> Queued | None:
+        """What happened in the queue since the rollout before; None where that is not known."""
+        if self._queue is not None and not self._queue.seen:
+            self._queue = None
+            self.recorder.cannot("queue", "the process that generates recorded no prompt")
+        return None if self._queue is None else self._queue.since()
+
+    @contained("mask")
+    def _see_turns(self, samples: list[Taken]) -> None:
+        """Record what agent loops found of the samples of a rollout."""
+        joined = self._turns.take([f"{NAME}{sample.prompt}" for sample in samples], self._rollouts)
+        if joined.rows or self.several_turns:
+            self.recorder.emit(msgspec.structs.replace(joined, at=self.recorder.now()))
 
 
 def _number(label: Any) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.delivery import HeldWatch, same_names
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.processes import introduce
 from rlstep_hooks.observe.versions import versions_of
 from rlstep_hooks.record.ledger import FolderLedger
@@ -45,29 +45,30 @@ class HeldWeights:
 
     def __init__(self, model: Any, where: Place) -> None:
         process = process_name()
-        self._writer = EventWriter(FolderLedger(Path(where.folder), where.run, process))
-        self._writer.emit(introduce(where.run, process, versions_of("torch", "transformers")))
-        self._guard = Guard(self._writer, ("delivery",))
+        self.recorder = EventWriter(FolderLedger(Path(where.folder), where.run, process))
+        """Where the engine records."""
+        self.recorder.emit(introduce(where.run, process, versions_of("torch", "transformers")))
         self._watch = HeldWatch(engine_name(process), same_names(model))
         self._label: int | None = None
 
+    @contained("delivery")
     def arrive(self, weights: Mapping[str, Any]) -> None:
         """A push arrives and is not loaded yet."""
-        with self._guard:
-            self._watch.begin()
-            for name, tensor in weights.items():
-                self._watch.see(name, tensor)
+        self._watch.begin()
+        for name, tensor in weights.items():
+            self._watch.see(name, tensor)
 
+    @contained("delivery")
     def loaded(self, label: int | None) -> None:
         """The push is over.
 
         Args:
             label: What the engine's version is from now on.
         """
-        with self._guard:
-            self._label = label
-            self._tell()
+        self._label = label
+        self._tell()
 
+    @contained("delivery")
     def generates(self, label: int | None) -> None:
         """The engine draws tokens. With a label of which no push told, it was given a version and no weights.
 
@@ -76,11 +77,10 @@ class HeldWeights:
         """
         if label == self._label:
             return
-        with self._guard:
-            self._label = label
-            self._watch.begin()
-            self._tell()
+        self._label = label
+        self._watch.begin()
+        self._tell()
 
     def _tell(self) -> None:
         self._watch.end()
-        self._writer.emit(*self._watch.ready(self._writer.now(), wait=True))
+        self.recorder.emit(*self._watch.ready(self.recorder.now(), wait=True))
