@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import itertools
 import os
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.observe.guard import contained
+from rlstep_hooks.observe.hooks import Call, Hooks
 from rlstep_hooks.observe.kept_turns import KeptTurns
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.token_origins import compare_row, compare_rows
 from rlstep_hooks.observe.turn_records import Session, write
 from rlstep_hooks.observe.turn_rows import Joined, Request, Row, RowRule
-from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.verl.launch import SHIPPED_AGENT_LOOPS
 from rlstep_hooks.systems.verl.observe import asked_sampling
 from rlstep_hooks.systems.verl.observe.encoded_prompts import EncodedPrompts
@@ -28,11 +28,30 @@ from rlstep_hooks.systems.verl.observe.process import folder
 from rlstep_hooks.systems.verl.plan import is_fully_async
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rlstep_hooks.observe.patches import Patches
+
+_TURNS, _SETTINGS = ("mask",), ("settings",)
+"""What is not observed any more where a hook fails."""
 
 _TAKE_TOKENS_OUT = ("deepseek", "gemma4", "glm")
 """Beginnings of the types of models behind whose turns verl takes sampled tokens out of the row, as their chat templates want it
 (utils/tokenizer/continuous_token.py 0.9.1:640, 809 and 1031)."""
+
+
+class _Lines:
+    """Stands for a record in these processes: the line of a session says why its rows are not compared. Outside of a session, and where
+    it fails to see how one samples, the controller misses what it would have been told."""
+
+    def cannot(self, what: str, why: str) -> None:
+        """Have the line of the session that this task runs say why its rows are not compared."""
+        session = _open.get()
+        if session is not None and what in _TURNS:
+            session.why_not = why
+
+
+_lines = _Lines()
 
 
 class _Open(msgspec.Struct):
@@ -49,6 +68,35 @@ class _Open(msgspec.Struct):
     """Why its rows are not compared; empty where they are."""
     prompt: list[Any] | None = None
     """The messages of its row, where its prompt is encoded again."""
+
+    @property
+    def recorder(self) -> _Lines:
+        """Learns why its rows are not compared."""
+        return _lines
+
+    @contained(*_TURNS)
+    def compare(self, worker: Any, outputs: Any) -> Joined:
+        """Compare the rows of this session with its turns."""
+        tokenizer, own = worker.tokenizer, not _is_shipped(self.loop)
+        name, several = self.name, len(outputs) > 1
+        names = [f"row {place} of {name}" if several else name for place in range(len(outputs))]
+        rows = [_row_of(output, name) for output, name in zip(outputs, names, strict=True)]
+        rule = RowRule(
+            decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
+            longest=int(worker.rollout_config.response_length),
+            closers=frozenset(),
+            masks_truncated=False,
+            # A loop of one's own may cut turns, leave some untrained, or ask the engine for other things too.
+            exact=not own,
+        )
+        turns = self.turns.all()
+        found = compare_rows(rows, turns, rule) if own else compare_row(rows[0], turns, rule)
+        if own or self.prompt is None:
+            return found
+        prompt = _encoded.tokens(worker, self.prompt)
+        asked_sampling.prompts_with(worker.config.data, len(prompt))
+        right = rows[0].prompt == prompt[-int(worker.rollout_config.prompt_length) :]
+        return msgspec.structs.replace(found, prompts_encoded=1, prompts_wrong=int(not right))
 
 
 _open: ContextVar[_Open | None] = ContextVar("rlstep_session", default=None)
@@ -71,51 +119,49 @@ def place_hooks(patches: Patches, worker: Any) -> None:
     # Verified in 0.9.1: one call is one session (agent_loop.py:661). Its row goes to the reward and, as it is, to the queue of V1
     # (v1/agent_loop_tq.py:160), or in V0 to the samples that come back (agent_loop.py:822). V1's child class is pickled whole and
     # cannot carry hooks; both methods are its parent's.
-    patches.wrap(worker, "_run_agent_loop", _session)
-    patches.wrap(worker, "_compute_score", _row)
+    wrap = Hooks(_lines, patches).wrap
+    wrap(worker, "_run_agent_loop", around=_session, topics=_TURNS)
+    wrap(worker, "_run_agent_loop", before=_sampling_of, topics=_SETTINGS)
+    wrap(worker, "_compute_score", before=_row, topics=_TURNS)
 
 
 def place_client_hook(patches: Patches, client: Any) -> None:
     """Put the hook on the client of the engines. Verified in 0.9.1: each turn is one call of it (llm_server.py:99), and each part of a
     turn that was interrupted (llm_server.py:281)."""
-    patches.wrap(client, "generate", _turn)
+    wrap = Hooks(_lines, patches).wrap
+    wrap(client, "generate", around=_turn, topics=_TURNS)
+    wrap(client, "generate", before=_asks, topics=_SETTINGS)
 
 
-async def _session(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    _sampling_of(worker, args, kwargs)
-    token = _open.set(_begun(worker, args, kwargs))
+def _session(call: Call) -> Iterator[None]:
+    token = _open.set(_begun(call.owner, call.argument("trajectory", 1), call.kwargs))
     try:
-        return await wrapped(*args, **kwargs)
+        yield
     finally:
         _open.reset(token)
 
 
-def _sampling_of(worker: Any, args: Any, kwargs: Any) -> None:
+def _sampling_of(call: Call) -> None:
     """Remember for this task how its session should sample."""
-    with suppress(Exception):  # nothing here may reach verl; this session is not compared
-        trajectory = kwargs["trajectory"] if "trajectory" in kwargs else args[1]
-        asked_sampling.session_begins(worker, str(kwargs.get("agent_name")), validates=bool(trajectory["validate"]))
+    validates = bool(call.argument("trajectory", 1)["validate"])
+    asked_sampling.session_begins(call.owner, str(call.kwargs.get("agent_name")), validates=validates)
 
 
-def _begun(worker: Any, args: Any, kwargs: Any) -> _Open | None:
+def _begun(worker: Any, trajectory: Any, kwargs: Any) -> _Open | None:
     """A session that begins; None where it is a validation."""
-    try:
-        trajectory = kwargs["trajectory"] if "trajectory" in kwargs else args[1]
-        if trajectory["validate"]:
-            return None
-        if is_fully_async(worker.config):
-            # The controller knows its prompt (fully_async_rollouter.py:995).
-            name, key = f"a session of prompt {kwargs['uid']}", str(kwargs["uid"])
-        elif "session_id" in kwargs:
-            prompt, number = kwargs["uid"], kwargs["session_id"]
-            name, key = f"session {number} of prompt {prompt}", f"{prompt}_{number}"
-        else:
-            name, key = f"a session of row {trajectory['sample_index']}", f"{os.getpid()}_{next(_numbers)}"
-        loop, why_not = str(kwargs.get("agent_name")), _why_not(worker)
-        prompt = None if why_not else _encoded.begin(worker, loop, trajectory.get("step"), kwargs.get("raw_prompt"))
-        return _Open(name, key, loop, KeptTurns(), why_not, prompt)
-    except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this session
+    if trajectory["validate"]:
         return None
+    if is_fully_async(worker.config):
+        # The controller knows its prompt (fully_async_rollouter.py:995).
+        name, key = f"a session of prompt {kwargs['uid']}", str(kwargs["uid"])
+    elif "session_id" in kwargs:
+        prompt, number = kwargs["uid"], kwargs["session_id"]
+        name, key = f"session {number} of prompt {prompt}", f"{prompt}_{number}"
+    else:
+        name, key = f"a session of row {trajectory['sample_index']}", f"{os.getpid()}_{next(_numbers)}"
+    loop, why_not = str(kwargs.get("agent_name")), _why_not(worker)
+    messages = None if why_not else _encoded.begin(worker, loop, trajectory.get("step"), kwargs.get("raw_prompt"))
+    return _Open(name, key, loop, KeptTurns(), why_not, messages)
 
 
 def _why_not(worker: Any) -> str:
@@ -128,72 +174,36 @@ def _why_not(worker: Any) -> str:
     return ""
 
 
-async def _turn(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
-    with suppress(Exception):  # nothing here may reach verl; this turn is not compared
-        asked_sampling.asks(kwargs["sampling_params"])
+def _asks(call: Call) -> None:
+    """See what the engine is asked to sample with."""
+    asked_sampling.asks(call.kwargs["sampling_params"])
+
+
+def _turn(call: Call) -> Iterator[None]:
     session = _open.get()
     if session is None or session.why_not:
-        return await wrapped(*args, **kwargs)
-    asked: list[int] = []
-    try:
-        asked = list(kwargs["prompt_ids"])  # its own: the loop may write into it while the engine samples
-    except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
-        session.why_not = f"a hook failed: {describe(error)}"
-    result = await wrapped(*args, **kwargs)
-    try:
-        drawn = result.log_probs
-        session.turns.add(Request(asked, list(result.token_ids), list(drawn) if drawn else None))
-    except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
-        session.why_not = f"a hook failed: {describe(error)}"
-    return result
+        yield
+        return
+    asked = list(call.kwargs["prompt_ids"])  # its own: the loop may write into it while the engine samples
+    yield
+    drawn = call.result.log_probs
+    session.turns.add(Request(asked, list(call.result.token_ids), list(drawn) if drawn else None))
 
 
-async def _row(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    session = _open.get()
-    if session is not None:
-        try:
-            _look(worker, session, args[0] if args else kwargs["outputs"])
-        except Exception as error:  # noqa: BLE001 - nothing here may reach verl; the controller is told
-            session.why_not = f"a hook failed: {describe(error)}"
-    return await wrapped(*args, **kwargs)
-
-
-def _look(worker: Any, session: _Open, outputs: Any) -> None:
+def _row(call: Call) -> None:
     """Compare the rows of a session with its turns, and write down what was found."""
-    found, why_not = Joined(), session.why_not
-    if not why_not:
-        try:
-            found = _compare(worker, session, outputs)
-            if found.rows < len(outputs):
-                why_not = f"a row of the agent loop {session.loop} begins with a prompt that no turn was asked for"
-            if not session.turns:
-                why_not = f"the engines' client was not asked for any turn by the agent loop {session.loop}"
-        except Exception as error:  # noqa: BLE001 - the line says it
-            why_not = f"a hook failed: {describe(error)}"
-    write(folder(), run_of_ray(), Session(session.key, found, why_not))
-
-
-def _compare(worker: Any, session: _Open, outputs: Any) -> Joined:
-    tokenizer, own = worker.tokenizer, not _is_shipped(session.loop)
-    name, several = session.name, len(outputs) > 1
-    names = [f"row {place} of {name}" if several else name for place in range(len(outputs))]
-    rows = [_row_of(output, name) for output, name in zip(outputs, names, strict=True)]
-    rule = RowRule(
-        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
-        longest=int(worker.rollout_config.response_length),
-        closers=frozenset(),
-        masks_truncated=False,
-        # A loop of one's own may cut turns, leave some untrained, or ask the engine for other things too.
-        exact=not own,
-    )
-    turns = session.turns.all()
-    found = compare_rows(rows, turns, rule) if own else compare_row(rows[0], turns, rule)
-    if own or session.prompt is None:
-        return found
-    prompt = _encoded.tokens(worker, session.prompt)
-    asked_sampling.prompts_with(worker.config.data, len(prompt))
-    right = rows[0].prompt == prompt[-int(worker.rollout_config.prompt_length) :]
-    return msgspec.structs.replace(found, prompts_encoded=1, prompts_wrong=int(not right))
+    session = _open.get()
+    if session is None:
+        return
+    outputs = call.argument("outputs", 0)
+    found = None if session.why_not else session.compare(call.owner, outputs)
+    why_not = session.why_not
+    if found is not None:
+        if found.rows < len(outputs):
+            why_not = f"a row of the agent loop {session.loop} begins with a prompt that no turn was asked for"
+        if not session.turns:
+            why_not = f"the engines' client was not asked for any turn by the agent loop {session.loop}"
+    write(folder(), run_of_ray(), Session(session.key, found or Joined(), why_not))
 
 
 def _is_shipped(loop: str) -> bool:

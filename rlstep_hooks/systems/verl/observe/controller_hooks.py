@@ -24,17 +24,33 @@ if TYPE_CHECKING:
 
 def place_hooks(patches: Patches, trainer_class: Any) -> None:
     """Put the controller's hooks into a class of trainers."""
-    # Verified in 0.9.1, both trainers: called once, after data and workers are there and before the first weight sync
-    # (V1 from `init`, V0 from `fit`); afterwards `global_steps` says where the run goes on.
-    patches.wrap(trainer_class, "_load_checkpoint", _after_load)
-    # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception.
-    patches.wrap(trainer_class, "fit", _around_fit)
+    for place in _PLACES.values():
+        place(patches, trainer_class)
     # Trainers of one's own (verl.experimental, the recipes) have another `fit`, and some another `_load_checkpoint`. Before either is
     # called they are built by one of these of verl 0.9.1, whichever they have kept (read in 18 trainers of verl-recipe at 48ea0a7).
     for method in ("__init__", "init_workers", "_create_dataloader"):
         if hasattr(trainer_class, method):
-            patches.wrap(trainer_class, method, _after_building)
+            Hooks(_no_record, patches).wrap(trainer_class, method, after=_built, topics=("order",))
     _hooked.append(trainer_class)
+
+
+def _place_on_loading(patches: Patches, owner: Any) -> None:
+    # Verified in 0.9.1, both trainers: called once, after data and workers are there and before the first weight sync
+    # (V1 from `init`, V0 from `fit`); afterwards `global_steps` says where the run goes on.
+    Hooks(_no_record, patches).wrap(owner, "_load_checkpoint", after=_loaded, topics=("order",))
+
+
+def _place_on_fit(patches: Patches, owner: Any) -> None:
+    # Verified in 0.9.1, both trainers: `fit` is the whole of training, and a run that fails leaves it with the exception. No hook
+    # stands here: one does not see this exception, and would contain the one by which the audit ends training.
+    patches.wrap(owner, "fit", _around_fit)
+
+
+_PLACES = {"fit": _place_on_fit, "_load_checkpoint": _place_on_loading}
+"""What puts a hook on each of the two methods, in a class or on one object."""
+
+_no_record = LateRecorder(lambda: None)
+"""Tells the log what these hooks cannot see: there is no record before a run begins."""
 
 
 def place_tracking_hook(patches: Patches, tracking: Any) -> None:
@@ -42,7 +58,7 @@ def place_tracking_hook(patches: Patches, tracking: Any) -> None:
     # Verified in 0.9.1, both trainers: all of a trainer's backends get their metrics here, after each rollout and its sync of
     # weights, and after a validation (utils/tracking.py:191, trainer_base.py:514, ray_trainer.py:1802). On the class, because V0
     # keeps its object to itself.
-    Hooks(LateRecorder(lambda: None), patches).wrap(tracking, "log", before=_logged, topics=("recording",))
+    Hooks(_no_record, patches).wrap(tracking, "log", before=_logged, topics=("recording",))
 
 
 _controllers: dict[int, VerlController] = {}
@@ -64,24 +80,18 @@ def _has_own(trainer: Any, method: str) -> bool:
     return next(kind for kind in type(trainer).__mro__ if method in vars(kind)) not in _hooked
 
 
-def _after_building(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    try:
-        # On the object: the class may be of a script that Ray sends by value, wrappers and all.
-        own = [(name, hook) for name, hook in _HOOKS_OF_OWN if _has_own(trainer, name)]
-        if own and id(trainer) not in _own:
-            patches = _own[id(trainer)] = Patches()
-            for name, hook in own:
-                patches.wrap(trainer, name, hook)
-    except Exception as error:  # noqa: BLE001 - a trainer that is not as it was read must be built all the same
-        not_evaluated(f"the end of {type(trainer).__qualname__} will not be seen: {describe(error)}")
-    return result
+def _built(call: Call) -> None:
+    trainer = call.owner
+    # On the object: the class may be of a script that Ray sends by value, wrappers and all.
+    own = [place for name, place in _PLACES.items() if _has_own(trainer, name)]
+    if own and id(trainer) not in _own:
+        patches = _own[id(trainer)] = Patches()
+        for place in own:
+            place(patches, trainer)
 
 
-def _after_load(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    result = wrapped(*args, **kwargs)
-    begin_with(trainer, _controller)
-    return result
+def _loaded(call: Call) -> None:
+    begin_with(call.owner, _controller)
 
 
 def _controller(trainer: Any) -> VerlController:
@@ -121,9 +131,6 @@ def _around_fit(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         return _awaited(result, trainer)
     end(trainer)
     return result
-
-
-_HOOKS_OF_OWN = (("fit", _around_fit), ("_load_checkpoint", _after_load))
 
 
 async def _awaited(fitting: Any, trainer: Any) -> Any:

@@ -9,13 +9,13 @@ a file that the controller reads (`rlstep_hooks.observe.reward_records`).
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.processes import run_of_ray
 from rlstep_hooks.observe.reward_records import Scored, write
@@ -23,6 +23,8 @@ from rlstep_hooks.record import cadence
 from rlstep_hooks.systems.verl.observe.process import folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rlstep_hooks.observe.patches import Patches
 
 _DECODING = ("NaiveRewardManager", "DAPORewardManager")
@@ -35,17 +37,13 @@ ALL_OF_FIRST = 4096
 
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the hook on what makes a reward manager in the processes that score (reward_loop.py 0.9.1:130)."""
-    patches.wrap(module, "load_reward_manager", _made)
+    # These processes have no record: where the hook fails, the controller misses their lines.
+    Hooks(LateRecorder(lambda: None), patches).wrap(module, "load_reward_manager", after=_made, topics=("samples",))
 
 
-def _made(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    manager = wrapped(*args, **kwargs)
-    try:
-        if inspect.iscoroutinefunction(manager.run_single):
-            ScoringWatch(manager).place()
-    except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the lines of this process
-        return manager
-    return manager
+def _made(call: Call) -> None:
+    if inspect.iscoroutinefunction(call.result.run_single):
+        ScoringWatch(call.result).place()
 
 
 _ADDED = frozenset({"num_turns", "rollout_reward_scores"})
@@ -127,98 +125,65 @@ class ScoringWatch:
 
     def place(self) -> None:
         """Put the hooks on the manager."""
-        run_single, function = self._manager.run_single, getattr(self._manager, "compute_score", None)
+        hooks = Hooks(self)
+        hooks.wrap(self._manager, "run_single", around=self._scored, topics=("samples",))
+        if self._decodes and callable(getattr(self._manager, "compute_score", None)):
+            hooks.wrap(self._manager, "compute_score", around=self._answered, topics=("rewards",))
 
-        @functools.wraps(run_single)
-        async def scored(data: Any, *args: Any, **kwargs: Any) -> Any:
-            sample = self._sample(data)
-            result = await run_single(data, *args, **kwargs)
-            self._compare(sample, result)
-            return result
+    def cannot(self, what: str, why: str) -> None:
+        """Compare no questions any more where an answer was not seen. Of a sample that was not, the controller misses the line."""
+        self._decodes = self._decodes and what != "rewards"
 
-        self._manager.run_single = scored
-        if self._decodes and callable(function):
-            self._manager.compute_score = self._listening(function)
-
-    def _listening(self, function: Any) -> Any:
-        """The reward function, whose questions and answers are remembered."""
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def answer(*args: Any, **kwargs: Any) -> Any:
-                about = self._about(kwargs)
-                result = await function(*args, **kwargs)
-                self._remember(kwargs, about, result)
-                return result
-        else:
-
-            @functools.wraps(function)
-            def answer(*args: Any, **kwargs: Any) -> Any:
-                about = self._about(kwargs)
-                result = function(*args, **kwargs)
-                self._remember(kwargs, about, result)
-                return result
-
-        return answer
+    def _answered(self, call: Call) -> Iterator[None]:
+        """Remember what the reward function is asked, and what it answers."""
+        asked = call.kwargs
+        about = self._about(asked)
+        yield
+        result = call.result
+        score = float(result["score"] if isinstance(result, dict) else result)
+        key = str(asked["solution_str"]), str(asked["ground_truth"])
+        self._asked.setdefault(key, []).append(_Answer(score, *about))
+        while len(self._asked) > _ASKED:
+            del self._asked[next(iter(self._asked))]
 
     def _about(self, asked: dict[str, Any]) -> tuple[str | None, frozenset[tuple[str, str]] | None]:
         """The data source and the parts of `extra_info` that the function is asked about; None where they are not looked at."""
-        try:
-            info = asked.get("extra_info")
-            if self._looks():
-                return str(asked["data_source"]), _parts(info) if isinstance(info, dict) else None
-        except Exception:  # noqa: BLE001 - nothing here may reach the reward function's caller
+        if not self._looks() or "data_source" not in asked:
             return None, None
-        return None, None
-
-    def _remember(
-        self, asked: dict[str, Any], about: tuple[str | None, frozenset[tuple[str, str]] | None], result: Any
-    ) -> None:
-        try:
-            score = float(result["score"] if isinstance(result, dict) else result)
-            key = str(asked["solution_str"]), str(asked["ground_truth"])
-            self._asked.setdefault(key, []).append(_Answer(score, *about))
-            while len(self._asked) > _ASKED:
-                del self._asked[next(iter(self._asked))]
-        except Exception:  # noqa: BLE001 - nothing here may reach the reward function's caller
-            self._decodes = False
+        info = asked.get("extra_info")
+        return str(asked["data_source"]), _parts(info) if isinstance(info, dict) else None
 
     def _looks(self) -> bool:
         """Whether what is asked about the latest sample is looked at."""
         return self._samples <= ALL_OF_FIRST or self._samples % cadence.ONE_OF == 0
 
-    def _sample(self, data: Any) -> tuple[int, _Question | None] | None:
+    def _scored(self, call: Call) -> Iterator[None]:
+        """Compare what a sample is given with the function's answer, and write down what was found."""
+        row, question = self._sample(call.argument("data", 0))
+        yield
+        score = float(call.result["reward_score"])
+        like = self._wrong(question.unchanged(), score) if question is not None and self._decodes else ""
+        write(folder(), run_of_ray(), Scored(row, score if math.isfinite(score) else None, like))
+
+    def _sample(self, data: Any) -> tuple[int, _Question | None]:
         """The checksum of a sample's tokens, and what the function should be asked about it; before anything can write to it.
 
-        None where the sample cannot be read, and no question where none is compared.
+        There is no question where none is compared.
         """
-        try:
-            item = data[-1]  # of several rows of one session the last is scored (naive.py:40)
-            known = item.non_tensor_batch
-            prompt, completion = int(known["prompt_len"]), int(known["response_len"])
-            tokens = item.batch["responses"][:completion]
-            row = checksum_of(tokens, checksum_of(item.batch["prompts"][:prompt]))
-            self._samples += 1
-            if not (self._decodes and self._looks()):
-                return row, None
-            text = str(self._manager.tokenizer.decode(tokens, skip_special_tokens=True))
-            written = {*_ADDED, *(known.get("tool_extra_fields") or {})}
-            info = known.get("extra_info") or {}
-            extra = frozenset(part for part in _parts(info) if part[0] not in written)
-            truth, source = str(known["reward_model"]["ground_truth"]), str(known["data_source"])
-            return row, _Question(text, truth, source, info, extra, completion)
-        except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this sample
-            return None
-
-    def _compare(self, sample: tuple[int, _Question | None] | None, result: Any) -> None:
-        try:
-            if sample is not None:
-                row, question = sample
-                score = float(result["reward_score"])
-                like = self._wrong(question.unchanged(), score) if question is not None and self._decodes else ""
-                write(folder(), run_of_ray(), Scored(row, score if math.isfinite(score) else None, like))
-        except Exception:  # noqa: BLE001 - nothing here may reach verl; the controller misses the line of this sample
-            return
+        item = data[-1]  # of several rows of one session the last is scored (naive.py:40)
+        known = item.non_tensor_batch
+        prompt, completion = int(known["prompt_len"]), int(known["response_len"])
+        tokens = item.batch["responses"][:completion]
+        row = checksum_of(tokens, checksum_of(item.batch["prompts"][:prompt]))
+        self._samples += 1
+        if not (self._decodes and self._looks()):
+            return row, None
+        text = str(self._manager.tokenizer.decode(tokens, skip_special_tokens=True))
+        written = {*_ADDED, *(known.get("tool_extra_fields") or {})}
+        info = known.get("extra_info") or {}
+        extra = frozenset(part for part in _parts(info) if part[0] not in written)
+        truth, source = str(known["reward_model"]["ground_truth"]), str(known["data_source"])
+        return row, _Question(text, truth, source, info, extra, completion)
 
     def _wrong(self, question: _Question, score: float) -> str:
         answers = self._asked.get((question.text, question.truth))

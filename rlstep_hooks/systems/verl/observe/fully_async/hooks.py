@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from rlstep_hooks.observe.hooks import Call, Hooks, LateRecorder
 from rlstep_hooks.observe.patches import Patches
-from rlstep_hooks.record.describe import describe
-from rlstep_hooks.record.logger import not_evaluated
 from rlstep_hooks.systems.verl.observe.controller_hooks import begin_with, controller_of, end
 from rlstep_hooks.systems.verl.observe.fully_async.controller import FullyAsyncController
 from rlstep_hooks.systems.verl.observe.fully_async.rollouter import Rollouter
@@ -23,41 +22,40 @@ _STOPS = "TrainingStopException"
 _patches = Patches()
 """Patches on the one object that this process audits."""
 
+_no_record = LateRecorder(lambda: None)
+"""Tells the log what these hooks cannot see: there is no record before a run begins."""
+
 _rollouter: Rollouter | None = None
 
 
 def place_hooks(patches: Patches, separate_trainer: Any) -> None:
     """Put the hook into `SeparateRayPPOTrainer`, the parent of both classes and of one_step_off_policy's."""
     # separation/ray_trainer.py:155: called once by `init_workers` of each, when the object has its configuration and its data.
-    patches.wrap(separate_trainer, "_create_worker_classes", _after_worker_classes)
+    Hooks(_no_record, patches).wrap(separate_trainer, "_create_worker_classes", after=_prepared, topics=("order",))
 
 
-def _after_worker_classes(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+def _prepared(call: Call) -> None:
     global _rollouter
-    result = wrapped(*args, **kwargs)
-    try:
-        if is_fully_async(instance.config):
-            if hasattr(instance, "_process_single_sample_streaming"):
-                _rollouter = _rollouter or Rollouter(instance)
-            else:
-                _place_on_trainer(instance)
-    except Exception as error:  # noqa: BLE001 - a process that is not as it was read must start all the same
-        not_evaluated(f"{type(instance).__qualname__} could not be hooked: {describe(error)}")
-    return result
+    if is_fully_async(call.owner.config):
+        if hasattr(call.owner, "_process_single_sample_streaming"):
+            _rollouter = _rollouter or Rollouter(call.owner)
+        else:
+            _place_on_trainer(call.owner)
 
 
 def _place_on_trainer(trainer: Any) -> None:
     # fully_async_trainer.py:357: its syncs are made by what this builds; the first follows the checkpoint, before anything is trained.
-    _patches.wrap(trainer, "_setup_checkpoint_manager", partial(_after_manager, trainer))
+    hooks = Hooks(_no_record, _patches)
+    hooks.wrap(trainer, "_setup_checkpoint_manager", after=partial(_has_manager, trainer), topics=("order",))
+    # The other two are no hooks, which see no exception of what they look at, and would contain the one by which the audit ends
+    # training.
     # fully_async_trainer.py:491: one fetch and its updates; what it raises ends training.
     _patches.wrap(trainer, "fit_step", partial(_around_fetch, trainer))
     # fully_async_trainer.py:489: the last thing that `fit` does, with `force`.
     _patches.wrap(trainer, "_fit_save_checkpoint", partial(_around_saving, trainer))
 
 
-async def _after_manager(trainer: Any, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    result = await wrapped(*args, **kwargs)
-
+def _has_manager(trainer: Any, call: Call) -> None:
     first = True
 
     async def around_sync(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
@@ -70,11 +68,8 @@ async def _after_manager(trainer: Any, wrapped: Any, instance: Any, args: Any, k
             return await wrapped(*args, **kwargs)
         return await controller.around_sync(wrapped, manager, args, kwargs)
 
-    try:
-        _patches.wrap(trainer.checkpoint_manager, "update_weights", around_sync)
-    except Exception as error:  # noqa: BLE001 - as above
-        not_evaluated(f"syncs of weights will not be seen: {describe(error)}")
-    return result
+    # No hook either: where it was asked for, an error of the run is raised here.
+    _patches.wrap(trainer.checkpoint_manager, "update_weights", around_sync)
 
 
 async def _around_fetch(trainer: Any, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
