@@ -215,3 +215,18 @@ def test_a_penalty_for_length_is_compared(monkeypatch: pytest.MonkeyPatch) -> No
 
     like = "given another score than the function's answer less the penalty for its length"
     assert penalised(monkeypatch, shorter) == ["", like, like]
+
+
+def test_what_cannot_be_read_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    unread = Data("it is 7", "7")
+    del unread.item.non_tensor_batch["prompt_len"]
+    written, results = lines(monkeypatch, NaiveRewardManager(plain), unread, Data("8?", "7"))
+    assert [result["reward_score"] for result in results] == [1.0, 0.0]
+    assert [line.score for line in written] == [0.0], "the sample that was not read has no line"
+
+
+def test_questions_are_not_compared_once_an_answer_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [object(), 1.0]
+    manager = NaiveRewardManager(lambda **_: answers.pop(0), "text")
+    written, _ = lines(monkeypatch, manager, Data("it is 7", "7"), Data("it is 8", "7"))
+    assert [(line.score, line.like) for line in written] == [(1.0, "")]
