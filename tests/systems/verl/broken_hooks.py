@@ -62,7 +62,6 @@ FUNCTIONS = (
     ("rlstep_hooks.systems.verl.observe.controller", "scalars"),
     ("rlstep_hooks.systems.verl.observe.reward_hooks", "compare_groups"),
     ("rlstep_hooks.systems.verl.observe.reward_hooks", "RewardHooks._compare_advantages"),
-    ("rlstep_hooks.systems.verl.observe.reward_hooks", "RewardHooks._compare_scores"),
     ("rlstep_hooks.observe.reward_records", "RewardRecords.collect"),
     ("rlstep_hooks.systems.verl.observe.rows", "Rows.submit"),
     ("rlstep_hooks.session.controller_record", "ControllerRecord.take_error"),
