@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 import torch
 
-from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.log_ratio import log_ratio, tokens_apart
 from rlstep_hooks.observe.numbers import Columns, Numbers, measured
 from rlstep_hooks.observe.steps import Followers
@@ -56,10 +55,6 @@ class TrainerRecord:
 
     def __init__(self, ledger: Ledger, attached: Attached, *, remembered: int = REFRESHES) -> None:
         self.writer = EventWriter(ledger)
-        self.order = Guard(self.writer, ("order",))
-        self.values = Guard(self.writer, ("log_ratio", "weights"))
-        self.samples = Guard(self.writer, ("samples", "refresh"))
-        self.checkpoints = Guard(self.writer, ("checkpoints",))
         self.version = 0
         """Policy updates applied in this run."""
         self.refreshes: list[RefreshedSamples] = []
