@@ -76,7 +76,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     readings: Readings = Readings()
     """What was measured, on one process."""
     health: list[HealthLine] = []
-    """What of that is far outside of what published runs have. It changes no verdict."""
+    """Readings that are far outside of what published runs have. They change no verdict."""
     not_evaluated: dict[str, str] = {}
     """Everything that was not judged (a rule code, a quantity or a topic), with the reason."""
     complete: bool = False

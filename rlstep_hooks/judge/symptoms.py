@@ -47,7 +47,7 @@ class Symptom(msgspec.Struct, frozen=True):
     suspects: tuple[Callable[[Report, RunSettings], Left | None], ...] = ()
     """What is left where no fault was found."""
     sign: Callable[[Report], str] = signs.none
-    """What of the numbers shows the symptom, in words; empty where nothing does."""
+    """The numbers that show the symptom, in words; empty where none does."""
     words_of: Callable[[Report], str] | None = None
     """The symptom in words that depend on the run."""
 
@@ -273,7 +273,7 @@ class SymptomAnswer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     words: str
     sign: str
-    """What of the numbers shows it; empty where nothing does."""
+    """The numbers that show the symptom; empty where none does."""
     conclusion: str
     """What follows from the answers, in one sentence."""
     causes: tuple[CauseAnswer, ...]

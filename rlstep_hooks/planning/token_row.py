@@ -18,7 +18,7 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     trained: bool
     tokens: int
     text: str
-    """Their text, without its middle where it is long."""
+    """The text of these tokens, without its middle where it is long."""
     turn: int = 0
     """The turn that they were sampled in, from 1; 0 where they were not sampled."""
 

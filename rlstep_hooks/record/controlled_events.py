@@ -115,7 +115,7 @@ class Rewarded(Event, frozen=True, kw_only=True, gc=False, tag="rewarded"):
     off_centre: int = 0
     """Groups whose advantages do not sum to 0, although the estimator's should."""
     advantages_off: float | None = None
-    """The same as in `RolloutValues`, where the controller holds rewards and advantages."""
+    """How far advantages are from the documented ones, as in `RolloutValues`, where the controller holds rewards and advantages."""
     advantages_fit: str = ""
     altered: int | None = None
     """Samples whose advantages were others once they were trained than when they were computed; None if that was not compared."""

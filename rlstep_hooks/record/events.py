@@ -140,7 +140,7 @@ class Rollout(Event, frozen=True, kw_only=True, gc=False, tag="rollout"):
     reference_intact: bool | None = None
     """Whether the reference model still has its first weights; None if not observed."""
     reference_gap: float | None = None
-    """The same as in `RolloutValues`, where a controller compares it; so are the next three."""
+    """How far the reference is from the first policy, as in `RolloutValues`, where a controller compares it; so are the next three."""
     reference_clean_gap: float | None = None
     reference_clean_max: float | None = None
     reference_clean_like: str = ""

@@ -134,7 +134,7 @@ class _Decay(NamedTuple):
 
     name: str
     group: dict[str, Any]
-    """Their group: while ZeRO steps one group, `param_groups` has no other."""
+    """The group of these tensors: while ZeRO steps one group, `param_groups` has no other."""
     right: float
 
 

@@ -18,7 +18,7 @@ FILES = (
 )
 """The trainer and the sizes that it computes: of ms-swift 4, and of ms-swift 3."""
 ON_MEGATRON = (*FILES, "swift/megatron/trainers/grpo_trainer.py", "swift/megatron/arguments/megatron_args.py")
-"""The same on Megatron, whose trainer and sizes are no other launch's."""
+"""The trainer and the sizes of a launch on Megatron, whose files no other launch has."""
 _MEASURING = "profil"
 """Part of the names of decorators that measure a method and leave it as it is."""
 

@@ -54,7 +54,7 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     trained: int
-    """Its number among those that are not of an evaluation."""
+    """The number of the rollout among those that are not of an evaluation."""
     cycle: int
     """The cycle of rollouts that it belongs to."""
     purpose: Purpose

@@ -306,7 +306,7 @@ def _settings(config: Any, real: Any, sizes: Sizes, small: Sizes, taken: Taken) 
 
 
 def _microbatches(real: Any, sizes: Sizes, small: Sizes, tokens: int) -> dict[str, Any]:
-    """As many micro-batches as the launch has where that comes out even, by samples or by tokens.
+    """Give settings with as many micro-batches as the launch has where that comes out even, by samples or by tokens.
 
     Args:
         real: verl's live configuration.
