@@ -170,7 +170,9 @@ class Window(msgspec.Struct, frozen=True, gc=False):
         factors = (used * sums).sum(1) / (sums * sums).sum(1).clamp(min=tiny)
         median = torch.where(sums.count_nonzero(1) > 0, factors, torch.nan).nanmedian(0)
         common = median.values.nan_to_num(1.0)
-        epsilons = [torch.finfo(parts[0].dtype).eps for parts in self.arrived]
+        # FSDP may gather weights in a finer dtype than that in which it keeps them and their gradients.
+        pairs = zip(self.arrived, self.used, strict=True)
+        epsilons = [max(torch.finfo(of.dtype).eps for of in (parts[0], used)) for parts, used in pairs]
         passed, epsilon = (on_device(of, used.device).unsqueeze(1) for of in (passes, epsilons))
         # The clip's factor is rounded in the dtype of each tensor, and that of the most is known as well as the tensor that it is read
         # from: a head in float32 beside layers in bf16 may differ from it by the roundings of bf16.

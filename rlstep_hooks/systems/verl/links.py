@@ -57,7 +57,6 @@ LINKS: dict[LinkName, Link] = {
     "advantages on the way": yes(
         "in the controller from the estimator to the end of the rollout, in the trainer from its data to each micro-batch; so are "
         "the critic's values and returns",
-        "the critic's in the controller alone with the V1 trainer, whose workers fetch them themselves",
         often="compared",
         proved=("FSDP2",),
     ),

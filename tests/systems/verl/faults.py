@@ -1057,6 +1057,7 @@ from tests.systems.verl import (  # noqa: E402 - register their faults with what
     number_faults,  # noqa: F401
     rank_faults,  # noqa: F401
     scoring_faults,  # noqa: F401
+    update_faults,  # noqa: F401
 )
 
 make_faults()

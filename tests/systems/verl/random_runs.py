@@ -95,6 +95,7 @@ PLAIN: dict[str, list[Any]] = {
     f"{ACTOR}.optim.optimizer": ["AdamW", "AdamW", "Adam", "SGD"],
     f"{ACTOR}.strategy": ["fsdp", "fsdp2", "fsdp2"],
     f"+{ACTOR}.fsdp_config.mixed_precision.param_dtype": ["fp32", "fp32", "bf16"],
+    f"{ACTOR}.fsdp_config.model_dtype": ["fp32", "fp32", "bf16"],
     f"{ACTOR}.entropy_from_logits_with_chunking": [True, False],
     "actor_rollout_ref.model.enable_gradient_checkpointing": [True, False],
     "actor_rollout_ref.model.lora_rank": [0, 0, 0, 4],

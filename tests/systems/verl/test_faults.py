@@ -109,6 +109,7 @@ LAUNCHES = {
             "answers_from_a_cache": 5,
             "penalty_asked_of_the_engine": 6,
             "greedy_requests": 7,
+            "weights_in_bfloat16": 0,
         },
         # The engine gives no log-probs, which verl leaves out unless they are asked for: nothing else shows these. The text is drawn
         # without a seed, so that it has to be long: with 64 tokens of a completion the evidence is twice the bound.
@@ -171,6 +172,38 @@ LAUNCHES = {
             "critic.optim.lr": 1e-3,
         },
         rows=112,
+        critic=True,
+    ),
+    "updates": Launch(
+        faults={
+            "samples_of_an_update_miscounted": 1,
+            "samples_of_an_update_left_out": 2,
+            "tensors_clipped_alone": 3,
+            "entropies_left_out": 4,
+            "samples_of_an_update_of_the_critic_miscounted": 5,
+            "returns_of_a_mini_batch_altered": 6,
+            "values_of_the_token_before": 7,
+            "gradients_of_the_critic_left": 8,
+            "rate_of_the_critic_doubled": 9,
+            "step_of_the_critic_twice_as_far": 10,
+            "value_clip_removed": 11,
+            "returns_shifted_by_a_token": 12,
+            "backward_of_half_the_critics_loss": 13,
+            "gradient_against_the_critics_loss": 14,
+            "critic_mini_batch_dropped": 15,
+            "critic_step_skipped": 16,
+        },
+        # The critic of V1's trainer, which fetches its samples itself, and losses that the number of samples divides.
+        settings={
+            "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum",
+            "actor_rollout_ref.actor.entropy_coeff": 0.01,
+            "actor_rollout_ref.actor.optim.clip_grad": 0.05,
+            "algorithm.gamma": 0.9,
+            "algorithm.lam": 0.7,
+            "critic.cliprange_value": 0.001,
+            "critic.optim.lr": 1e-3,
+        },
+        rows=144,
         critic=True,
     ),
     "penalty": Launch(
@@ -437,6 +470,6 @@ def test_a_missing_worker_is_told_with_what_to_do(run_of: Callable[[str], Audite
 
 
 def test_every_fault_is_made_and_described() -> None:
-    elsewhere = {"rejection_left_out", "rejection_of_other_samples"}  # test_separate.py
+    elsewhere = {"rejection_left_out", "rejection_of_other_samples", "importance_weights_left_out"}  # test_separate.py
     assert {name for made in LAUNCHES.values() for name in made.faults} | elsewhere == set(FAULTS)
     assert all(fault.apply.__doc__ and fault.report for fault in FAULTS.values())

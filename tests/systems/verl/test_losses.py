@@ -19,6 +19,8 @@ MODES = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dro")
 KINDS = ("k1", "abs", "k2", "k3", "low_var_kl", "k3+")
 LENGTHS = (5, 9, 1, 7)
 RANKS = 2
+SAMPLES = 16
+"""Of a mini-batch, over all ranks."""
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,10 @@ def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, An
         "no last token": "that of a mask without the last token of each completion",
         "seq-mean-token-sum": "that of loss_agg_mode=seq-mean-token-sum",
         "one rank": f"not multiplied by the {RANKS} ranks",
+        "24 samples": "that of a mini-batch of 24 samples, where this one has 16",
+        "one trainer": f"not multiplied by the {RANKS} ranks",
+        "no size": "that of the micro-batch alone, not a part of its update",
+        "no entropies": "without its entropy bonus",
         "backward": "",
         "nothing known": "",
         "gradient of the opposite sign": "",
@@ -160,7 +166,7 @@ def microbatch(*, reference: bool = False, weights: bool = False, seed: int = 0)
     data = TensorDict(fields, batch_size=[len(LENGTHS)])
     from verl.utils import tensordict_utils
 
-    tensordict_utils.assign_non_tensor(data, dp_size=RANKS, batch_num_tokens=61, global_batch_size=16)
+    tensordict_utils.assign_non_tensor(data, dp_size=RANKS, batch_num_tokens=61, global_batch_size=SAMPLES)
     output = {
         "log_probs": torch.nested.as_nested_tensor(log_probs, layout=torch.jagged),
         "entropy": rows(lambda length: normal(length + prompts).abs()),
@@ -177,7 +183,14 @@ class Nobody:
 
 
 def held(
-    actor: Any, data: Any, output: dict[str, Any], change: Any = None, factor: float = 1.0, *, critic: bool = False
+    actor: Any,
+    data: Any,
+    output: dict[str, Any],
+    change: Any = None,
+    factor: float = 1.0,
+    *,
+    critic: bool = False,
+    ranks: int = RANKS,
 ) -> dict[str, Any]:
     """What verl computes, against the formula."""
     from functools import partial
@@ -191,7 +204,7 @@ def held(
     meter = LossMeter(CRITIC if critic else POLICY, Nobody())
     meter.next_rollout()
     function = losses.value_loss if critic else losses.ppo_loss
-    meter.begin(0, data, partial(function, config=actor))
+    meter.begin(0, data, partial(function, config=actor), ranks)
     assert not meter.reason
     name = "values" if critic else "log_probs"
     leaf = output[name].values().clone().requires_grad_()
@@ -214,8 +227,8 @@ def held(
     changed = loss if change is None else change(loss)
     meter.end(changed, {key: value.detach() for key, value in output.items()}, scaled=False)
     (changed * factor).backward()
-    # Another micro-batch of the same update that was not held: the sizes of the mini-batch are those that verl says.
-    meter._update.microbatches += 1
+    # Another micro-batch of the same update that was not held, with the rest of its samples.
+    meter._update.add(SAMPLES // RANKS - len(LENGTHS), None)
     meter.send()
     (compared,) = meter.arrived().values()
     pg = {
@@ -340,11 +353,27 @@ def wrong() -> list[dict[str, Any]]:
     case("no last token", other({}, shorter))
     case("seq-mean-token-sum", other({"loss_agg_mode": "seq-mean-token-sum"}))
     case("one rank", lambda loss: loss / RANKS)
+    outcomes += [
+        of_size("24 samples", global_batch_size=24),
+        of_size("no size", ranks=1, global_batch_size=None, dp_size=1),
+        of_size("one trainer", dp_size=1),
+    ]
+    alone = {name: of for name, of in output.items() if name != "entropy"}
+    outcomes.append({"wrong": "no entropies"} | _not_covered(held(config(**full), data, alone)))
     case("backward", factor=3.0)
     case("nothing known", lambda loss: loss * 0.8731)
     case("gradient of the opposite sign", lambda loss: 2 * loss.detach() - loss)
     case("half of the gradient", lambda loss: (loss + loss.detach()) / 2)
     return outcomes + wrong_values()
+
+
+def of_size(name: str, ranks: int = RANKS, **said: Any) -> dict[str, Any]:
+    """What is found where verl's data say other sizes of the mini-batch, or another number of trainers, than there are."""
+    from verl.utils import tensordict_utils
+
+    data, output = microbatch()
+    tensordict_utils.assign_non_tensor(data, **said)
+    return {"wrong": name} | _not_covered(held(config(loss_agg_mode="seq-mean-token-sum"), data, output, ranks=ranks))
 
 
 def wrong_values() -> list[dict[str, Any]]:
@@ -434,7 +463,7 @@ def others() -> list[dict[str, Any]]:
     for name, function in given.items():
         meter = LossMeter(POLICY, Nobody())
         meter.next_rollout()
-        meter.begin(0, microbatch()[0], function)
+        meter.begin(0, microbatch()[0], function, RANKS)
         outcomes.append({"other": name, "reason": meter.reason})
     return outcomes
 

@@ -83,8 +83,10 @@ def test_what_one_part_of_a_rollout_shows(tmp_path: Path) -> None:
         "algorithm.rollout_correction.rollout_rs": "token_k1",
         "algorithm.rollout_correction.rollout_rs_threshold": "0.9_1.1",
     }
-    # By their part: the first one of the second rollout, where slopes are measured, the second of the third, the first of the fifth.
-    made = asking_plainly({"backward_of_a_layer_halved": 2, "rejection_left_out": 5, "rejection_of_other_samples": 8})
+    # By their part: the first one of the second rollout, where slopes are measured, the second of the third, the first of the fifth,
+    # the second of the sixth.
+    faults = {"backward_of_a_layer_halved": 2, "rejection_left_out": 5, "rejection_of_other_samples": 8}
+    made = asking_plainly(faults | {"importance_weights_left_out": 11})
     overrides = grpo(Assets.write(tmp_path, train_rows=48)) | separate() | rejects
     run = audited(overrides, tmp_path / "run", modules=[PLAIN], environment=made)
     assert run.outcome.status == 0, run.outcome.tail
@@ -94,6 +96,7 @@ def test_what_one_part_of_a_rollout_shows(tmp_path: Path) -> None:
     assert found - slopes == {
         ("RLS518", 2, "nothing is taken out of them"),
         ("RLS518", 4, "other tokens are taken out of them"),
+        ("RLS312", 5, "other importance weights"),
     }
 
 

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 
 from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
 from rlstep_hooks.observe.gradient_snapshot import GradientSnapshot
+from rlstep_hooks.observe.gradient_watch import Window
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.held_checksums import checksum_of_all
 from rlstep_hooks.observe.kept_tensors import KeptTensors
 from rlstep_hooks.observe.sharding.replicated import replicated
 from rlstep_hooks.observe.weight_sums import TensorSums, moments_of, weights_of
-from rlstep_hooks.systems.verl.observe.carried import Carried
+from rlstep_hooks.systems.verl.observe.carried import Carried, PolicyRows
 from rlstep_hooks.systems.verl.observe.settings import clip_grad, of_optimizer, of_precision
 
 KEYS = [("a", "0", 1), ("b", "0", 2)]
@@ -33,12 +35,48 @@ def test_rows_of_known_samples_are_compared_bit_for_bit() -> None:
     assert carried.intact(KEYS, ROWS) is None
 
 
+def weights_intact(change: Any) -> list[bool]:
+    """What is recorded of the importance weights of a micro-batch."""
+    found: list[bool] = []
+    rows = PolicyRows()
+    rows.weights.keep(KEYS, ROWS)
+    weights = torch.nested.as_nested_tensor(ROWS, layout=torch.jagged)
+    data = TensorDict({"rollout_is_weights": weights}, batch_size=[2])
+    change(data)
+    record: Any = SimpleNamespace(see_weights=lambda intact: found.append(intact))
+    rows.compare(data, KEYS, record, fresh=False)
+    return found
+
+
+def test_importance_weights_that_are_lost_on_the_way_are_not_those_that_came() -> None:
+    assert weights_intact(lambda data: None) == [True]
+    assert weights_intact(lambda data: data["rollout_is_weights"].values().mul_(2)) == [False]
+    assert weights_intact(lambda data: data.pop("rollout_is_weights")) == [False]
+
+
 def model() -> list[tuple[str, torch.nn.Parameter]]:
     torch.manual_seed(0)
     parameters = [(f"layer.{place}", torch.nn.Parameter(torch.randn(5, 3))) for place in range(3)]
     for _, p in parameters:
         p.grad = torch.randn(5, 3)
     return parameters
+
+
+def off(*used: torch.Tensor) -> float:
+    """The largest distance of the gradients that are used, of two tensors, from those that two passes gave in float32."""
+    window = Window(0, tuple(map(str, range(len(used)))), (PASSES,) * len(used), used)
+    return float(window.compare()[: len(used)].max())
+
+
+PASSES = tuple(torch.randn(2, 64, generator=torch.Generator().manual_seed(0)))
+
+
+def test_gradients_that_are_kept_in_a_coarser_dtype_than_they_come_in_have_its_roundings() -> None:
+    kept = sum(of.to(torch.bfloat16) for of in PASSES) * 0.25
+    assert isinstance(kept, torch.Tensor)
+    assert off(kept, kept) < 1
+    assert off(kept, kept * 0.5) > 1
+    assert off(kept, PASSES[0].to(torch.bfloat16) * 0.25) > 1, "one of two passes"
 
 
 def of_update(change: Any) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class WeightsNotDocumented(ValueRule):
                 severity="error",
                 expected="the importance weights of these samples, bit for bit as computed with the rollout",
                 observed="other importance weights",
-                why="they were overwritten, replaced, or moved to another sample on the way to the loss",
+                why="they were overwritten, replaced, left out, or moved to another sample on the way to the loss",
                 fix="look for code that writes into the samples of a rollout or reorders part of it",
                 variant="in the loss",
             )

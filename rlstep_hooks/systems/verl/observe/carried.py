@@ -28,6 +28,10 @@ class Carried:
         """Remember the rows of these fields, which belong to these samples; nothing where one is not at hand."""
         self._checksums = _checksums(keys, fields)
 
+    def knows(self, keys: Sequence[Key] | None) -> bool:
+        """Whether the rows of one of these samples are remembered."""
+        return any(key in self._checksums for key in keys or ())
+
     def intact(self, keys: Sequence[Key] | None, *fields: Sequence[Any] | None) -> bool | None:
         """Whether the samples that are known have the rows that they had; None where none is known."""
         now = _checksums(keys, fields) if self._checksums else {}
@@ -65,6 +69,8 @@ class PolicyRows:
         if intact is not None:
             record.see_advantages(intact=intact)
         intact = self.weights.intact(keys, rows_of(data, "rollout_is_weights"))
+        if "rollout_is_weights" not in data.keys() and self.weights.knows(keys):  # noqa: SIM118 - a TensorDict iterates over rows
+            intact = False  # a loss without weights looks like one for which none are configured
         if intact is not None:
             record.see_weights(intact=intact)
         intact = self.reference.intact(keys, rows_of(data, "ref_log_prob"))

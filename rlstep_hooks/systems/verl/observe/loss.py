@@ -38,6 +38,9 @@ COVERED = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dro")
 kl_cov, dppo_tv, dppo_kl), do not weigh micro-batches (geo_mean), or are somebody's own."""
 
 
+WITHOUT_KL, WITHOUT_ENTROPY = "without its KL term", "without its entropy bonus"
+"""What a loss is mistaken for, in words that follow "the loss is"."""
+
 _KL_KINDS = ("k1", "abs", "k2", "k3")
 """Estimates of the KL divergence, each under one of its names (core_algos.py 0.9.1:2216)."""
 
@@ -178,8 +181,8 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
     given = batch.tensors
     flipped = batch.with_tensors(advantages=-given["advantages"])
     yield "that of advantages of the opposite sign", settings, flipped
-    yield "without its KL term", replace(settings, kl_coef=0.0), batch
-    yield "without its entropy bonus", replace(settings, entropy_coeff=0.0), batch
+    yield WITHOUT_KL, replace(settings, kl_coef=0.0), batch
+    yield WITHOUT_ENTROPY, replace(settings, entropy_coeff=0.0), batch
     if settings.kl_coef:
         yield "that with twice the KL term", replace(settings, kl_coef=2 * settings.kl_coef), batch
         for kind in _KL_KINDS:
@@ -197,6 +200,13 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
     yield "that without a clip", replace(settings, clip_low=1e30, clip_high=1e30, clip_c=1e30), batch
     for mode in AGGREGATIONS:
         yield f"that of loss_agg_mode={mode}", replace(settings, aggregation=mode), batch
+
+
+def left_out(settings: LossSettings, batch: LossBatch) -> str:
+    """The configured term for which a micro-batch has nothing; in the words of `_mistakes`, empty for none."""
+    if settings.entropy_coeff and "entropies" not in batch.tensors:
+        return WITHOUT_ENTROPY
+    return WITHOUT_KL if settings.kl_coef and "reference" not in batch.tensors else ""
 
 
 def entropy_gap(settings: LossSettings, batch: LossBatch, gradient: Tensor) -> float | None:

@@ -54,6 +54,7 @@ POLICY = LossKind(
     clipped=of_policy.clipped_fraction,
     beside="entropy",
     beside_gap=of_policy.entropy_gap,
+    left_out=of_policy.left_out,
 )
 
 CRITIC = LossKind(

@@ -6,7 +6,7 @@ there with the other numbers of a rollout; nothing waits for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
-from rlstep_hooks.observe.losses import LossBatch, LossNumbers
+from rlstep_hooks.observe.losses import LOST, LossBatch, LossNumbers
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:
@@ -85,13 +85,24 @@ class LossKind:
     """The name of another output of the model that the loss may teach; empty for none."""
     beside_gap: Callable[[Any, LossBatch, Tensor], float | None] = lambda settings, batch, gradient: None
     """How far what arrived there, (B, T), is from the gradient of the loss, in roundings; None where it teaches nothing there."""
+    left_out: Callable[[Any, LossBatch], str] = lambda settings, batch: ""
+    """Which configured term the loss cannot have, since the micro-batch has nothing for it; in words that follow "the loss is"."""
 
 
 class _Update:
-    """An update, known by identity."""
+    """An update, known by identity: what its micro-batches on this process have together, whatever verl says of it."""
 
     def __init__(self) -> None:
         self.microbatches = 0
+        self.samples: float | None = 0.0
+        self.tokens: float | None = 0.0
+        """Tokens that verl counts; None, as for samples, where a micro-batch could not be read."""
+
+    def add(self, samples: int | None, tokens: float | None) -> None:
+        """Count a micro-batch."""
+        self.microbatches += 1
+        self.samples = None if samples is None or self.samples is None else self.samples + samples
+        self.tokens = None if tokens is None or self.tokens is None else self.tokens + tokens
 
 
 class _Held(HeldBatch):
@@ -105,11 +116,11 @@ class _Held(HeldBatch):
     """Where each sample ends among all tokens of the micro-batch."""
     lengths: list[int]
     """Tokens of each completion."""
-    loss_tokens: float
-    """Tokens that verl counts in it."""
     ranks: int
     tokens: float | None
+    """Tokens of the mini-batch over all ranks, as verl says."""
     samples: float | None
+    """Samples of the mini-batch over all ranks, as verl says."""
     dtypes: tuple[torch.dtype, ...] = ()
     """Dtypes of the model's outputs."""
     beside: int = 0
@@ -142,17 +153,27 @@ class LossMeter(HeldLosses[_Held]):
         """The model was updated, or its update left out."""
         self._update = _Update()
 
-    def begin(self, index: int, data: Any, loss_function: Any) -> None:
-        """Take what a micro-batch is about to be trained with, while it is on the CPU."""
+    def begin(self, index: int, data: Any, loss_function: Any, ranks: int) -> None:
+        """Take what a micro-batch is about to be trained with, while it is on the CPU.
+
+        Args:
+            index: The micro-batch's.
+            data: verl's, of its samples.
+            loss_function: What its loss is computed with.
+            ranks: Processes over which gradients are averaged.
+        """
         self._held = None
         if self.reason or not self.looks:
             return
         settings = self._read_settings(loss_function)
         if settings is None:
             return
-        self._update.microbatches += 1
         ends, completions = data["input_ids"].offsets()[1:], rows_of(data, "responses")
-        if completions is None or ends.device.type != "cpu" or not self.takes(int(ends[-1])):
+        if completions is None or ends.device.type != "cpu":
+            self._update.add(None, None)
+            return
+        self._update.add(len(completions), float(_values(data["loss_mask"]).sum()))
+        if not self.takes(int(ends[-1])):
             return
         lengths = [len(row) for row in completions]
         self._held = _Held(
@@ -162,8 +183,7 @@ class LossMeter(HeldLosses[_Held]):
             fields={name: _padded(data[name], lengths) for name in self._kind.fields if name in data.keys()},  # noqa: SIM118 - a TensorDict
             ends=ends.tolist(),
             lengths=lengths,
-            loss_tokens=float(_values(data["loss_mask"]).sum()),
-            ranks=int(_plain(data, "dp_size") or 1),
+            ranks=ranks,
             tokens=_plain(data, "batch_num_tokens"),
             samples=_plain(data, "global_batch_size"),
         )
@@ -240,20 +260,24 @@ class LossMeter(HeldLosses[_Held]):
     def arrived(self) -> dict[int, LossNumbers]:
         """The losses that have arrived, compared; by micro-batch."""
         arrived = self.ready()
-        updates: dict[_Update, list[_Held]] = {}
-        for held, _, _ in arrived:
-            updates.setdefault(held.update, []).append(held)
         factors: dict[int, float] = {}
         for index, (multiplied,) in self._factors.ready():
             factors[index] = factors.get(index, 0.0) + multiplied
         beside = {index: gradient.double() for index, gradient in self._beside.tensors()}
         numbers = {index: LossNumbers(backward_ratio=finite(total)) for index, total in factors.items()}
         for held, (loss, *columns), followed in arrived:
-            others, count, factor = updates[held.update], held.update.microbatches, factors.get(held.index)
+            count, factor = held.update.microbatches, factors.get(held.index)
             # What multiplies the loss afterwards is told apart from its own gradient.
             followed = None if followed is None or not factor else followed / factor
-            batch = self._kind.batch(_inputs(held, columns, others if len(others) == count else None))
-            found = self._kind.formula(held.settings).compare(batch, float(loss), count, followed)
+            batch, formula = self._kind.batch(_inputs(held, columns)), self._kind.formula(held.settings)
+            found = formula.compare(batch, float(loss), count, followed)
+            if not found.loss_is_documented:
+                of_said = _of_said_size(held, batch)
+                if of_said is not None and formula.compare(of_said[1], float(loss), count).loss_is_documented:
+                    found = msgspec.structs.replace(found, loss_like=of_said[0])
+            without = self._kind.left_out(held.settings, batch)
+            if without and found.loss_is_documented:  # the formula has the same terms as the loss
+                found = LossNumbers(loss_gap=LOST, loss_like=without)
             if held.beside and factor and found.gradient_gap is not None:
                 # Where none arrived, the loss is cut off from it.
                 arrived_there = beside.get(held.index, torch.zeros(held.beside, dtype=torch.float64))
@@ -270,29 +294,35 @@ def _finite(number: float | None) -> float | None:
     return None if number is None else finite(number)
 
 
-def _inputs(held: _Held, columns: list[Tensor], update: list[_Held] | None) -> Arrived:
+def _inputs(held: _Held, columns: list[Tensor]) -> Arrived:
     """What the formula takes.
+
+    The sizes of the mini-batch are counted here. Tokens of other ranks are known to verl alone.
 
     Args:
         held: The micro-batch.
         columns: The outputs of the model, for all tokens.
-        update: All micro-batches of its update, where they are known: then the sizes of the mini-batch are counted anew. Tokens of
-            other ranks are known to verl alone.
     """
-    tokens, samples = held.tokens, held.samples
-    if update is not None:
-        if tokens is not None and held.ranks == 1:
-            tokens = sum(other.loss_tokens for other in update)
-        if samples is not None:
-            samples = float(sum(len(other.lengths) for other in update) * held.ranks)
+    update = held.update
     return Arrived(
         columns=[_rows(column, held) for column in columns],
         given=held.fields,
         dtypes=held.dtypes,
         ranks=held.ranks,
-        tokens=tokens,
-        samples=samples,
+        tokens=update.tokens if held.ranks == 1 and update.tokens is not None else held.tokens,
+        samples=held.samples if update.samples is None else update.samples * held.ranks,
     )
+
+
+def _of_said_size(held: _Held, batch: LossBatch) -> tuple[str, LossBatch] | None:
+    """What a loss is mistaken for where verl says other sizes of a mini-batch than it has, in words that follow "the loss is"."""
+    if held.samples != batch.samples and held.samples is not None and batch.samples is not None:
+        words = f"that of a mini-batch of {held.samples:.0f} samples, where this one has {batch.samples:.0f}"
+        return words, replace(batch, samples=held.samples)
+    if held.tokens != batch.tokens and held.tokens is not None and isinstance(batch.tokens, float):
+        words = f"that of a mini-batch of {held.tokens:.0f} tokens, where this one has {batch.tokens:.0f}"
+        return words, replace(batch, tokens=held.tokens)
+    return None
 
 
 def _rows(values: Tensor, held: _Held) -> Tensor:

@@ -59,6 +59,8 @@ class VerlTrainer:
         """The writer of the record, which learns what is not observed."""
         self.checkpoints = Checkpoints(self._record, process)
         self.expects_log_probs = False
+        self.expects_targets = False
+        """Whether samples that are cut into mini-batches now are those of the critic."""
         self.sends_with_updates = False
         """Whether numbers are fetched after the updates of a rollout, and not with the sync that follows."""
         self.syncing = False
@@ -341,7 +343,8 @@ class VerlTrainer:
         self._begin_window(role)
         self._open_microbatch(role, data)
         if self._record.open_index is not None:
-            self._meter(role).begin(self._record.open_index, data, loss_function)
+            ranks = engine.get_data_parallel_size()
+            self._meter(role).begin(self._record.open_index, data, loss_function, ranks)
 
     @contained("log_ratio", "weights")
     def _begin_window(self, role: Role) -> None:

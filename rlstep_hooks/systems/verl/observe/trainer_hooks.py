@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 def place_hooks(patches: Patches, module: Any) -> None:
     """Put the trainer's hooks into the classes of `verl.workers.engine_workers`. All verified in 0.9.1 by real runs."""
+    from verl.utils import tensordict_utils
     from verl.workers.engine.fsdp import transformer_impl
     from verl.workers.utils import losses
 
@@ -41,6 +42,8 @@ def place_hooks(patches: Patches, module: Any) -> None:
     # engine_workers.py:201, 350: calls of the controller for the critic; for the policy they happen within those above.
     wrap(training, "train_mini_batch", around=_along(_mini_batches))
     wrap(training, "infer_batch", around=_along(_inference))
+    # engine_workers.py:273: cuts the samples of such a call into mini-batches, once they have been fetched.
+    wrap(tensordict_utils, "make_iterator", before=_on_trainer(_samples), topics=("critic_loss",))
     # engine_workers.py:444, 448: one checkpoint of one role, with its path.
     saved = _on_trainer(partial(_checkpoint, Checkpoints.saved))
     wrap(training, "save_checkpoint", after=saved, topics=("checkpoints",))
@@ -181,14 +184,21 @@ def _tensors(trainer: VerlTrainer, call: Call) -> None:
 def _mini_batches(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     data = call.argument("data", 0)
     if role_of(call.owner.engine) == "critic":
-        if _are_rows(data):
-            trainer.sees_targets(data)
-        yield from _within("critic_updates", trainer)
+        trainer.expects_targets = True
+        try:
+            yield from _within("critic_updates", trainer)
+        finally:
+            trainer.expects_targets = False
         return
     trainer.sees_advantages(data)
     yield
     if trainer.sends_with_updates:
         trainer.send_numbers()
+
+
+def _samples(trainer: VerlTrainer, call: Call) -> None:
+    if trainer.expects_targets:
+        trainer.sees_targets(call.argument("tensordict", 0))
 
 
 def _inference(trainer: VerlTrainer, call: Call) -> Iterator[None]:
