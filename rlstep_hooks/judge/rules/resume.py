@@ -188,6 +188,8 @@ class CheckpointHoldsOthers(Rule):
         When a checkpoint has been made: the first rows of up to 16 of its tensors, and of their moments, against those of the
         model and of the optimizer, bit for bit in the dtype of the model. In verl with FSDP2 each process compares its part. In
         OpenRLHF the weights of DeepSpeed's checkpoints, and those of the model that is saved for others, once training is over too.
+        Where that is a moving average of the weights, it has been `(1 - ema_beta) * weights + ema_beta * average` after each update,
+        but for two roundings of some of its numbers; not where rounding hides all that updates change.
 
     Why it matters:
         What is evaluated, published and resumed from is the checkpoint. Training and its logs show nothing of weights that are

@@ -188,8 +188,10 @@ RULES: dict[str, Link] = {
     "RLS519": yes("the completions of each rollout, in the controller"),
     "RLS702": yes("the weights of each role, and the moments of its optimizer", "not the state of random generators"),
     "RLS703": yes(
-        "the first rows of up to 16 tensors, in DeepSpeed's checkpoints and in the models that are saved for others",
-        "not moments; not with ZeRO-3; what is saved once training is over is in the report that is made of the record afterwards",
+        "the first rows of up to 16 tensors, in DeepSpeed's checkpoints and in the models that are saved for others; the moving "
+        "average of the weights (`train.enable_ema`) by its formula, when it is saved",
+        "not moments; not with ZeRO-3; no average in float16; what is saved once training is over is in the report that is made of the "
+        "record afterwards",
         proved=("ZeRO-2",),
     ),
     "RLS801": yes(

@@ -124,6 +124,16 @@ def saved_model_of_other_weights(at: int) -> None:
     wrap(STRATEGY, "DeepspeedStrategy.save_model", save_model)
 
 
+@fault(report="an average that stands still", code="RLS703", cause="moving average of the weights")
+def average_left_out(at: int) -> None:
+    """The weights that are published at the end are not averaged in a rollout."""
+
+    def moving_average(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        return None if Now.training == at else wrapped(*args, **kwargs)
+
+    wrap(STRATEGY, "DeepspeedStrategy.moving_average", moving_average)
+
+
 @fault(report="an evaluation as the training samples", code="RLS101", cause="eval.temperature")
 def evaluation_with_the_settings_of_training(at: int) -> None:
     """Evaluations draw at the temperature of the training."""

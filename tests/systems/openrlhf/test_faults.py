@@ -149,9 +149,10 @@ LAUNCHES = {
         | ENGINE_LOG_PROBS,
     ),
     "reward model": Launch(
-        faults={"reward_of_the_token_before": 0, "rewards_moved": 1, "reward_model_drifts": 2},
+        # The average is compared where it is published, once training is over.
+        faults={"reward_of_the_token_before": 0, "rewards_moved": 1, "reward_model_drifts": 2, "average_left_out": 3},
         rollouts=4,
-        settings={},
+        settings={"train.enable_ema": True, "train.ema_beta": 0.9},
         reward_model=True,
     ),
     "configured": Launch(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlstep_hooks.observe.averaged_weights import AveragedWeights
 from rlstep_hooks.observe.checkpoints import note_saved
 from rlstep_hooks.observe.compared import is_compared, is_compared_whole
 from rlstep_hooks.observe.guard import contained
@@ -99,6 +100,8 @@ class OpenRlhfTrainer:
         self._buffered = BufferedNumbers()
         self._scored = ScoredRows(self.recorder)
         self._saved_parts = SavedParts(self.recorder, role)
+        self._averaged = self._average() if role == "policy" and args.train.enable_ema else None
+        """The moving average of the policy's weights; None where there is none, or a scaler may leave steps out."""
         self._scored_alone: dict[str, Any] = {}
         """Fields about the rows of the latest refresh that were scored again."""
         self._of_values: dict[str, Any] = {}
@@ -158,6 +161,9 @@ class OpenRlhfTrainer:
         # ppo_actor.py:259, ppo_critic.py:121: one micro-batch.
         wrap(trainer, "training_step", before=self._begin_loss, topics=_FORMULA)
         wrap(trainer, "training_step", before=self._begin_microbatch, after=self._abandon, topics=_ORDER)
+        if self._averaged is not None:
+            # ppo_actor.py:362: behind the step of an update the weights are averaged, so that it is done where the next one begins.
+            wrap(trainer, "training_step", before=self._see_average, topics=("checkpoints",))
         if self._order is not None:
             wrap(trainer, "ppo_train", before=self._order_begins, after=self._order_ends, topics=("settings",))
             wrap(trainer.replay_buffer, "collate_fn", before=self._takes, topics=("settings",))
@@ -231,7 +237,21 @@ class OpenRlhfTrainer:
         averaged = policy and trainer.args.train.enable_ema
         model = trainer.ema_model if averaged else trainer.actor if policy else trainer.critic
         found = weights_published(model, call.argument("output_dir", 2))
-        self._saved_parts.tell({"averaged Hugging Face weights" if averaged else "Hugging Face weights": found})
+        parts = {"averaged Hugging Face weights" if averaged else "Hugging Face weights": found}
+        if self._averaged is not None:
+            self._averaged.look(self.version)
+            parts["moving average of the weights"] = self._averaged.found()
+        self._saved_parts.tell(parts)
+
+    @contained("checkpoints")
+    def _average(self) -> AveragedWeights | None:
+        trained, averaged = self._trainer.actor.parameters(), self._trainer.ema_model.parameters()
+        kept = float(self._trainer.args.train.ema_beta)
+        return AveragedWeights(trained, averaged, kept) if self._scales_seen else None
+
+    def _see_average(self, call: Call) -> None:
+        if self._averaged is not None:
+            self._averaged.look(self.version)
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""

@@ -28,6 +28,7 @@ PATCHES: Mapping[str, str] = {
     "torch.distributed.device_mesh": f"{_HERE}:cpu_mesh",
     "openrlhf.utils.distributed_util": f"{_HERE}:sync_without_nccl",
     "openrlhf.trainer.ray.vllm_worker_wrap": f"{_HERE}:receive_without_cuda",
+    "openrlhf.utils.deepspeed.deepspeed": f"{_HERE}:average_without_cuda",
     "vllm.model_executor.layers.utils": f"{_HERE}:keep_weights",
     "transformers.modeling_utils": f"{_HERE}:attention_without_flash",
     "deepspeed.runtime.zero.partition_parameters": f"{_HERE}:gather_one_after_another",
@@ -160,6 +161,16 @@ def attention_without_flash(module: ModuleType) -> None:
         return original(self, attention, *arguments, **keywords)
 
     module.PreTrainedModel._check_and_adjust_attn_implementation = check
+
+
+def average_without_cuda(module: ModuleType) -> None:
+    """The policy's weights go to "cuda" before they are averaged (trainer/ray/ppo_actor.py:365)."""
+    original = module.DeepspeedStrategy.moving_average
+
+    def moving_average(self: Any, model: Any, averaged: Any, beta: float = 0.992, device: str = "cpu") -> None:
+        original(self, model, averaged, beta, "cpu")
+
+    module.DeepspeedStrategy.moving_average = moving_average
 
 
 def gather_one_after_another(module: ModuleType) -> None:
