@@ -80,6 +80,7 @@ def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, An
         "nothing known": "",
         "gradient of the opposite sign": "",
         "half of the gradient": "",
+        "no gradient": "",
         "values: no clip": "that without a clip of the values",
         "values: returns of the next token": "that of the returns of the token after",
         "values: returns of the next sample": "that of the returns of the sample after",
@@ -91,6 +92,7 @@ def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, An
     assert {name for name, gap in gaps.items() if gap is not None and gap > 32} == {
         "gradient of the opposite sign",
         "half of the gradient",
+        "no gradient",
         "values: gradient",
     }
     assert max(case["gradient"] for case in found if "gap" in case and "reduced" not in case) < 16
@@ -364,6 +366,7 @@ def wrong() -> list[dict[str, Any]]:
     case("nothing known", lambda loss: loss * 0.8731)
     case("gradient of the opposite sign", lambda loss: 2 * loss.detach() - loss)
     case("half of the gradient", lambda loss: (loss + loss.detach()) / 2)
+    case("no gradient", lambda loss: loss.detach().requires_grad_())
     return outcomes + wrong_values()
 
 

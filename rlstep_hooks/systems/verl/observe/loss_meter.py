@@ -123,6 +123,8 @@ class _Held(HeldBatch):
     """Samples of the mini-batch over all ranks, as verl says."""
     dtypes: tuple[torch.dtype, ...] = ()
     """Dtypes of the model's outputs."""
+    followed: int = 0
+    """Numbers of the output whose gradient is followed; 0 where it is not."""
     beside: int = 0
     """Numbers of the other output whose gradient is followed; 0 where it is not."""
 
@@ -234,6 +236,7 @@ class LossMeter(HeldLosses[_Held]):
     def follow(self, output: Tensor) -> None:
         """The loss is about to be computed from this output of the model, (B, T): look at the gradient that arrives there."""
         if self._held is not None and output.requires_grad:
+            self._held.followed = output.numel()
             self.follow_gradient(self._held.index, output)
 
     def follow_beside(self, output: Mapping[str, Any]) -> None:
@@ -267,6 +270,10 @@ class LossMeter(HeldLosses[_Held]):
         numbers = {index: LossNumbers(backward_ratio=finite(total)) for index, total in factors.items()}
         for held, (loss, *columns), followed in arrived:
             count, factor = held.update.microbatches, factors.get(held.index)
+            if (
+                factor and held.followed and followed is None
+            ):  # the backward went through the loss, and past this output
+                followed = torch.zeros(held.followed, dtype=torch.float64)
             # What multiplies the loss afterwards is told apart from its own gradient.
             followed = None if followed is None or not factor else followed / factor
             batch, formula = self._kind.batch(_inputs(held, columns)), self._kind.formula(held.settings)
