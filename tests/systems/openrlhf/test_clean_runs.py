@@ -85,6 +85,7 @@ def two_passes(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("two_passes")
     # 22 rows: the third rollout of each of two episodes has 6 prompts, and OpenRLHF rounds 22 updates to a schedule of 20.
     flags = reinforce(assets, folder, rows=22) | {"train.max_epochs": 2, "train.num_episodes": 2} | ENGINE_LOG_PROBS
+    flags |= {"train.enable_ema": True, "train.ema_beta": 0.9}
     return clean(flags | tracked(folder), folder, extensions=extensions)
 
 
@@ -92,6 +93,9 @@ def test_two_passes_and_two_episodes_with_a_smaller_last_rollout(two_passes: Aud
     check(two_passes, rollouts=6, samples=88, updates=22, microbatches=44, weight_syncs=6, data_epochs_ended=1)
     outcomes = {outcome.code: outcome for outcome in two_passes.report.rules}
     assert outcomes["RLS810"].verdict == "PASS", "gradients are followed where one process trains"
+    assert (outcomes["RLS703"].verdict, outcomes["RLS703"].checks) == ("PASS", 2), (
+        "the averaged weights, and their average"
+    )
     assert updates_of(two_passes) == [4, 4, 3, 4, 4, 3]
     assert [values.lag for values in two_passes.report.lags] == [0, 1, 2, 3]
     at_lag_zero = two_passes.report.lags[0]

@@ -60,6 +60,8 @@ class _Held(HeldBatch):
     epsilon: float
     came: list[Came]
     """What its samples came to this process with; empty where that is not known."""
+    followed: bool = False
+    """Whether the gradient at what the model gave is followed. Where none arrives, the loss teaches nothing there."""
     entropy_coef: float = 0.0
     """The coefficient of the entropy bonus; 0 where it is not compared."""
     positions: int = 0
@@ -175,8 +177,10 @@ class LossMeter(HeldLosses[_Held]):
         numbers = [number.to(loss.device) for number in numbers]
         self._open = held, [part.detach().float() for part in (*tensors.values(), *again, *inputs, *numbers, loss)]
         given_by_model = given[_GIVEN_BY_MODEL[self._role]]
-        if whole and self._scale and given_by_model.requires_grad:
-            self.follow_gradient(index, given_by_model, self._scale)
+        if whole and self._scale:
+            held.followed = True
+            if given_by_model.requires_grad:
+                self.follow_gradient(index, given_by_model, self._scale)
             if "entropies" in tensors:
                 self._follow_entropies(held, tensors["entropies"])
 
@@ -304,6 +308,8 @@ class _Arrived(msgspec.Struct):
             samples=float(samples),
             epsilons={"policy": held.epsilon},
         )
+        if gradient is None and held.followed:  # the loss went into the backward, which did not come by here
+            gradient = torch.zeros(given.mask.numel(), dtype=torch.float64)
         return cls(held, tensors, given, float(first), float(whole), gradient, inputs, again)
 
     def compared(self) -> LossNumbers:

@@ -235,9 +235,10 @@ class LossMeter(HeldLosses[_Held]):
 
     def follow(self, output: Tensor) -> None:
         """The loss is about to be computed from this output of the model, (B, T): look at the gradient that arrives there."""
-        if self._held is not None and output.requires_grad:
+        if self._held is not None:
             self._held.followed = output.numel()
-            self.follow_gradient(self._held.index, output)
+            if output.requires_grad:
+                self.follow_gradient(self._held.index, output)
 
     def follow_beside(self, output: Mapping[str, Any]) -> None:
         """The model has given its output in a forward of training: look at the gradient that arrives at the one beside the first."""
