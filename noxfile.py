@@ -691,13 +691,13 @@ def soak_openrlhf(session: nox.Session) -> None:
     session.run("python", "-m", "tests.systems.openrlhf.random_runs", *arguments, env=OFFLINE | kept)
 
 
-MUTATED = ("grpo", "rloo", "sb3", "verl-turns", "verl", "openrlhf")
+MUTATED = ("grpo", "rloo", "sb3", "verl-turns", "verl-losses", "verl", "openrlhf")
 
 
 @nox.session
 @nox.parametrize("target", MUTATED, ids=MUTATED)
 def mutants(session: nox.Session, target: str) -> None:
-    """Faults made by a machine in the source of TRL, Stable-Baselines3, verl's agent loops, verl, or OpenRLHF, each run and judged:
+    """Faults made by a machine in the source of TRL, Stable-Baselines3, verl's agent loops and losses, verl, or OpenRLHF, each judged:
     twenty minutes, or an hour for 60 of verl's or OpenRLHF's. `-- --number N --seed S` for others. Not by default."""
     kept: dict[str, str] = {}
     if target == "sb3":

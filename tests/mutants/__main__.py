@@ -27,6 +27,7 @@ TARGETS = {
     "rloo": "trl_runs",
     "sb3": "sb3_runs",
     "verl-turns": "verl_runs",
+    "verl-losses": "verl_losses",
     "verl": "verl_launches",
     "openrlhf": "openrlhf_launches",
 }
