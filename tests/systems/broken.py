@@ -17,6 +17,8 @@ from rlstep_hooks.observe.guard import contained
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 VARIABLE = "RLSTEP_TEST_BROKEN"
 CALL = "RLSTEP_TEST_BROKEN_CALL"
 """Which call of each function raises in each process, counted from 1; without it, every call."""
@@ -39,14 +41,33 @@ def break_function(module: str, name: str) -> None:
 
     def put(found: Any) -> None:
         owner, attribute, function = wrapt.resolve_path(found, name)
-        within = getattr(function, "__wrapped__", None)
-        topics = None if within is None else inspect.getclosurevars(function).nonlocals.get("topics")
+        topics = _topics_of(function)
         if topics is None:
             wrapt.wrap_function_wrapper(found, name, broken)
         else:
-            wrapt.apply_patch(owner, attribute, contained(*topics)(wrapt.FunctionWrapper(within, broken)))
+            wrapt.apply_patch(owner, attribute, contained(*topics)(wrapt.FunctionWrapper(function.__wrapped__, broken)))
 
     wrapt.when_imported(module)(put)
+
+
+def break_method(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Make a method of this process that contains its own errors raise within, at each call."""
+    topics = _topics_of(getattr(owner, name))
+    assert topics is not None, "it contains its own errors"
+
+    @contained(*topics)
+    def broken(observer: Any, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(MESSAGE)
+
+    monkeypatch.setattr(owner, name, broken)
+
+
+def _topics_of(function: Any) -> tuple[str, ...] | None:
+    """The topics that a method costs which contains its own errors; None for any other function."""
+    if not hasattr(function, "__wrapped__"):
+        return None
+    topics: tuple[str, ...] | None = inspect.getclosurevars(function).nonlocals.get("topics")
+    return topics
 
 
 def asking(file: Path, *, call: int | None = None) -> dict[str, str]:

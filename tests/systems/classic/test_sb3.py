@@ -20,10 +20,12 @@ from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule, set
 
 import rlstep_hooks
 from rlstep_hooks import StepAuditError, StepAuditSB3Callback
-from rlstep_hooks.record.events import MicroBatch, RunEnded
+from rlstep_hooks.record.events import MicroBatch, RunEnded, Unobserved
 from rlstep_hooks.record.ledger import MemoryLedger
+from rlstep_hooks.systems.sb3.observe.training import TrainingWatch
 from tests.record.test_remote import status
 from tests.reports import claimed, report_of
+from tests.systems.broken import MESSAGE, break_method
 from tests.systems.classic.sb3_faults import FromSecond, nothing, rising
 from tests.systems.run_command import run_script
 
@@ -431,6 +433,41 @@ def test_an_error_of_the_audit_costs_an_observation(monkeypatch: pytest.MonkeyPa
     assert report.verdict == "NOT_EVALUATED"
     assert "hook failed: ArithmeticError" in report.not_evaluated["order"]
     assert report.counts.updates == 2 * 8
+
+
+PARTS: list[tuple[type, str, set[str]]] = [
+    (StepAuditSB3Callback, "_timesteps_begin", {"rewards", "timesteps"}),
+    (StepAuditSB3Callback, "_see_timestep", {"rewards", "timesteps"}),
+    (StepAuditSB3Callback, "_old_log_probs", {"order", "refresh", "log_ratio"}),
+    (StepAuditSB3Callback, "_see_model", {"order", "refresh", "log_ratio"}),
+    (StepAuditSB3Callback, "_targets_and_values", {"advantages"}),
+    (StepAuditSB3Callback, "_compare_advantages", {"advantages"}),
+    (TrainingWatch, "_see_limit", {"log_ratio"}),
+    (TrainingWatch, "_compare_targets", {"advantages"}),
+    (TrainingWatch, "_hold_loss", {"formula"}),
+    (TrainingWatch, "_add_surprisal", {"drawn"}),
+    (TrainingWatch, "_add_divergence", {"formula"}),
+]
+"""What sees one thing -> the topics that are lost where it fails."""
+
+
+@pytest.mark.parametrize(("owner", "name", "topics"), PARTS)
+def test_a_part_that_fails_costs_its_topics_alone(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, topics: set[str]
+) -> None:
+    settings = {"target_kl": 0.002, "n_epochs": 6, "learning_rate": 3e-3}
+    set_random_seed(5)
+    unaudited = ppo(**settings)
+    unaudited.learn(256)
+    break_method(monkeypatch, owner, name)
+    set_random_seed(5)
+    model = ppo(**settings)
+    audit = audited(model, 256)
+    lost = [event for event in events_of(audit) if isinstance(event, Unobserved)]
+    assert {event.what for event in lost if MESSAGE in event.why} == topics
+    assert audit.report.verdict == "NOT_EVALUATED"
+    assert not codes(audit.report)
+    assert same(state_of(unaudited), state_of(model))
 
 
 def failing_once(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tinker_cookbook.rl.train import KLReferenceConfig
 
+from rlstep_hooks.systems.tinker.observe.audit import TinkerAudit
+from tests.systems.broken import MESSAGE, break_method
 from tests.systems.tinker.environments import TwoTurnBuilder, with_test_set
 from tests.systems.tinker.tiny import served, trained, trained_at
 
@@ -53,6 +55,18 @@ def test_healthy(home: Path, tmp_path: Path, name: str) -> None:
     expected = {"one sample a group": ["RLS505"]}.get(name, [])
     assert [found.code for found in report.findings if found.severity != "info"] == expected, report.findings
     assert report.verdict == "PASS"
+
+
+def test_numbers_that_cannot_be_measured(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost their topics, and the run goes on."""
+    break_method(monkeypatch, TinkerAudit, "_measure")
+    report = trained(home, tmp_path)
+    assert report is not None
+    lost = {what for what, why in report.not_evaluated.items() if MESSAGE in why}
+    assert lost >= {"log_ratio", "advantages", "formula", "sampler", "samples", "mask"}
+    assert "order" not in lost
+    assert [found for found in report.findings if found.severity != "info"] == []
+    assert (report.verdict, report.counts.updates) == ("NOT_EVALUATED", report.schedule.updates)
 
 
 def test_resumed(home: Path, tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.record.events import RunEnded
+from rlstep_hooks.record.events import RunEnded, Unobserved
 from rlstep_hooks.systems.trl_ppo.observe.measure import RatioMeter
+from rlstep_hooks.systems.trl_ppo.observe.trainer import PpoObserver
+from rlstep_hooks.systems.trl_ppo.observe.watch import ArithmeticWatch
 from rlstep_hooks.testing.tiny_ppo import tiny_ppo_trainer
+from tests.systems.broken import MESSAGE, break_method
 from tests.systems.trl.helpers import events_of, problems
 
 if TYPE_CHECKING:
@@ -166,4 +169,23 @@ def test_an_error_of_the_audit_costs_an_observation(
     trainer.train()
     assert audit.report.verdict == "PASS"
     assert "hook failed" in audit.report.not_evaluated["log_ratio"]
+    assert audit.report.counts.updates == 4
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "topics"),
+    [
+        (PpoObserver, "_last_rollout_is_over", {"order", "samples", "refresh"}),
+        (ArithmeticWatch, "_compare_rollout", {"advantages", "formula"}),
+    ],
+)
+def test_a_part_that_fails_costs_its_topics_alone(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, owner: type, name: str, topics: set[str]
+) -> None:
+    trainer, audit = build(rows=8, total_episodes=8)
+    break_method(monkeypatch, owner, name)
+    trainer.train()
+    lost = [event for event in events_of(audit) if isinstance(event, Unobserved)]
+    assert {event.what for event in lost if MESSAGE in event.why} == topics
+    assert not problems(audit.report)
     assert audit.report.counts.updates == 4
