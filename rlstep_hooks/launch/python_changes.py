@@ -15,8 +15,11 @@ from rlstep_hooks.launch.python_source import is_within
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_READING = frozenset(("copy", "count", "get", "index", "items", "keys", "values"))
-"""Methods of dicts and lists that change nothing."""
+_READING = frozenset((
+    "copy", "count", "get", "index", "items", "keys", "values", "endswith", "format", "join", "lower", "lstrip", "replace", "rstrip",
+    "split", "splitlines", "startswith", "strip", "title", "upper",
+))  # fmt: skip
+"""Methods of dicts, lists and texts that change nothing."""
 _READERS = frozenset((
     "abs", "all", "any", "bool", "deepcopy", "dict", "enumerate", "field", "filter", "float", "frozenset", "id", "int", "isinstance",
     "iter", "len", "list", "map", "max", "min", "pformat", "pprint", "print", "repr", "reversed", "round", "set", "sorted", "str",
@@ -94,7 +97,7 @@ class Changes:
 
     def within(self, function: ast.AST, name: str) -> list[Change]:
         """The changes that one function makes of what a name contains."""
-        return list(self._of(name, function, 0))
+        return sorted(self._of(name, function, 0), key=lambda change: change.line)
 
     def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
         for node in self._loads.get(name, ()):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _MOST_RESULTS = 4
 """Functions that are followed for what they give each other back."""
 _LOADERS = (b"yaml.", b"OmegaConf.load", b"json.load")
-_PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser", b"Fire", b"typer", b"tyro")
+_PARSED_BY = (b"add_argument", b"ArgumentParser", b"TrlParser", b"Fire", b"typer", b"tyro", b"click")
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -186,6 +186,7 @@ class _File:
         self._mappings = Mappings(
             constants=self._bindings.constants,
             bound=self._scopes.value_of,
+            latest=self._latest,
             returned=self._bindings.given_back,
             filters=self._filters,
             changes=self._changes,

@@ -28,6 +28,7 @@ class Mappings:
     Args:
         constants: The names that the file binds once, with what they are bound to.
         bound: What another name stands for where it is used; None where that cannot be told.
+        latest: What the last statement before a use assigns to a name, where it is known which ones run.
         returned: What the only `return` of a function of the file gives back; None for a call of anything else.
         filters: What the file leaves out of mappings.
         changes: What the file changes of its containers.
@@ -42,6 +43,7 @@ class Mappings:
         *,
         constants: Mapping[str, ast.expr],
         bound: Callable[[ast.Name], ast.expr | None],
+        latest: Callable[[ast.Name], ast.expr | None],
         returned: Callable[[ast.Call], ast.expr | None],
         filters: Filters,
         changes: Changes,
@@ -52,6 +54,7 @@ class Mappings:
     ) -> None:
         self._constants = constants
         self._bound = bound
+        self._latest = latest
         self._returned = returned
         self._filters = filters
         self._changes = changes
@@ -84,7 +87,7 @@ class Mappings:
         """What a name is bound to: once in the whole file, or in the function that uses it."""
         if name.id in self._constants:
             return self._constants[name.id]
-        bound = self._bound(name)
+        bound = self._bound(name) or self._latest(name)
         return bound if bound is not None and self._order.function(bound) is self._order.function(name) else None
 
     def _as_made(self, node: ast.expr, *, over: bool) -> Pairs | None:

@@ -60,6 +60,13 @@ class Order:
             node = above
         return True if sure else None
 
+    def _is_in_loop(self, node: ast.AST) -> bool:
+        while (above := self._above.get(node)) is not None and not isinstance(above, FUNCTIONS):
+            if isinstance(above, ast.For | ast.AsyncFor | ast.While):
+                return True
+            node = above
+        return False
+
     def is_before(self, change: Change, use: ast.AST, made: ast.AST) -> bool | None:
         """Whether a change certainly happens before a use (True), or after it (False); None where the run decides."""
         alone = isinstance(change.node, ast.stmt) or isinstance(self._above[change.node], ast.Expr | ast.Assign)
@@ -67,6 +74,8 @@ class Order:
         if not alone or function is not self.function(made):
             return None
         runs = self.runs(change.node)
+        if runs is None and function is self.function(use) and change.line > getattr(use, "lineno", 0):
+            return None if self._is_in_loop(change.node) else False
         if not runs:
             return runs
         if function is self.function(use):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch import python_click
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -99,9 +101,7 @@ class Scopes:
             name: The use.
             runs: Whether a statement runs when its function does; None where only the run knows.
         """
-        scope = own = self.scope(name)
-        while scope is not None and not self._binds(scope, name.id):
-            scope = self._around(scope)
+        own, scope = self.scope(name), self.binder(name, name.id)
         if scope is None or name.id in self._moved or isinstance(scope, ast.Lambda):
             return None
         choices = self._values_in(scope, name.id)
@@ -126,6 +126,13 @@ class Scopes:
             return None
         places = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
         return owner if places[:1] == [name.id] and not self.rebinds(function, [name.id]) else None
+
+    def binder(self, node: ast.AST, name: str) -> ast.AST | None:
+        """The scope whose name a node means; None where none of the file binds it."""
+        scope = self.scope(node)
+        while scope is not None and not self._binds(scope, name):
+            scope = self._around(scope)
+        return scope
 
     def rebinds(self, function: _Function, names: Collection[str]) -> bool:
         """Whether a function binds one of these names itself."""
@@ -186,6 +193,8 @@ class Scopes:
     def _handed_in(self, function: _Function, parameter: str) -> ast.expr | None:
         """What the only call of a function gives a parameter, or its default; None where other code may call it too."""
         owner = self._above.get(function)
+        if (option := python_click.option_of(function, parameter)) is not None:
+            return python_click.value_of(option, self._flags) if UNNAMED not in self._flags else None
         if function.name == "__init__" and isinstance(owner, ast.ClassDef):
             return self._handed_to_object(owner, function, parameter)
         uses = self._uses.get(function.name, [])

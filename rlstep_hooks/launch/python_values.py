@@ -21,7 +21,7 @@ from rlstep_hooks.launch.python_steps import stepped
 from rlstep_hooks.launch.python_substitution import expression_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from rlstep_hooks.launch.python_changes import Change
     from rlstep_hooks.launch.python_documents import Finder
@@ -342,7 +342,14 @@ class Values:
         bound = self._bound(node) if isinstance(node, ast.Name) else None
         if isinstance(node, ast.Name) and bound is not None:
             whole = self._document(bound, depth + 1)
-            return self._changed(whole, node, bound, depth) if whole is not None else None
+            own = self._scopes.binder(node, node.id)
+            # Where another function has a name of its own that is the same, it is another thing.
+            changes = [
+                each
+                for each in self._changes.of(node.id)
+                if self._scopes.binder(each.node, node.id) is own or own is None
+            ]
+            return self._changed(whole, changes, node, bound, depth) if whole is not None else None
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # `yaml.safe_load(file) or {}`
             first = self._document(node.values[0], depth + 1)
             return first if first is not None and first.value else None
@@ -362,7 +369,7 @@ class Values:
             return self._part(node, node.func.value, key, depth) if key is not None else None
         loaded = self._documents.loaded(node)
         if loaded is None:
-            return None
+            return self._given_through(node, depth) if isinstance(node, ast.Call) else None
         try:
             path = self._literal(loaded.path, depth + 1)
         except NotLiteralError:
@@ -371,9 +378,30 @@ class Values:
         value = read_document(file, loaded) if file is not None else None
         return Document(value, loaded.attributes) if value is not None else None
 
-    def _changed(self, whole: Document, use: ast.Name, made: ast.expr, depth: int) -> Document | None:
+    def _given_through(self, call: ast.Call, depth: int) -> Document | None:
+        """A YAML file that a function of the file is given, and gives back after it has set something in it."""
+        function = self._function(call.func.id) if isinstance(call.func, ast.Name) else None
+        given = parameters(function, call) if function is not None and not function.decorator_list else None
+        if function is None or given is None:
+            return None
+        returns = [each for each in ast.walk(function) if isinstance(each, ast.Return)]
+        back = returns[0].value if len(returns) == 1 and returns[0] is function.body[-1] else None
+        if not isinstance(back, ast.Name) or back.id not in given or self._scopes.rebinds(function, given):
+            return None
+        whole = self._document(given[back.id], depth + 1)
+        if whole is None:
+            return None
+        self._frames.append(Frame(function, given))
+        try:
+            return self._changed(whole, self._changes.within(function, back.id), back, back, depth)
+        finally:
+            self._frames.pop()
+
+    def _changed(
+        self, whole: Document, changes: Sequence[Change], use: ast.Name, made: ast.expr, depth: int
+    ) -> Document | None:
         """A YAML file with what the program has set in it where it uses its name; None where that may be anything."""
-        for change in self._changes.of(use.id):
+        for change in changes:
             if change.node in self._deciding:  # whether it happens depends on what the file holds
                 sure = None
             else:

@@ -77,6 +77,10 @@ _VALUES = {
 }  # fmt: skip
 
 
+_LOOKED_UP = re.compile(r"\$\((?:which|command -v|type -p) ([\w.+-]+)\)")
+"""A program by the place at which the machine has it: `$(which python)`."""
+
+
 def unwrap(
     tokens: tuple[Token, ...], environment: dict[str, Token], *, shell: Callable[[Token], list[Command]] | None = None
 ) -> list[Command]:
@@ -96,6 +100,8 @@ def unwrap(
     environment = dict(environment)
     processes: Processes | None = None
     while tokens:
+        if (looked_up := _LOOKED_UP.fullmatch(tokens[0].text)) is not None:
+            tokens = (Token(looked_up[1], tokens[0].place), *tokens[1:])
         if _holds_unknown_command(tokens[0]) and shell is not None:
             # `$CMD` with a whole command in it, parts of which only the run knows.
             with suppress(LaunchError):  # with what stands for the unknown parts it need not be shell

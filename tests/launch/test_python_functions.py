@@ -263,3 +263,44 @@ def test_a_function_whose_result_has_a_name_of_its_own_is_not_followed_into_anot
         "    if x:\n        return kind()\n    return kind()\n"
     )
     assert found(tmp_path, "from config import load\ncfg = load(1)\nConfig(n=cfg.n)\n") is None
+
+
+CLICK = """
+import click
+
+@click.command()
+@click.option("--project", type=str, default="own")
+@click.option({option})
+def main(project, size):
+    Config(n=size)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "flags", "value"),
+    [
+        ('"--size", "-n", type=int, default=8, help="The size"', {}, 8),
+        ('"--size", "-n", type=int, default=8, help="The size"', {"size": "4"}, 4),
+        ('"--size", "-n", type=int, default=8, help="The size"', {"n": "4"}, 4),
+        ('"--batch-size", "size", default=8', {"batch-size": "4"}, 4),
+        ('"-s", "--size", default=8, show_default=True', {"size": "4"}, 4),
+        ('"--size", type=int, required=True', {"size": "4"}, 4),
+        ('"--size", type=int, required=True', {}, None),
+        ('"--size", type=int, default=8, callback=check', {}, None),
+        ('"--size", type=int, default=8, envvar="SIZE"', {}, None),
+        ('"--size", type=click.Choice(["4"]), default=8', {"size": "4"}, None),
+        ('"--size", type=int, default=given()', {}, None),
+    ],
+)
+def test_the_options_of_click_are_parameters(
+    tmp_path: Path, option: str, flags: dict[str, str], value: int | None
+) -> None:
+    assert found(tmp_path, CLICK.format(option=option), **flags) == value
+
+
+def test_a_function_that_something_else_decorates_too_is_asked_about(tmp_path: Path) -> None:
+    text = CLICK.format(option='"--size", type=int, default=8').replace("def main", "@other\ndef main")
+    assert found(tmp_path, text) is None

@@ -249,3 +249,62 @@ def test_a_mapping_that_a_key_or_a_function_chooses(
     tmp_path: Path, text: str, flags: dict[str, str], value: int | None
 ) -> None:
     assert size(tmp_path, ARGS + text, **flags) == value
+
+
+CHANGED = """
+def load(path):
+    with open(path) as file:
+        return yaml.safe_load(file)
+
+def prepared(config, size=2):
+    config["train"]["name"] = config["train"]["name"].replace("a", "b")
+    {does}
+    return config
+
+def main():
+    config = prepared(load("sizes.yaml"))
+    Config(n=config["train"]["size"])
+    if given():
+        change(config)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "value"),
+    [
+        ("pass", 8),
+        ("config['train']['size'] = 3", 3),
+        ("config['train']['size'] = size", 2),
+        ("config['train']['group'] = given()", 8),
+        ("config['train']['size'] = given()", None),
+        ("if given():\n        config['train']['size'] = 3", None),
+        ("config.update(given())", None),
+        ("config = given()", None),
+        ("if given():\n        return {}", None),
+    ],
+)
+def test_a_file_that_a_function_changes_before_it_gives_it_back(tmp_path: Path, does: str, value: int | None) -> None:
+    assert size(tmp_path, CHANGED.format(does=does)) == value
+
+
+def test_what_another_function_changes_of_its_own_name_is_no_change(tmp_path: Path) -> None:
+    other = "def other():\n    config = given()\n    config['train'] = {}\nother()\n"
+    assert size(tmp_path, other + CHANGED.format(does="pass")) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("more = {}\nif args.preset == 'small':\n    more = dict(n=8)\nConfig(**more)\n", 8),
+        ("more = {'n': 4}\nif args.preset == 'large':\n    more = dict(n=8)\nConfig(**more)\n", 4),
+        ("more = {'n': 4}\nif given():\n    more = dict(n=8)\nConfig(**more)\n", None),
+    ],
+)
+def test_a_mapping_that_a_condition_assigns_again(tmp_path: Path, text: str, value: int | None) -> None:
+    if value is None:
+        with pytest.raises(KeyError):
+            size(tmp_path, ARGS + text)
+        return
+    assert size(tmp_path, ARGS + text) == value

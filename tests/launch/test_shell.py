@@ -462,6 +462,7 @@ def test_a_script_finds_its_own_folder_and_its_repository(tmp_path: Path, monkey
     monkeypatch.chdir("/")
     for start in (
         'D="$( cd -- "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd )"',
+        'D="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" >/dev/null 2>&1 && pwd)"',
         'D=$(dirname $(realpath "$0"))',
     ):
         script.write_text(f"{start}\nsource $D/common.env\nexport N\nbash examples/base.sh 2\npython $D/own.py\n")

@@ -80,6 +80,11 @@ def test_a_python_that_only_the_run_knows(tmp_path: Path, flags: str) -> None:
     assert planned(tmp_path, text).updates_per_rollout == 2
 
 
+@pytest.mark.parametrize("found", ["$(which python)", "$(command -v python3)"])
+def test_a_program_that_the_shell_looks_up(tmp_path: Path, found: str) -> None:
+    assert planned(tmp_path, f'CMD=("{found}" {SKYRL})\nnohup "${{CMD[@]}}"\n').updates_per_rollout == 2
+
+
 @pytest.mark.parametrize("found", ["$(find_conda)", "$(command -v conda || true)"])
 def test_a_python_that_an_unknown_program_runs(tmp_path: Path, found: str) -> None:
     text = f'CONDA="{found}"\nPYTHON=("$CONDA" run -n env python)\nCMD=("${{PYTHON[@]}}" {SKYRL})\n"${{CMD[@]}}" | tee log\n'

@@ -73,14 +73,18 @@ class _Reader:
         raise _DependsError
 
     def _redirected(self, inner: list[Node], stdin: str) -> str:
+        dropped = False
         for child in inner[1:]:
             if child.type == "heredoc_redirect":
                 stdin = self._known([self._heredoc(child)])[0]
             elif child.type == "herestring_redirect":
                 stdin = "".join(self._known(self._words(child.named_children[0]))) + "\n"
+            elif source_of(child).replace(" ", "") in (">/dev/null", "1>/dev/null"):
+                dropped = True
             elif not source_of(child).startswith(("2>", "&>")) or not source_of(child).endswith(("/dev/null", "&1")):
                 raise _DependsError
-        return self.run(inner[0], stdin)
+        printed = self.run(inner[0], stdin)
+        return "" if dropped else printed
 
     @staticmethod
     def _known(texts: list[Text]) -> list[str]:
