@@ -392,8 +392,9 @@ class _Commands:
             case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value) if target == name:
                 return self._shell(value, depth)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value) if self._place(targets, name) is not None:
-                parts = self._parts(value)
-                at = self._place(targets, name)
+                parts, at = self._parts(value), self._place(targets, name)
+                if at == 1 and _leaves_rest(value):
+                    return _Shell("", words=True) if self._values.takes_all() else None
                 return self._shell(parts[at], depth) if at is not None and len(parts) == len(targets) else None
             case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value) if target == name:
                 if state is None:
@@ -432,6 +433,13 @@ class _Commands:
         while above is not None and not isinstance(above, _Function):
             above = self._above.get(above)
         return above
+
+
+def _leaves_rest(value: ast.expr) -> bool:
+    """Whether a call gives back what a parser does not take of a command, as its second part."""
+    return (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "parse_known_args"
+    )
 
 
 def _unsure(node: ast.AST, *, words: bool) -> _Shell:

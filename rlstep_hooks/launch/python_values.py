@@ -161,6 +161,11 @@ class Values:
         """The pairs of a mapping where it is used; None where they are not written out."""
         return self._members.pairs(node)
 
+    def takes_all(self) -> bool:
+        """Whether each flag of the command is an option of the file, so that `parse_known_args` leaves none over."""
+        names = {name for option in self._options.values() if option is not None for name in option.names}
+        return None not in self._flags.values() and names.issuperset(self._flags)
+
     def document(self, node: ast.expr) -> Document | None:
         """What an expression is of a YAML file that the program opens; None where it is nothing of one.
 

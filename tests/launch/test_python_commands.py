@@ -167,3 +167,40 @@ def test_several_trainings_that_a_program_starts_are_asked_about(tmp_path: Path)
 def test_a_program_that_starts_nothing_known_is_none(tmp_path: Path) -> None:
     with pytest.raises(NoLaunchError):
         planned(tmp_path, 'import subprocess\nsubprocess.run(["git", "status"])\n')
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "command += [f'--{each}' for each in given()]\n",
+        "command.extend(given())\n",
+        "for each in given():\n    command += ['--num_iterations', str(each)]\n",
+        "command = [*command, *given()]\n",
+    ],
+)
+def test_words_that_only_the_run_knows_are_asked_for(tmp_path: Path, more: str) -> None:
+    with pytest.raises(LaunchError, match="cannot be known"):
+        planned(tmp_path, START + more + RUN)
+
+
+def test_what_a_parser_leaves_over_is_nothing_where_it_takes_all_flags(tmp_path: Path) -> None:
+    text = (
+        START.replace("args = parser.parse_args()", "args, rest = parser.parse_known_args()")
+        + "command += rest\n"
+        + RUN
+    )
+    assert sizes(planned(tmp_path, text, "--size", "8")) == (16, 12)
+    with pytest.raises(LaunchError, match="cannot be known"):
+        planned(tmp_path, text, "--other", "8")
+
+
+def test_overrides_that_only_the_run_knows_are_asked_for(tmp_path: Path) -> None:
+    text = (
+        "import subprocess\n"
+        "command = ['python', '-m', 'verl.trainer.main_ppo', 'data.train_batch_size=16', 'trainer.total_training_steps=2']\n"
+        "command += ['actor_rollout_ref.actor.ppo_mini_batch_size=8', 'actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1']\n"
+        "{}subprocess.run(command)\n"
+    )
+    assert planned(tmp_path, text.format("")).framework == "verl"
+    with pytest.raises(LaunchError, match="what the launch is given cannot be known"):
+        planned(tmp_path, text.format("command += [f'{key}={value}' for key, value in given().items()]\n"))

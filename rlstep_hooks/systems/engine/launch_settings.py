@@ -73,6 +73,7 @@ def settings_of_command(
         missing += read.missing
         chosen |= read.choices
     settings = {name: setting for name, setting in settings.items() if name not in chosen}
+    missing += _made_words(command)
     if not base and not missing:
         missing += _unknown_arguments(command, settings, loose)
     given, left, notes = with_own_configs(missing, over(base, settings), system)
@@ -207,6 +208,12 @@ def _unknown_arguments(command: Command, settings: dict[str, Setting], loose: li
     if any(token.text == "@" for token in loose):
         return [Parent(*one) for one in unknown[:1]]
     return [] if settings else [Parent(*one, what="what the launch is given") for one in unknown[:1]]
+
+
+def _made_words(command: Command) -> list[Parent]:
+    """Words that a Python program makes for a command, and that only the run knows: settings of the program's own."""
+    made = [array for array in command.missing if array.place.source.endswith(".py")]
+    return [Parent(f"${one.name}", one.place, one, what="what the launch is given") for one in made[:1]]
 
 
 def quiet_config_keys(command: Command, folder: Path) -> set[str]:

@@ -34,7 +34,8 @@ _LOOP = Shape(
     # One branch with a critic, which may train alone at first, and one without.
     branches=True,
 )
-_WORKER = "slime/backends/megatron_utils/actor.py"
+_WORKERS = ("slime/backends/megatron_utils/actor.py", "miles/backends/megatron_utils/actor.py")
+"""The worker of slime, and that of miles."""
 _TRAINS = ("train_actor", "train")
 """The method of the worker that trains the policy; before slime trained a critic too, it was called `train`."""
 _REUSES = "can_reuse_log_probs_in_loss"
@@ -125,7 +126,7 @@ def _own_forward(checkout: Checkout) -> Line | None:
     Raises:
         LaunchError: A condition decides on it that slime does not have.
     """
-    worker = checkout.source(_WORKER)
+    worker = next((found for path in _WORKERS if (found := checkout.source(path)) is not None), None)
     methods = [method for name in _TRAINS for method in worker.methods(name)] if worker is not None else []
     for method in methods:
         for line, conditions in _computing(method):

@@ -240,13 +240,14 @@ def in_slime(
     name: str = "train.py",
     worker: str = "",
     method: str = "train_actor",
+    package: str = "slime",
 ) -> Plan:
     """The plan of a script in a checkout of slime."""
     (folder / ".git").mkdir()
     if worker:
-        (folder / "slime/backends/megatron_utils").mkdir(parents=True)
+        (folder / package / "backends/megatron_utils").mkdir(parents=True)
         text = WORKER.format(condition=worker).replace("def train_actor", f"def {method}")
-        (folder / "slime/backends/megatron_utils/actor.py").write_text(text)
+        (folder / package / "backends/megatron_utils/actor.py").write_text(text)
     (folder / "scripts").mkdir()
     (folder / name).write_text(SLIME.format(over=over, after=textwrap.indent(after, " " * 8)))
     (folder / "scripts/run.sh").write_text(OF_SLIME.format(program=name) + f"--actor-num-gpus-per-node 8 {more}\n")
@@ -277,6 +278,12 @@ def test_the_worker_says_whether_old_logprobs_have_a_forward_of_their_own(
 
 def test_a_worker_of_before_slime_had_a_critic_has_a_method_of_another_name(tmp_path: Path) -> None:
     plan = in_slime(tmp_path, worker=ALWAYS, method="train")
+    assert plan.schedule is not None
+    assert plan.schedule.old_logprob_source == "recompute"
+
+
+def test_the_worker_of_miles_is_read_too(tmp_path: Path) -> None:
+    plan = in_slime(tmp_path, worker=ALWAYS, package="miles")
     assert plan.schedule is not None
     assert plan.schedule.old_logprob_source == "recompute"
 
