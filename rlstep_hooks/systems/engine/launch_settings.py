@@ -73,7 +73,7 @@ def settings_of_command(
         missing += read.missing
         chosen |= read.choices
     settings = {name: setting for name, setting in settings.items() if name not in chosen}
-    missing += _made_words(command)
+    missing += _made_words(loose)
     if not base and not missing:
         missing += _unknown_arguments(command, settings, loose)
     given, left, notes = with_own_configs(missing, over(base, settings), system)
@@ -210,10 +210,10 @@ def _unknown_arguments(command: Command, settings: dict[str, Setting], loose: li
     return [] if settings else [Parent(*one, what="what the launch is given") for one in unknown[:1]]
 
 
-def _made_words(command: Command) -> list[Parent]:
+def _made_words(loose: list[Token]) -> list[Parent]:
     """Words that a Python program makes for a command, and that only the run knows: settings of the program's own."""
-    made = [array for array in command.missing if array.place.source.endswith(".py")]
-    return [Parent(f"${one.name}", one.place, one, what="what the launch is given") for one in made[:1]]
+    made = [one for one in loose if one.unknown and one.place.source.endswith(".py") and one.text.startswith("$(")]
+    return [Parent(one.text, one.place, one.unknown[0], what="what the launch is given") for one in made[:1]]
 
 
 def quiet_config_keys(command: Command, folder: Path) -> set[str]:
