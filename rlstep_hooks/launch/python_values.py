@@ -14,6 +14,7 @@ from rlstep_hooks.launch.python_changes import Changes, is_container
 from rlstep_hooks.launch.python_documents import Documents, read_document
 from rlstep_hooks.launch.python_environment import read_by
 from rlstep_hooks.launch.python_functions import Frame, given_back
+from rlstep_hooks.launch.python_given import GivenOptions
 from rlstep_hooks.launch.python_paths import path_of
 from rlstep_hooks.launch.python_results import parameters
 from rlstep_hooks.launch.python_source import NotLiteralError, is_within
@@ -52,10 +53,6 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 }
 _CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
 _OF_TEXTS: dict[str, Any] = {"lower": str.lower, "upper": str.upper, "strip": str.strip}
-_TYPES: dict[str | None, Any] = {
-    None: str, "str": str, "int": int, "float": float, "Path": PurePosixPath, "pathlib.Path": PurePosixPath,
-}  # fmt: skip
-"""What an option's text is made of, by its `type`."""
 _DEEPEST = 20
 """Expressions within each other up to which a value is worked out: names may stand for each other in a circle."""
 _LONGEST = 10_000
@@ -130,14 +127,11 @@ class Values:
         self._scopes = scopes
         self._changes = changes
         self._documents = documents
-        self._options = options
+        self._given_options = GivenOptions(options, flags, overwritten, filled)
         self._parsed = parsed
-        self._overwritten = overwritten
-        self._filled = filled
         self._members = members
         self._imported = imported
         self._lengths = lengths
-        self._flags = flags
         self._finder = finder
         self._variables = variables
         self._own_variables = own_variables
@@ -163,8 +157,7 @@ class Values:
 
     def takes_all(self) -> bool:
         """Whether each flag of the command is an option of the file, so that `parse_known_args` leaves none over."""
-        names = {name for option in self._options.values() if option is not None for name in option.names}
-        return None not in self._flags.values() and names.issuperset(self._flags)
+        return self._given_options.takes_all()
 
     def document(self, node: ast.expr) -> Document | None:
         """What an expression is of a YAML file that the program opens; None where it is nothing of one.
@@ -236,7 +229,7 @@ class Values:
                 raise NotLiteralError(node)
             return value
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self._parsed:
-            return self._option(node, depth)
+            return self._given_options.value_of(node, lambda part: self._literal(part, depth + 1))
         member = self._members.value_of(node) or self._imported(node)
         if member is not None:
             return self._literal(member, depth + 1)
@@ -452,50 +445,6 @@ class Values:
         if document.unsure or "${" in str(document.value):
             raise NotLiteralError(node)
         return document.value
-
-    def _option(self, node: ast.Attribute, depth: int) -> Any:
-        """The value of `args.NAME`: as the command gives it, else its default."""
-        option = self._options.get(node.attr)
-        path = ast.unparse(node)
-        if option is None or self._overwritten(path):
-            raise NotLiteralError(node)
-        value = self._given_or_default(node, option, depth)
-        if value is None and path in self._filled:
-            raise NotLiteralError(node)
-        return value
-
-    def _given_or_default(self, node: ast.Attribute, option: Option, depth: int) -> Any:
-        keywords = option.keywords
-        written = [name for name in option.names if name in self._flags]
-        given = self._flags[written[0]] if written else ""
-        if len(written) > 1 or given is None or (option.placed and not written and self._may_hide_words()):
-            raise NotLiteralError(node)
-        named = keywords.get("action")
-        action = named.value if isinstance(named, ast.Constant) else "store"
-        if action in ("store_true", "store_false"):
-            return bool(written) == (action == "store_true")
-        if not written:
-            required = keywords.get("required")
-            if action != "store" or (required is not None and self._literal(required, depth + 1)):
-                raise NotLiteralError(node)
-            return self._literal(keywords["default"], depth + 1) if "default" in keywords else None
-        kind = keywords.get("type")
-        made = _TYPES.get(None if kind is None else ast.unparse(kind))
-        try:
-            if action == "store" and made is not None:
-                return made(given)
-        except ValueError:
-            pass
-        raise NotLiteralError(node)
-
-    def _may_hide_words(self) -> bool:
-        """Whether a word behind a flag of the command may be an argument of its own: `--quick sizes.yaml`, `--size 4 sizes.yaml`."""
-        for option in filter(None, self._options.values()):
-            action = option.keywords.get("action")
-            bare = isinstance(action, ast.Constant) and str(action.value).startswith("store_")
-            if any(self._flags.get(name, "true") != "true" for name in option.names if bare):
-                return True
-        return None in self._flags.values()
 
     def _worked_out(self, node: ast.expr, depth: int) -> Any:
         if (path := path_of(node, lambda part: self._literal(part, depth + 1))) is not None:
