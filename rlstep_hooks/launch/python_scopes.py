@@ -194,7 +194,10 @@ class Scopes:
         """What the only call of a function gives a parameter, or its default; None where other code may call it too."""
         owner = self._above.get(function)
         if (option := python_click.option_of(function, parameter)) is not None:
-            return python_click.value_of(option, self._flags) if UNNAMED not in self._flags else None
+            # A call with words of its own gives others than those of the command.
+            calls = [self._above.get(use) for use in self._uses.get(function.name, [])]
+            bare = all(isinstance(call, ast.Call) and not call.args and not call.keywords for call in calls)
+            return python_click.value_of(option, self._flags) if bare and UNNAMED not in self._flags else None
         if function.name == "__init__" and isinstance(owner, ast.ClassDef):
             return self._handed_to_object(owner, function, parameter)
         uses = self._uses.get(function.name, [])

@@ -526,8 +526,8 @@ class Values:
 
 
 def _with(value: Any, path: tuple[str, ...], new: Any) -> dict[Any, Any] | None:
-    """A mapping with another value below some keys; None where one of them holds no mapping."""
-    if not isinstance(value, dict):
+    """A mapping with another value below some keys; None where one of them holds no mapping, or one with keys that are no texts."""
+    if not isinstance(value, dict) or any(not isinstance(key, str) for key in value):
         return None
     inner = new if len(path) == 1 else _with(value.get(path[0]), path[1:], new)
     return None if inner is None and len(path) > 1 else {**value, path[0]: inner}

@@ -301,6 +301,12 @@ def test_the_options_of_click_are_parameters(
     assert found(tmp_path, CLICK.format(option=option), **flags) == value
 
 
+@pytest.mark.parametrize("call", ["main(['--size', '4'])", "main.callback(1, 4)", "run(main)"])
+def test_a_command_of_click_that_is_given_words_of_its_own_is_asked_about(tmp_path: Path, call: str) -> None:
+    text = CLICK.format(option='"--size", type=int, default=8').replace("    main()", f"    {call}")
+    assert found(tmp_path, text) is None
+
+
 def test_a_function_that_something_else_decorates_too_is_asked_about(tmp_path: Path) -> None:
     text = CLICK.format(option='"--size", type=int, default=8').replace("def main", "@other\ndef main")
     assert found(tmp_path, text) is None

@@ -289,6 +289,14 @@ def test_a_file_that_a_function_changes_before_it_gives_it_back(tmp_path: Path, 
     assert size(tmp_path, CHANGED.format(does=does)) == value
 
 
+def test_a_file_whose_keys_are_numbers_is_asked_about_where_one_is_set(tmp_path: Path) -> None:
+    (tmp_path / "numbers.yaml").write_text("1: 8\n2: 4\n")
+    text = "config = yaml.safe_load(open('numbers.yaml'))\n{}Config(n=config[1])\n"
+    assert size(tmp_path, text.format("")) == 8
+    assert size(tmp_path, text.format("config[2] = 3\n")) == 8
+    assert size(tmp_path, text.format("config[1] = 3\n")) is None
+
+
 def test_what_another_function_changes_of_its_own_name_is_no_change(tmp_path: Path) -> None:
     other = "def other():\n    config = given()\n    config['train'] = {}\nother()\n"
     assert size(tmp_path, other + CHANGED.format(does="pass")) == 8
