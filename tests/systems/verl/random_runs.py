@@ -67,7 +67,7 @@ PLAIN: dict[str, list[Any]] = {
         "seq-mean-token-sum",
         "seq-mean-token-mean",
         "seq-mean-token-sum-norm",
-        "token-sum-norm",
+        "token-sum",
     ],
     f"{ACTOR}.clip_ratio_low": [0.2, 0.1],
     f"{ACTOR}.clip_ratio_high": [0.2, 0.28],
@@ -158,7 +158,21 @@ def draw(seed: int, number: int, assets: Assets) -> tuple[dict[str, Any], dict[s
     if rng.random() < SHARE:
         given |= {"trainer.total_training_steps": 3}
     settings = {name: value for name, value in drawn.items() if name != "turns"}
-    return given | settings, {"ranks": ranks, "reference": kind, **drawn}
+    sizes = legal_sizes(given | settings, ranks)
+    return given | settings | sizes, {"ranks": ranks, "reference": kind, **drawn, **sizes}
+
+
+def legal_sizes(given: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """The sizes that verl would refuse, as it takes them: a mini-batch is no larger than its batch, and the ranks share a batch evenly
+    (0.9.1 workers/config/actor.py:225, critic.py `validate`, utils/config.py:124)."""
+    batch, samples = int(given["data.train_batch_size"]), int(given[f"{ROLLOUT}.n"])
+    sizes: dict[str, Any] = {}
+    if batch * samples % ranks:
+        batch = sizes["data.train_batch_size"] = batch - batch % ranks
+    for name in (f"{ACTOR}.ppo_mini_batch_size", "critic.ppo_mini_batch_size"):
+        if name in given and int(given[name]) > batch:
+            sizes[name] = batch
+    return sizes
 
 
 def is_true(finding: Finding, drawn: dict[str, Any]) -> bool:
