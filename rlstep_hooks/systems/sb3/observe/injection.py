@@ -29,6 +29,7 @@ def audit_sb3(module: Any) -> None:
 
 def audit_maskable(module: Any) -> None:
     """The loop of MaskablePPO (sb3-contrib 2.7 to 2.9, the module that defines it)."""
+    # A patch and no hook, as above: the audit learns with which error `learn` ends.
     _patches.wrap(module.MaskablePPO, "learn", _around_learn)
 
 

@@ -33,11 +33,13 @@ def audit_rloo(module: Any) -> None:
 
 def name_others(module: Any) -> None:
     """`Trainer` of transformers, from which all of TRL's trainers descend: those that are not audited are named when they are built."""
+    # A patch and no hook: where it fails there is no record that lacks a topic, and what it says is that a trainer was not named.
     _patches.wrap(module.Trainer, "__init__", _around_init_of_any)
 
 
 def attach(trainer_class: Any) -> None:
     """Have each trainer of a class add a callback when it is built."""
+    # A patch and no hook: where it fails there is no record that lacks a topic, but no audit, and that is what it says.
     _patches.wrap(trainer_class, "__init__", _around_init)
 
 
