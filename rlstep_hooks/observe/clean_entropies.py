@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.explained_distance import cause_of, participation
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-EXPLAINED = 0.05
-"""The share of a distance that a mistake may leave."""
+ENOUGH = 3
+"""Tokens that share the entropy of a row from which a factor is named: one entropy is always a factor times what it should be."""
 
 
 def entropy_fields(clean: Tensor, observed: Tensor, tolerance: float) -> dict[str, Any]:
@@ -26,14 +28,8 @@ def entropy_fields(clean: Tensor, observed: Tensor, tolerance: float) -> dict[st
     observed = observed.detach().float()
     unit = max(float(clean.mean()), 1.0)
     gap = float((observed - clean).abs().mean()) / unit
-    like = "" if gap <= tolerance else _like(clean, observed, gap * unit)
+    like = "" if gap <= tolerance else cause_of(observed, clean, _mistaken(clean, observed), tolerance * unit)
     return {"entropy_gap": gap, "entropy_like": like}
-
-
-def _like(clean: Tensor, observed: Tensor, gap: float) -> str:
-    """The words of the mistake that is nearest, if it is near enough."""
-    left, words = min((float((of - observed).abs().nanmean()), words) for words, of in _mistaken(clean, observed))
-    return words if left <= EXPLAINED * gap else ""
 
 
 def _mistaken(clean: Tensor, observed: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -42,5 +38,7 @@ def _mistaken(clean: Tensor, observed: Tensor) -> Iterator[tuple[str, Tensor]]:
     if clean.numel() > 1:
         yield "those of the token before each", torch.cat([nothing, clean[:-1]])
         yield "those of the token after each", torch.cat([clean[1:], nothing])
+    if not float(participation(clean)) >= ENOUGH:
+        return
     factor = float((observed * clean).sum() / clean.square().sum().clamp(min=1e-12))
     yield f"{factor:.3g} times the entropies", factor * clean

@@ -6,7 +6,6 @@ log-probs is computed only where one is beyond rounding. Shapes: P prompt tokens
 
 from __future__ import annotations
 
-import math
 import random
 import warnings
 from contextlib import contextmanager
@@ -18,14 +17,13 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
+from rlstep_hooks.observe.explained_distance import cause_of
 from rlstep_hooks.observe.token_distances import outside
 from rlstep_hooks.observe.token_log_probs import token_log_probs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-EXPLAINED = 0.05
-"""The share of a distance that a cause may leave, where its own rounding is not known."""
 AT_ONCE = 1024
 """Tokens whose logits are made in float32 at a time: those of 150 000 words take 0.6 GB."""
 NEIGHBOURS = 4
@@ -97,15 +95,8 @@ def gap_of(
     off = outside(signed).float().mean()
     numbers = torch.stack([distance.mean(), distance.amax(), distance.quantile(0.99), off])
     mean, largest, near_largest, share = numbers.tolist()
-    like = "" if mean <= tolerance else _like(observed, mean, tolerance, alternatives())
+    like = "" if mean <= tolerance else cause_of(observed, clean, alternatives(), tolerance)
     return CleanGap(mean, largest, near_largest, share, like)
-
-
-def _like(observed: Tensor, mean: float, tolerance: float, alternatives: Iterable[tuple[str, Tensor]]) -> str:
-    """The words of the alternative that is nearest, if it is near enough."""
-    found = [(float((of - observed).abs().nanmean()), words) for words, of in alternatives]
-    left, words = min(found, default=(math.inf, ""))
-    return words if left <= max(min(tolerance, mean / 4), EXPLAINED * mean) else ""
 
 
 class Forward(Protocol):

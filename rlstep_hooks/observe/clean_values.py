@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.explained_distance import cause_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -47,7 +49,7 @@ def fields_of_values(
         ("those of the token after each", values.roll(-1)[counted]),
         ("0", torch.zeros_like(clean)),
     )
-    like = next((words for words, of in others if _apart(given, of) <= max(rounding, gap / 20)), "")
+    like = cause_of(given, clean, others, rounding)
     return {"clean_gap": min(gap / unit, 1e30), "clean_like": like}
 
 

@@ -17,6 +17,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from rlstep_hooks.observe.explained_distance import BY_CHANCE, participation
+
 if TYPE_CHECKING:
     from rlstep_hooks.observe.guard import Guard
 
@@ -179,6 +181,9 @@ def explained(own: Tensor, engine: Tensor, mask: Tensor, kept: Kept | None) -> E
         other = torch.where(counted, (values[0] - own[kept.places].float()).abs(), 0.0).sum() / counted.sum()
         off = torch.where((other <= SHARE * off[0]) & (counted.sum() >= ENOUGH_TOKENS), off, torch.nan)
         off[0] = torch.minimum(off[0], _spread(theirs, counted))
+        # The nearest of forty temperatures, or of ten bounds, meets any one number.
+        numbers = participation(torch.where(counted, values[0] - theirs, 0.0).nan_to_num()) - 1
+        off[1:] = torch.where((off[1:] / off[0]) ** numbers <= BY_CHANCE, off[1:], torch.nan)
         names, distances = (*names, "=", *of_logits[1:]), torch.cat([distances, off])
     return Explained(names, distances)
 
@@ -190,11 +195,20 @@ def _displaced(own: Tensor, engine: Tensor, mask: Tensor) -> tuple[tuple[str, ..
     def apart(left: Tensor, right: Tensor, where: Tensor) -> Tensor:
         return torch.where(where, (left - right).abs(), 0.0).sum() / where.sum()
 
-    found = {"=": torch.minimum(apart(own, engine, mask), _spread(engine, mask))}
+    def to_explain(own: Tensor, engine: Tensor, where: Tensor) -> Tensor:
+        return torch.minimum(apart(own, engine, where), _spread(engine, where))
+
+    whole = to_explain(own, engine, mask)
+    found = {"=": whole}
     if own.shape[1] > 1:
         both = mask[:, 1:] & mask[:, :-1]
-        found["at each token that of the token before it"] = apart(own[:, :-1], engine[:, 1:], both)
-        found["at each token that of the token after it"] = apart(own[:, 1:], engine[:, :-1], both)
+        later, earlier = slice(1, None), slice(None, -1)
+        for words, theirs, ours in (("before", later, earlier), ("after", earlier, later)):
+            # A cause that says nothing of a row's first or last token explains no distance that is there.
+            share = apart(own[:, ours], engine[:, theirs], both) / to_explain(own[:, theirs], engine[:, theirs], both)
+            numbers = participation(torch.where(both, own[:, theirs] - engine[:, theirs], 0.0).flatten())
+            explains = share**numbers <= BY_CHANCE
+            found[f"at each token that of the token {words} it"] = torch.where(explains, share * whole, torch.inf)
     if own.shape[0] > 1:
         # (B, B): row i of the engine's against row j of the trainer's, over tokens that both have.
         both = mask.unsqueeze(1) & mask.unsqueeze(0)
