@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlstep_hooks.observe.turn_rows import Request
-from rlstep_hooks.systems.swift.observe.scored_texts import others_scored
+from rlstep_hooks.systems.swift.observe.scored_texts import AnswerForm, answer_form, others_scored
 
 
 class Letters:
@@ -35,4 +35,34 @@ class Letters:
 )
 def test_a_text_is_that_of_its_tokens_behind_the_end_of_its_prompt(text: str, is_own: bool) -> None:
     asked, given = ([ord(letter) for letter in of] for of in ("question <think>\n", "yes."))
-    assert others_scored(Letters(), [Request(asked, given)], [text]) == (not is_own)
+    assert others_scored(Letters(), AnswerForm(), [Request(asked, given)], [text]) == (not is_own)
+
+
+@pytest.mark.parametrize(("begins_at_text", "text"), [(True, "yes"), (True, "\n\nyes"), (False, "\n\nyes")])
+def test_templates_of_glm_take_newlines_off_a_text(begins_at_text: bool, text: str) -> None:
+    asked, given = [], [ord(letter) for letter in "\n\nyes."]
+    form = AnswerForm(begins_at_text=begins_at_text)
+    assert others_scored(Letters(), form, [Request(asked, given)], [text]) == 0
+    assert others_scored(Letters(), form, [Request(asked, given)], ["yes" if not begins_at_text else "\n\nno"]) == 1
+
+
+def test_what_a_template_puts_before_an_answer_may_be_lost_in_the_tokens_of_the_prompt() -> None:
+    asked, given = ([ord(letter) for letter in of] for of in ("question ?", "yes."))
+    form = AnswerForm(beginnings=("<think></think>",))
+    assert others_scored(Letters(), form, [Request(asked, given)], ["<think></think>\nyes"]) == 0
+    assert others_scored(Letters(), form, [Request(asked, given)], ["<thoughts>\nyes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("qwen2_5", AnswerForm()), ("glm4", AnswerForm(("<think>",), True)), ("kimi_k3", None)],
+)
+def test_what_a_template_makes_of_an_answer(
+    name: str, expected: AnswerForm | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swift.template import TEMPLATE_MAPPING
+
+    meta = TEMPLATE_MAPPING[name]
+    template = object.__new__(meta.template_cls)
+    template.template_meta, template.response_prefix = meta, None
+    assert answer_form(template) == expected

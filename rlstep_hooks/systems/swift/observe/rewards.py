@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlstep_hooks.observe.advantages import Estimator
-from rlstep_hooks.systems.swift.observe.scored_texts import asked_of, other_prompts, others_scored
+from rlstep_hooks.systems.swift.observe.scored_texts import answer_form, asked_of, other_prompts, others_scored
 from rlstep_hooks.systems.trl.observe.advantages import STABILISER, Misplaced, RewardWatch, Scored
 from rlstep_hooks.systems.trl.observe.reward_functions import RewardFunctions
 
@@ -66,10 +66,11 @@ class SwiftRewardWatch(RewardWatch):
         moved = given.moved(rewards, samples * self._trainer.accelerator.process_index)
         known = given.asked_otherwise()
         turns, texts = self._turns.last, given.texts
-        compared = bool(turns) and len(turns) == len(texts)
-        if compared:
+        form = answer_form(self._trainer.template)
+        compared = form is not None and bool(turns) and len(turns) == len(texts)
+        if form is not None and compared:
             turn, self._looked = self._looked, self._looked + 1
-            known += others_scored(self._trainer.template.tokenizer, turns, texts, turn=turn)
+            known += others_scored(self._trainer.template.tokenizer, form, turns, texts, turn=turn)
         if isinstance(rows, list) and len(rows) == samples:
             known += given.of_other_rows(rows, prompts=False)
             if not self._turns.several:  # a scheduler may give a sample another conversation

@@ -3,12 +3,15 @@
 A function gets the text of each sample's last message, and as keywords the conversations ("messages") and the columns of the rows
 (docs/source_en/Instruction/GRPO/DeveloperGuide/reward_function.md; 4.6.0 swift/rl_core/grpo_algorithm.py `compute_rewards_per_func`).
 The text of a completion is that of its tokens without those that end it, behind what the template puts before each answer
-(template/base.py 4.6.0 `decode_generate_ids`, `response_prefix`: "<think>" of a model that thinks).
+(template/base.py 4.6.0:838 `decode_generate_ids`, :192 `response_prefix`: "<think>" of a model that thinks). GLM's templates take
+newlines off its beginning (templates/glm.py:36); Kimi K3's and a few others write it anew, and no text of theirs is compared.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from rlstep_hooks.systems.trl.observe.given_rewards import TEXTS, Asked
 
@@ -29,6 +32,31 @@ _OF_SAMPLES = (
 """What a function gets of each sample, beside the columns of its row."""
 
 
+class AnswerForm(msgspec.Struct, frozen=True):
+    """What a template makes of the text of a completion's tokens."""
+
+    beginnings: tuple[str, ...] = ()
+    """What may stand before it: a prompt ends with the same, and a tokenizer that has no token for it loses it there."""
+    begins_at_text: bool = False
+    """Whether newlines at its beginning are taken off."""
+
+
+_FORMS = {"Template": False, "GLM4Template": True}
+"""The classes whose `decode_generate_ids` was read, and whether they take newlines off."""
+
+
+def answer_form(template: Any) -> AnswerForm | None:
+    """What a template makes of a completion's text; None where its class writes the text anew."""
+    writes = next(of.__name__ for of in type(template).__mro__ if "decode_generate_ids" in vars(of))
+    if writes not in _FORMS:
+        return None
+    meta = template.template_meta
+    beginnings = (template.response_prefix, meta.thinking_prefix, meta.non_thinking_prefix)
+    return AnswerForm(
+        tuple(of.strip() for of in beginnings if of), _FORMS[writes] and bool(getattr(template, "strip_newline", True))
+    )
+
+
 def asked_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
     """What a function is asked about, from its arguments."""
     texts, messages = args[0] if args else kwargs.get("completions"), kwargs.get("messages")
@@ -37,30 +65,36 @@ def asked_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
     return Asked(None, lists[0], lists[1], columns, (id(None), id(texts), id(messages)))
 
 
-def others_scored(tokenizer: Any, turns: Sequence[Request], texts: Sequence[Any], *, turn: int = 0) -> int:
+def others_scored(
+    tokenizer: Any, form: AnswerForm, turns: Sequence[Request], texts: Sequence[Any], *, turn: int = 0
+) -> int:
     """How many of some samples were scored with another text than that of their tokens.
 
     Args:
         tokenizer: Gives the texts.
+        form: What the template makes of them.
         turns: What was asked and given for each sample.
         texts: What was scored of each.
         turn: Which of the samples are looked at, where there are many: others with each number.
     """
     step = -(-len(texts) // TEXTS)
     places = range(turn % step, len(texts), step)
-    return sum(isinstance(texts[place], str) and not _says(tokenizer, turns[place], texts[place]) for place in places)
+    return sum(
+        isinstance(texts[place], str) and not _says(tokenizer, form, turns[place], texts[place]) for place in places
+    )
 
 
-def _says(tokenizer: Any, turn: Request, text: str) -> bool:
+def _says(tokenizer: Any, form: AnswerForm, turn: Request, text: str) -> bool:
     """Whether a text is that of the tokens that were given, perhaps behind the end of the prompt, which belongs to the answer."""
     asked = ""
     for own in _texts_of(tokenizer, turn.given):
-        if text == own:
+        if text == own or (form.begins_at_text and text == own.lstrip("\n")):
             return True
         if text.endswith(own):
             # A tokenizer may lose the blanks around it.
+            before = text.removesuffix(own).strip()
             asked = asked or str(tokenizer.decode(turn.asked, skip_special_tokens=False)).rstrip()
-            if asked.endswith(text.removesuffix(own).strip()):
+            if before in form.beginnings or asked.endswith(before):
                 return True
     return False
 
