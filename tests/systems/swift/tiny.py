@@ -76,9 +76,20 @@ behind each answer, which the policy goes on from), and the audit as one of the 
 VOCABULARY = len(tiny_tokenizer())
 
 
-def files(folder: Path, *, rows: int = 12, top_k_of_model: int | None = None) -> None:
-    """Write model, rows and plugin."""
+def files(folder: Path, *, rows: int = 12, top_k_of_model: int | None = None, tokens: Sequence[str] = ()) -> int:
+    """Write model, rows and plugin.
+
+    Args:
+        folder: Takes them.
+        rows: How many prompts there are.
+        top_k_of_model: In the model's generation configuration.
+        tokens: Marks of a chat template that the tokenizer has tokens for.
+
+    Returns:
+        The tokens of the vocabulary.
+    """
     tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": list(tokens)})
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     model = tiny_model(tokenizer)
     if top_k_of_model is not None:
@@ -91,6 +102,7 @@ def files(folder: Path, *, rows: int = 12, top_k_of_model: int | None = None) ->
     )
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     (folder / "plugin.py").write_text(PLUGIN)
+    return len(tokenizer)
 
 
 def arguments(folder: Path, **settings: Any) -> list[str]:
