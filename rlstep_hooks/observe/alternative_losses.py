@@ -13,6 +13,11 @@ LARGEST_FACTOR = 64
 """The largest whole number that is tried as the factor of a loss."""
 
 
+def is_of_other_size(like: str) -> bool:
+    """Whether a loss is called the documented one but for a factor, as `of_other_size` names it."""
+    return like.startswith(("the documented one divided by ", "the documented one multiplied by "))
+
+
 def of_other_size(documented: float, *, ranks: int, microbatches: int) -> Iterator[tuple[str, float]]:
     """The loss multiplied or divided by something, in words that follow "the loss is".
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.alternative_losses import LARGEST_FACTOR
+from rlstep_hooks.observe.changed_advantages import changes, said
 from rlstep_hooks.observe.losses import FITS
 from rlstep_hooks.observe.numbers import Columns
 from rlstep_hooks.observe.own_graph import own_graph
@@ -97,9 +98,11 @@ class HiddenLoss(ABC, Generic[Settings]):
     def like(self) -> str:
         """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss, of
         one micro-batch."""
-        observed = self.observed()
-        others = self._others(self.given(), observed)
-        return next((words for words, *documented in others if _fits(observed, *documented)), "")
+        observed, given = self.observed(), self.given()
+        others = self._others(given, observed)
+        known = (words for words, *documented in others if _fits(observed, *documented))
+        alone = next(known, None)
+        return self._of_changed_advantages(given, observed) if alone is None else alone
 
     def gradients(self, settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(L, ..., *S), the gradients at the leaves, and one rounding of each: infinite where a rounding decides."""
@@ -124,6 +127,20 @@ class HiddenLoss(ABC, Generic[Settings]):
             factor = float((observed[0] * right[0]).sum() / right[0].square().sum())
             scaled = torch.cat([factor * right[:1], right[1:]])
             yield f"that with a policy's term {factor:.4g} times as large", scaled, rounding * max(abs(factor), 1.0)
+
+    def _of_changed_advantages(self, given: Mapping[str, Tensor], observed: Tensor) -> str:
+        """The changes of the advantages that give these gradients, in words that follow "the loss is"; empty if none does."""
+        advantages, found = given["advantages"], []
+        wide = advantages if self.dimensions > 1 else advantages.unsqueeze(-1)
+        mask = given.get("counted", torch.ones_like(wide))
+        for change in changes():
+            of = change.of(wide, mask)
+            if of is not None and change.what not in found:
+                changed = {**given, "advantages": of.reshape(advantages.shape)}
+                documented, rounding = self.gradients(self.settings, changed)
+                fits = bool(documented.isfinite().all()) and _fits(observed, documented, rounding)
+                found += [change.what] if fits else []
+        return said(found)
 
     def _common_mistakes(self, given: Mapping[str, Tensor]) -> Iterator[tuple[str, Settings, Mapping[str, Tensor]]]:
         settings, advantages = self.settings, given["advantages"]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlstep_hooks.observe.classic_ppo import batch_of, gradients
 from rlstep_hooks.observe.guard import contained
+from rlstep_hooks.observe.loss_causes import columns
 from rlstep_hooks.observe.losses import LossBatch
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class RowWatch:
             loss: What the trainer computed.
         """
         with torch.no_grad():
-            self._observer.add_columns(*settings.formula().columns(batch_of(computed(**outputs), mask), loss))
+            self._observer.add_columns(*columns(settings.formula(), batch_of(computed(**outputs), mask), loss))
         documented = gradients(settings, outputs, computed, mask)
         # Where no gradient comes, as of a tensor that is detached, the distance stays that from 0.
         gaps = {name: (of.abs() / rounding).amax() for name, (of, rounding) in documented.items()}
@@ -117,7 +118,7 @@ class RowWatch:
             loss: What the trainer computed.
             gradient: (B, T), what arrived at the log-probs of tokens.
         """
-        self._observer.add_columns(*formula.columns(batch, loss))
+        self._observer.add_columns(*columns(formula, batch, loss))
         documented, rounding, edges = formula.gradient(batch)
         gap = (gradient.double() - documented).abs() / rounding.clamp(min=torch.finfo(torch.float32).tiny)
         self._observer.add_columns({"gradient_gap": torch.where((batch.mask > 0) & ~edges, gap, 0.0).amax()})

@@ -55,6 +55,12 @@ def within_losses(trainer: Any, alter: Callable[[dict[str, Any]], dict[str, Any]
     replace_method(trainer, inner_loss(trainer), loss)
 
 
+def normalised_again(batch: dict[str, Any]) -> dict[str, Any]:
+    """The advantages of a micro-batch with mean 0 and deviation 1."""
+    advantages = batch["advantages"]
+    return batch | {"advantages": (advantages - advantages.mean()) / (advantages.std() + 1e-8)}
+
+
 WHOLE_GROUPS: Settings = {**ONCE, "loss_type": "dr_grpo"}
 
 
@@ -222,6 +228,15 @@ FAULTS = (
     Fault(window_counted_by_the_micro_batch, code="RLS801", where=Where(update=4, microbatch=8),
           report="tokens of one micro-batch for those of the window", settings=OF_WINDOW, since="0.24",
           cause="another number of tokens than the masks"),
+    Fault(made("only_good_samples_taught_by_the_loss", "Negative advantages are 0 in the loss.",
+               lambda trainer: within_losses(trainer, lambda batch: batch | {"advantages": batch["advantages"].clamp(min=0)})),
+          code="RLS801", where=Where(update=4, microbatch=8), report="a loss of one's own that learns from success alone",
+          settings={**REUSED, "loss_type": "dr_grpo"}, since="0.18", cause="advantages whose negative ones are 0"),
+    Fault(made("advantages_normalised_again_by_the_loss", "The loss normalises the advantages of each micro-batch once more.",
+               lambda trainer: within_losses(trainer, normalised_again)),
+          code="RLS801", where=Where(update=4, microbatch=8), report="advantages whitened a second time, by micro-batch",
+          settings={**REUSED, "loss_type": "dr_grpo", "scale_rewards": False}, since="0.18",
+          cause="advantages normalised again over the samples"),
     Fault(made("kl_left_out_of_the_loss", "The loss is computed with beta 0.",
                lambda trainer: in_losses(trainer, first=4, beta=0.0)),
           code="RLS801", where=Where(rollout=2, update=4, microbatch=8), report="TRL, KL left out",

@@ -115,3 +115,24 @@ def test_a_comparison_that_fails_costs_its_kind_alone() -> None:
     assert columns.indices == (1,)
     assert gaps.topics == ["formula"]
     assert held.work_up() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (torch.relu, "that of advantages whose negative ones are 0"),
+        (torch.abs, "that of advantages without their sign"),
+        (lambda advantages: advantages.clip(-1, 1), "that of advantages cut to [-1, 1]"),
+        (lambda advantages: advantages.roll(1), "that of the advantages of the sample before"),
+        (lambda advantages: torch.tanh(advantages), ""),
+    ],
+)  # fmt: skip
+def test_gradients_of_changed_advantages_are_named(changed: Any, words: str) -> None:
+    draw = torch.Generator().manual_seed(3)
+    log_probs, advantages, values = -torch.rand(32, generator=draw), 2 * torch.randn(32, generator=draw), torch.ones(32)
+    settings = SETTINGS["PPO, values clipped, advantages as they are"]
+    loss = MiniBatch.of(log_probs, values, None, settings=settings)
+    loss.add_samples(RolloutBufferSamples(values, values, values, log_probs, advantages, values))
+    # The ratio is 1, and no value is wrong.
+    loss.arrived = {"log_probs": -changed(advantages) / 32, "values": torch.zeros(32)}
+    assert loss.like() == words

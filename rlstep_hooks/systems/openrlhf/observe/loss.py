@@ -220,8 +220,6 @@ def kl_estimate(difference: Tensor, kind: str) -> Tensor:
 
 def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, LossSettings, LossBatch]]:
     given = batch.tensors
-    flipped = batch.with_tensors(advantages=-given["advantages"])
-    yield "that of advantages of the opposite sign", settings, flipped
     yield "without its KL term", replace(settings, kl_coef=0.0), batch
     yield "without its entropy bonus", replace(settings, entropy_coef=0.0), batch
     yield (

@@ -20,6 +20,7 @@ from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.observe.loss_causes import Compared, named_together
 from rlstep_hooks.observe.losses import Formula, LossBatch
 from rlstep_hooks.systems.openrlhf.observe.entropies import Computed, computed_by, gradient_gap
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
@@ -261,7 +262,8 @@ class LossMeter(HeldLosses[_Held]):
             due = self._of_update[each.held.window] if self._args.train.dynamic_batch_enable else size
             if len(window) == due:
                 each.given = _as_part(each.given, window, size)
-        return {each.held.index: each.compared() for each in arrived}
+        found = named_together([each.against_formula() for each in arrived])
+        return {each.held.index: each.with_inputs(numbers) for each, numbers in zip(arrived, found, strict=True)}
 
 
 _OF_VALUES = ("values", "old_values", "returns")
@@ -312,10 +314,14 @@ class _Arrived(msgspec.Struct):
             gradient = torch.zeros(given.mask.numel(), dtype=torch.float64)
         return cls(held, tensors, given, float(first), float(whole), gradient, inputs, again)
 
-    def compared(self) -> LossNumbers:
-        """The loss against its formula, and what it was computed from against what came to this process."""
+    def against_formula(self) -> Compared:
+        """The loss against its formula."""
         loss = self.whole if self.held.whole else self.first
         found = self.held.formula.compare(self.given, loss, self.held.window_size, self.gradient)
+        return Compared(self.held.formula, self.given, loss, found)
+
+    def with_inputs(self, found: LossNumbers) -> LossNumbers:
+        """The numbers of the loss, with those of what it was computed from against what came to this process."""
         return msgspec.structs.replace(
             found,
             gradient_gap=self._with_entropies(found),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.deferred import finite
+from rlstep_hooks.observe.loss_causes import Case, named, of_changed_advantages, unexplained
 from rlstep_hooks.observe.losses import FITS, LOST, NO_NUMBER, Formula, LossBatch
 from rlstep_hooks.observe.numbers import Columns
 
@@ -47,14 +48,17 @@ class LossColumns(Columns, frozen=True):
         found = Columns.values(self, numbers)
         if "loss" not in self.names:
             return found
-        first = self.names.index("loss") * len(self.indices)
-        losses = numbers[first : first + len(self.indices)]
+        losses, terms = self._of(numbers, "loss"), self._of(numbers, "terms")
         other = {
             place: loss
             for place, (index, loss) in enumerate(zip(self.indices, losses, strict=True))
             if found[index].get("loss_like") == _TO_NAME
         }
-        like = self._like(other) if other else ""
+        # A loss whose terms cancel has the rounding of their sizes.
+        cancelled = {
+            place: FITS * _ROUNDING * terms[place] for place in other if "loss_gap" in found[self.indices[place]]
+        }
+        like = self._like(other, losses, cancelled) if other else ""
         for place in other:
             found[self.indices[place]]["loss_like"] = like
         return found
@@ -87,7 +91,7 @@ class LossColumns(Columns, frozen=True):
             return {"loss_ratio": ratio, "loss_like": _TO_NAME}
         gap = self._gap(of) if ratio is None else None
         if gap is not None and gap > FITS:
-            return {"loss_gap": gap}
+            return {"loss_gap": gap, "loss_like": _TO_NAME}
         gradient = finite(of["gradient_gap"]) if "gradient_gap" in of else None
         if ratio is None and gradient is not None:
             factor = of["gradient_factor"]
@@ -103,19 +107,46 @@ class LossColumns(Columns, frozen=True):
             finite(of["head_gap"]) if of["head_understood"] <= UNDERSTOOD[self.losses[0].settings.precision] else None
         )
 
-    def _like(self, losses: dict[int, float]) -> str:
-        """Which known mistake gives all of these losses, by their places; empty if none: one that gives some of them does so by
-        coincidence. It waits for the device."""
+    def _of(self, numbers: list[float], name: str) -> list[float]:
+        first = self.names.index(name) * len(self.indices)
+        return numbers[first : first + len(self.indices)]
+
+    def _like(self, other: dict[int, float], losses: list[float], cancelled: dict[int, float]) -> str:
+        """Which known mistake gives all of the losses that are others; empty if none: one that gives some of them does so by
+        coincidence. It waits for the device.
+
+        Args:
+            other: These losses, by their places.
+            losses: Those of all micro-batches.
+            cancelled: What rounding explains of the losses whose terms cancel, by their places.
+        """
         if self.losses is None:
             return ""
         formula, batch = self.losses
         within = OTHER_WITHIN[formula.settings.precision]
         with torch.no_grad():
-            for words, values in formula.mistaken(batch):
-                others = [(loss, float(values[place])) for place, loss in losses.items()]
-                if all(other and abs(loss / other - 1) <= within for loss, other in others):
-                    return words
-        return ""
+            alike = (
+                words
+                for words, values in formula.mistaken(batch)
+                if all(
+                    _is_near(loss, float(values[place]), within, cancelled.get(place, 0.0))
+                    for place, loss in other.items()
+                )
+            )
+            alone = next(alike, "")
+        if not unexplained(alone):
+            return alone
+        observed = torch.tensor(losses, device=batch.mask.device)
+        wrong = torch.zeros_like(observed, dtype=torch.bool)
+        wrong[[*other]] = True
+        exact = formula.settings.precision == "float32"
+        case = Case(formula, batch, observed, wrong, unit=_ROUNDING, relative=0.0 if exact else within)
+        return named(alone, of_changed_advantages([case]))
+
+
+def _is_near(loss: float, other: float, within: float, absolute: float) -> bool:
+    """Whether a loss is another one but for rounding."""
+    return bool(other) and abs(loss - other) <= max(within * abs(other), absolute)
 
 
 def _loss_ratio(expected: float, largest: float, loss: float) -> float | None:

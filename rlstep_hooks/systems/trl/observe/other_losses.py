@@ -85,6 +85,4 @@ def mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, Lo
     yield "that of a mask without each sample's last token", settings, replace(batch, mask=without_last(batch.mask))
     padded = replace(batch, mask=torch.ones_like(batch.mask))
     yield "that of all tokens, padding included", settings, padded
-    unsigned = batch.with_tensors(advantages=given["advantages"].abs())
-    yield "that of advantages without their sign", settings, unsigned
     yield "the documented one with its sign flipped", changed(settings, factor=-1.0), batch

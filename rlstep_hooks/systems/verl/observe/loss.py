@@ -179,8 +179,6 @@ def _sizes(settings: LossSettings, batch: LossBatch) -> Tensor:
 
 def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, LossSettings, LossBatch]]:
     given = batch.tensors
-    flipped = batch.with_tensors(advantages=-given["advantages"])
-    yield "that of advantages of the opposite sign", settings, flipped
     yield WITHOUT_KL, replace(settings, kl_coef=0.0), batch
     yield WITHOUT_ENTROPY, replace(settings, entropy_coeff=0.0), batch
     if settings.kl_coef:

@@ -17,6 +17,7 @@ from torch import Tensor
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
+from rlstep_hooks.observe.loss_causes import Compared, named_together
 from rlstep_hooks.observe.losses import LOST, LossBatch, LossNumbers
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
@@ -269,6 +270,7 @@ class LossMeter(HeldLosses[_Held]):
             factors[index] = factors.get(index, 0.0) + multiplied
         beside = {index: gradient.double() for index, gradient in self._beside.tensors()}
         numbers = {index: LossNumbers(backward_ratio=finite(total)) for index, total in factors.items()}
+        compared: dict[int, Compared] = {}
         for held, (loss, *columns), followed in arrived:
             count, factor = held.update.microbatches, factors.get(held.index)
             if (
@@ -294,8 +296,9 @@ class LossMeter(HeldLosses[_Held]):
                 found = msgspec.structs.replace(found, gradient_gap=finite(gap))
             clipped = self._kind.clipped(held.settings, batch)
             backward = None if factor is None else finite(factor)
-            numbers[held.index] = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)
-        return numbers
+            found = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)
+            compared[held.index] = Compared(formula, batch, float(loss), found)
+        return numbers | dict(zip(compared, named_together([*compared.values()]), strict=True))
 
 
 def _finite(number: float | None) -> float | None:
