@@ -60,9 +60,9 @@ class LossScale(ValueRule):
                     with the documented ones
 
     What to do:
-        The finding names the mistake if a known one gives the same loss to rounding. One of the advantages is named if it explains the
-        losses of all micro-batches that are wrong: look for code between the rollout and the loss that writes to them. Otherwise compare the loss function, its
-        normaliser and what goes into it with the documented ones.
+        The finding names the mistake if a known one gives the same loss to rounding. One of the advantages is named if it
+        explains the losses of all micro-batches that are wrong: look for code between the rollout and the loss that writes to
+        them. Otherwise compare the loss function, its normaliser and what goes into it with the documented ones.
 
     Known limits:
 
