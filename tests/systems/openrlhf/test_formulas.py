@@ -21,6 +21,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController
 
+from rlstep_hooks.observe.loss_causes import Compared, named_together
 from rlstep_hooks.observe.losses import LossBatch
 from rlstep_hooks.systems.openrlhf.observe.advantages import AdvantageWatch
 from rlstep_hooks.systems.openrlhf.observe.entropies import gradient_gap
@@ -296,6 +297,26 @@ def compared(given: dict[str, torch.Tensor], loss: float, **correction: Any) -> 
     args = arguments(**({"level": "token", "mode": "mask", "threshold": [0.7, 1.5]} | correction))
     batch = batch_of({name: given[name] for name in NAMES}, given["mask"], torch.float32)
     return policy_formula(read_settings(args, 0.0)).compare(batch, loss, 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (lambda advantages: advantages, None),
+        (lambda advantages: advantages.clamp(min=0), "that of advantages whose negative ones are 0"),
+        (torch.abs, "that of advantages without their sign"),
+        (lambda advantages: 0.3 * advantages, "0.3 times the documented one, as advantages 0.3 times as large would make it"),
+        (lambda advantages: advantages.roll(1, 0), "that of the advantages of the sample before"),
+    ],
+)  # fmt: skip
+def test_advantages_that_are_changed_on_their_way_into_the_loss(changed: Any, words: str | None) -> None:
+    formula, found = policy_formula(read_settings(arguments(), 0.0)), []
+    for seed in range(3):
+        given = numbers(seed)
+        loss = plain_loss(given | {"advantages": changed(given["advantages"])}, is_correction_level="off")
+        batch = batch_of({name: given[name] for name in NAMES}, given["mask"], torch.float32)
+        found.append(Compared(formula, batch, loss, formula.compare(batch, loss, 2)))
+    assert {None if of.loss_is_documented else of.loss_like for of in named_together(found)} == {words}
 
 
 def inverted(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

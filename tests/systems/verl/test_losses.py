@@ -70,6 +70,7 @@ def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, An
         "no weights": "without the importance weights",
         "ratio 1": "that of old log-probs equal to the current ones (ratio 1)",
         "no last token": "that of a mask without the last token of each completion",
+        "no negative advantages": "that of advantages whose negative ones are 0",
         "seq-mean-token-sum": "that of loss_agg_mode=seq-mean-token-sum",
         "one rank": f"not multiplied by the {RANKS} ranks",
         "24 samples": "that of a mini-batch of 24 samples, where this one has 16",
@@ -353,6 +354,11 @@ def wrong() -> list[dict[str, Any]]:
         [torch.cat([row[:-1], torch.zeros(1)]) for row in data["response_mask"].unbind()], layout=torch.jagged
     )
     case("no last token", other({}, shorter))
+    best = data.clone()
+    best["advantages"] = torch.nested.as_nested_tensor(
+        [row.clamp(min=0) for row in data["advantages"].unbind()], layout=torch.jagged
+    )
+    case("no negative advantages", other({}, best))
     case("seq-mean-token-sum", other({"loss_agg_mode": "seq-mean-token-sum"}))
     case("one rank", lambda loss: loss / RANKS)
     outcomes += [
