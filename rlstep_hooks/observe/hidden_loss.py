@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -24,6 +25,7 @@ from rlstep_hooks.record.events import MicroBatchValues
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from rlstep_hooks.observe.changed_advantages import Change
     from rlstep_hooks.observe.guard import Guard
 
 HELD = 1 << 20
@@ -95,14 +97,22 @@ class HiddenLoss(ABC, Generic[Settings]):
         gap = ((observed - documented).abs() / rounding).amax(of_each)
         return {"loss_gap": gap, "loss_ratio": (observed * documented).sum(of_each) / documented.square().sum(of_each)}
 
-    def like(self) -> str:
+    def like(self, left: list[Change] | None = None) -> str:
         """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss, of
-        one micro-batch."""
+        one micro-batch.
+
+        Args:
+            left: The changes of advantages that explain the wrong losses so far, which are tried; those that do not fit are taken out.
+                None for all.
+        """
         observed, given = self.observed(), self.given()
         others = self._others(given, observed)
-        known = (words for words, *documented in others if _fits(observed, *documented))
-        alone = next(known, None)
-        return self._of_changed_advantages(given, observed) if alone is None else alone
+        alone = next((words for words, *documented in others if _fits(observed, *documented)), None)
+        if alone is not None:
+            return alone
+        left = [*changes()] if left is None else left
+        left[:] = [change for change in left if self._is_explained_by(change, given, observed)]
+        return said([*dict.fromkeys(change.what for change in left)])
 
     def gradients(self, settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(L, ..., *S), the gradients at the leaves, and one rounding of each: infinite where a rounding decides."""
@@ -128,19 +138,15 @@ class HiddenLoss(ABC, Generic[Settings]):
             scaled = torch.cat([factor * right[:1], right[1:]])
             yield f"that with a policy's term {factor:.4g} times as large", scaled, rounding * max(abs(factor), 1.0)
 
-    def _of_changed_advantages(self, given: Mapping[str, Tensor], observed: Tensor) -> str:
-        """The changes of the advantages that give these gradients, in words that follow "the loss is"; empty if none does."""
-        advantages, found = given["advantages"], []
+    def _is_explained_by(self, change: Change, given: Mapping[str, Tensor], observed: Tensor) -> bool:
+        """Whether advantages that are changed in this way give the gradients that arrived."""
+        advantages = given["advantages"]
         wide = advantages if self.dimensions > 1 else advantages.unsqueeze(-1)
-        mask = given.get("counted", torch.ones_like(wide))
-        for change in changes():
-            of = change.of(wide, mask)
-            if of is not None and change.what not in found:
-                changed = {**given, "advantages": of.reshape(advantages.shape)}
-                documented, rounding = self.gradients(self.settings, changed)
-                fits = bool(documented.isfinite().all()) and _fits(observed, documented, rounding)
-                found += [change.what] if fits else []
-        return said(found)
+        of = change.of(wide, given.get("counted", torch.ones_like(wide)))
+        if of is None:
+            return False
+        documented, rounding = self.gradients(self.settings, {**given, "advantages": of.reshape(advantages.shape)})
+        return bool(documented.isfinite().all()) and _fits(observed, documented, rounding)
 
     def _common_mistakes(self, given: Mapping[str, Tensor]) -> Iterator[tuple[str, Settings, Mapping[str, Tensor]]]:
         settings, advantages = self.settings, given["advantages"]
@@ -215,7 +221,8 @@ class HiddenLosses:
 def _numbers(of_kind: list[tuple[int, HiddenLoss[Any]]]) -> tuple[Columns, Tensor]:
     indices, losses = zip(*of_kind, strict=True)
     columns = together(losses).columns()
-    known: tuple[dict[str, Any], ...] = tuple({"loss_like": loss.like} for loss in losses)
+    left = [*changes()]  # what does not explain one wrong loss explains no other: each is tried until it fails
+    known: tuple[dict[str, Any], ...] = tuple({"loss_like": partial(loss.like, left)} for loss in losses)
     return Columns(MicroBatchValues, indices, tuple(columns), known), torch.stack(
         list(columns.values())
     ).float().flatten()

@@ -136,3 +136,20 @@ def test_gradients_of_changed_advantages_are_named(changed: Any, words: str) -> 
     # The ratio is 1, and no value is wrong.
     loss.arrived = {"log_probs": -changed(advantages) / 32, "values": torch.zeros(32)}
     assert loss.like() == words
+
+
+def test_a_change_that_does_not_explain_one_loss_is_not_tried_of_others() -> None:
+    draw = torch.Generator().manual_seed(3)
+    settings = SETTINGS["PPO, values clipped, advantages as they are"]
+    held = HiddenLosses(Guard(Gaps(), ("formula",)))
+    for number in range(3):
+        log_probs, advantages, values = -torch.rand(8, generator=draw), torch.randn(8, generator=draw), torch.ones(8)
+        advantages = 2 * advantages if number else advantages.clamp(max=0.9)  # in the first a cut at 1 changes nothing
+        loss = MiniBatch.of(log_probs, values, None, settings=settings, stepped=True)
+        loss.add_samples(RolloutBufferSamples(values, values, values, log_probs, advantages, values))
+        loss.arrived = {"log_probs": -advantages.clamp(min=0) / 8, "values": torch.zeros(8)}
+        held.add(number, loss)
+    ((columns, numbers),) = held.work_up()
+    likes = [of["loss_like"] for of in columns.values(numbers.tolist()).values()]
+    either = "that of advantages whose negative ones are 0, or of advantages cut to [0, 1]"
+    assert likes == [either, *["that of advantages whose negative ones are 0"] * 2]
