@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,8 @@ class HfCpuServer:
         self._processed = {"processed_logprobs": True, "raw_logprobs": False}[logprobs_mode]
         self._seed = seed
         self._full_determinism = full_determinism
-        self._random = torch.Generator().manual_seed(seed)
+        self._asked: Counter[int] = Counter()
+        """Requests of each prompt so far."""
         self._seconds_per_token = seconds_per_token
         self._global_steps: int | None = None
         self._requests = 0
@@ -177,11 +179,12 @@ class HfCpuServer:
         return tokens, log_probs, "completed"
 
     def _source(self, request_id: str, prompt_ids: list[int]) -> torch.Generator:
-        """The random numbers of a request. With determinism asked for, verl's RayPPOTrainer numbers the requests of a batch."""
-        if not self._full_determinism:
-            return self._random
-        known = f"{self._seed} {self._global_steps} {request_id} {prompt_ids}"
-        return torch.Generator().manual_seed(zlib.crc32(known.encode()))
+        """The random numbers of a request, which do not depend on the requests that are answered beside it: a rehearsal draws the same
+        tokens each time. With determinism asked for, verl's RayPPOTrainer numbers the requests of a batch."""
+        prompt = zlib.crc32(str(prompt_ids).encode())
+        self._asked[prompt] += 1
+        number = f"{self._global_steps} {request_id}" if self._full_determinism else str(self._asked[prompt])
+        return torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {number} {prompt_ids}".encode()))
 
     async def abort_all_requests(self, reject_request: bool = False, **_unused: Any) -> None:
         """End requests, running or waiting, with the tokens that they have; hold new ones until `resume_generation`.
