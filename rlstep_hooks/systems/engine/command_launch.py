@@ -74,6 +74,8 @@ def launch_of(command: Command, source: str, folder: Path, options: Options) -> 
     framework = options.framework or index.recognise(command, keys, values, packages)
     if framework is None and (in_config := quiet_config_keys(command, folder) - keys):
         framework = index.recognise(command, keys | in_config, values, packages)
+    if framework is None and program is not None:
+        framework = index.recognise(command, keys | _names_beside(command, folder), values, packages)
     if framework is None:
         return _launch_elsewhere(command, source, folder, options, program) if program is not None else None
     if options.framework is None:
@@ -155,6 +157,13 @@ def _program(command: Command, folder: Path, options: Options) -> PythonProgram 
     from rlstep_hooks.systems.engine.python_program import read_program
 
     return read_program(command, folder, file, options)
+
+
+def _names_beside(command: Command, folder: Path) -> frozenset[str]:
+    """The names of the settings of the configuration that a program hands to Hydra: a launch need not repeat one of them."""
+    from rlstep_hooks.systems.engine.own_configuration import names_beside  # only where nothing else says what it is
+
+    return names_beside(command, folder)
 
 
 def _launch_elsewhere(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.planning.reading import Note
-from rlstep_hooks.systems.engine.own_configuration import configuration, open_ended_of
+from rlstep_hooks.systems.engine.own_configuration import configuration, open_ended_of, over_releases_own
 from rlstep_hooks.systems.engine.refused_by_checkout import (
     refused_as_added_twice,
     refused_by_source,
@@ -56,6 +56,12 @@ def as_beside(
         own = configuration(*program, launch.command, launch.given) if program is not None else {}
         release = refused_in_checkout(release, own, launch.command, launch.given) if own else release
     release = refused_as_added_twice(release, own, launch.command, launch.given)
+    if not own and program is not None:
+        # Only what the framework has beside these is a default of the release.
+        part = over_releases_own(*program, launch.command, launch.given, system)
+        own = part.settings if part is not None else own
+        if part is not None and part.missing and (said := Note("assumes", part.said())) not in launch.notes:
+            release = msgspec.structs.replace(release, notes=(*release.notes, said))
     given = {**_differing(own, read, release.version), **launch.given}
     return read, release, msgspec.structs.replace(launch, given=given)
 

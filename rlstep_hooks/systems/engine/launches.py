@@ -249,15 +249,11 @@ def _with_release(system: System, launch: Launch, options: Options) -> tuple[Lau
     from rlstep_hooks.systems.engine.own_configuration import taken_in_part
 
     part = taken_in_part(launch.command, launch.folder, launch.given)
-    if part is None or part.names.isdisjoint(release.foreign):
+    known = part.settings.keys() & set(release.foreign) if part is not None else set()
+    if part is None or not known:
         return launch, release
-    known = part.names.intersection(release.foreign)
     others = {name: setting for name, setting in launch.given.items() if name not in known}
-    text = (
-        f"the configuration beside the launch was read in part: {', '.join(part.missing)} is not here, and what it sets is taken from "
-        "the release"
-    )
-    noted = msgspec.structs.replace(launch, notes=(*launch.notes, Note("assumes", text)))
+    noted = msgspec.structs.replace(launch, notes=(*launch.notes, Note("assumes", part.said())))
     return noted, _release(system, msgspec.structs.replace(launch, given=others), options)
 
 

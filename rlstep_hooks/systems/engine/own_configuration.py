@@ -18,14 +18,17 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.yaml_file import parse_yaml
 from rlstep_hooks.systems.engine.hydra_main import hydra_main
 from rlstep_hooks.systems.engine.keys import parents_of
+from rlstep_hooks.systems.engine.launch_settings import with_own_configs
 from rlstep_hooks.systems.engine.program_beside import program_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from rlstep_hooks.launch.checkout import Checkout
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.layers import Parent
+    from rlstep_hooks.systems.engine.declaration import System
 
 _GROUP = "a choice of a file"
 """What is written in the place of a group: `group=file` chooses one, and its settings may stand in another section."""
@@ -36,10 +39,17 @@ _PATH = ("config_path", "cp")
 class InPart(msgspec.Struct, frozen=True):
     """A configuration of which some files are not here."""
 
-    names: frozenset[str]
+    settings: dict[str, Setting]
     """The settings of the files that are here."""
     missing: tuple[str, ...]
     """The files that are not here, each with the place where it is taken over."""
+
+    def said(self) -> str:
+        """What is assumed of the files that are not here."""
+        return (
+            f"the configuration beside the launch was read in part: {', '.join(self.missing)} is not here, and what it sets is taken"
+            " from the release"
+        )
 
 
 def configuration(
@@ -109,10 +119,14 @@ def taken_in_part(command: Command, folder: Path, given: Mapping[str, Setting]) 
     whole = _whole(checkout, program, command, given)
     if whole is None or not whole.missing:
         return None
-    missing = (
-        f"{each.name} ({os.path.relpath(each.place.source, checkout.root)}:{each.place.line})" for each in whole.missing
+    return InPart(whole.settings, _shown(whole.missing, checkout))
+
+
+def _shown(missing: Iterable[Parent], checkout: Checkout) -> tuple[str, ...]:
+    """Files that are not here, each with the place where it is taken over."""
+    return tuple(
+        f"{each.name} ({os.path.relpath(each.place.source, checkout.root)}:{each.place.line})" for each in missing
     )
-    return InPart(frozenset(whole.settings), tuple(missing))
 
 
 def configuration_beside(command: Command, folder: Path, given: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -127,6 +141,39 @@ def configuration_beside(command: Command, folder: Path, given: Mapping[str, Set
     if found is None:
         return {}
     return configuration(*found, command, given)
+
+
+def over_releases_own(
+    checkout: Checkout, program: str, command: Command, given: Mapping[str, Setting], system: System
+) -> InPart | None:
+    """What is here of the program's own YAML file, where files that it takes over are not; None where all of it is here, or none.
+
+    The framework's own file (`defaults: [ppo_trainer]`) has what the release has. What is still missing is another one.
+
+    Args:
+        checkout: Where the program lies.
+        program: Its path there.
+        command: The launch.
+        given: What it sets.
+        system: The framework.
+    """
+    whole = _whole(checkout, program, command, given)
+    if whole is None or not whole.missing or whole.repeated:
+        return None
+    settings, left, _ = with_own_configs(whole.missing, whole.settings, system)
+    return InPart(settings, _shown(left, checkout))
+
+
+def names_beside(command: Command, folder: Path) -> frozenset[str]:
+    """The names of the settings of the YAML file that the program of a launch hands to Hydra, as far as its files are here.
+
+    Args:
+        command: The launch.
+        folder: The folder that it lies in.
+    """
+    found = program_beside(command, folder)
+    whole = _whole(*found, command, {}) if found is not None else None
+    return frozenset(whole.settings) if whole is not None else frozenset()
 
 
 def open_ended_of(own: Mapping[str, Setting]) -> frozenset[str]:

@@ -120,3 +120,47 @@ def test_what_is_here_of_a_configuration_says_which_settings_a_fork_has(tmp_path
     assert any("data/rows (verl/trainer/config/ppo_trainer.yaml:1) is not here" in note.text for note in plan.notes)
     other = in_checkout(tmp_path, VERL, TURNS.format(flags="", more="own.turns=1"))
     assert [finding.observed for finding in other.findings if finding.code == "RLS116"] == ["own.turns"]
+
+
+OVER_RELEASE = (
+    "hydra: {searchpath: ['pkg://verl.trainer.config']}\ndefaults:\n  - ppo_trainer\n{more}  - _self_\n"
+    "data: {train_batch_size: 100}\nalgorithm: {adv_estimator: grpo}\n"
+    "actor_rollout_ref:\n  actor: {ppo_mini_batch_size: 50, ppo_micro_batch_size_per_gpu: 5}\n"
+    "  rollout: {n: 4, log_prob_micro_batch_size_per_gpu: 5}\n  ref: {log_prob_micro_batch_size_per_gpu: 5}\n"
+    "trainer: {n_gpus_per_node: 2, total_epochs: 2}\n"
+)
+RUNNER = (
+    "import hydra\nimport ray\nfrom verl.trainer.main_ppo import TaskRunner, run_ppo\n"
+    "class Runner(TaskRunner):\n    def run(self, config):\n        import more\n        return super().run(config)\n"
+    "@hydra.main(config_path='../configs', config_name='own', version_base=None)\n"
+    "def main(config):\n    run_ppo(config, task_runner_class=ray.remote(num_cpus=1)(Runner))\n"
+)
+
+
+def over_release(folder: Path, *, launch: str = "", more: str = "") -> Plan:
+    """The plan of a program over a verl that is installed, whose configuration takes over that of the release."""
+    files = {"configs/own.yaml": OVER_RELEASE.replace("{more}", more), "scripts/entry.py": RUNNER}
+    return in_checkout(folder, files, f"python3 scripts/entry.py {launch}\n", rows=1050)
+
+
+@pytest.mark.parametrize("launch", ["data.seed=1", "actor_rollout_ref.actor.ppo_mini_batch_size=50"])
+def test_a_configuration_over_that_of_the_release_says_what_a_program_trains(tmp_path: Path, launch: str) -> None:
+    plan = over_release(tmp_path, launch=launch)
+    assert plan.framework == "verl"
+    assert {finding.severity for finding in plan.findings} <= {"info"}
+    assert plan.schedule is not None
+    assert (plan.schedule.prompts_per_rollout, plan.schedule.samples_per_prompt) == (100, 4)
+    assert (plan.schedule.samples_per_update, plan.schedule.rollouts) == (200, 20)
+
+
+def test_a_launch_overrides_a_configuration_over_that_of_the_release(tmp_path: Path) -> None:
+    plan = over_release(tmp_path, launch="actor_rollout_ref.rollout.n=8 data.train_batch_size=50")
+    assert plan.schedule is not None
+    assert (plan.schedule.prompts_per_rollout, plan.schedule.samples_per_prompt) == (50, 8)
+
+
+def test_what_else_a_configuration_over_that_of_the_release_takes_over_is_said(tmp_path: Path) -> None:
+    plan = over_release(tmp_path, launch="data.seed=1", more="  - data: rows\n")
+    said = [note.text for note in plan.notes if "was read in part" in note.text]
+    assert len(said) == 1
+    assert "data/rows (configs/own.yaml:2) is not here" in said[0]

@@ -435,6 +435,11 @@ def test_a_setting_of_a_forks_own_may_say_how_many_samples_a_prompt_has(tmp_path
     assert schedule.rollouts == 20
 
 
+def test_a_repetition_by_one_leaves_the_setting_of_a_forks_own_alone(tmp_path: Path) -> None:
+    schedule = schedule_of(of_groups(tmp_path, "groups.size=8 actor_rollout_ref.rollout.n=1", lines=REPEATS))
+    assert (schedule.samples_per_prompt, schedule.samples_per_update, schedule.updates_per_rollout) == (8, 50, 16)
+
+
 @pytest.mark.parametrize(
     ("more", "lines"),
     [

@@ -18,7 +18,7 @@ from rlstep_hooks.launch.checkout import Checkout, Line, find_checkout, nearest,
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Formula, Note
 from rlstep_hooks.systems.engine.declaration import Beside, count
-from rlstep_hooks.systems.engine.own_configuration import configuration
+from rlstep_hooks.systems.engine.own_configuration import configuration, over_releases_own
 from rlstep_hooks.systems.verl.checkout.critic import read_critic
 from rlstep_hooks.systems.verl.checkout.estimators import estimators_in
 from rlstep_hooks.systems.verl.checkout.handed_over import run_by
@@ -105,7 +105,8 @@ def of_alone(
         given: What it sets.
     """
     own = settings_of(program, command, folder, given)
-    given = {**own, **given}
+    part = over_releases_own(program.checkout, program.name, command, given, system) if not own else None
+    given = {**(part.settings if part is not None else own), **given}
     values = values_of(given)
     run = run_alone(program, values)
     if isinstance(run, Run):
@@ -159,9 +160,9 @@ def _read(system: System, program: Program, run: Run, own: dict[str, Setting], g
 
 
 def _group(loop: Loop, values: Mapping[str, object]) -> str:
-    """The setting that says how many samples a prompt has: one of a fork's own, where that alone repeats it and `rollout.n` is 1."""
+    """The setting that says how many samples a prompt has: one of a fork's own, where no other repeats it and `rollout.n` is 1."""
     others = [name for name in loop.repeats if name not in (GROUP, "1")]
-    alone = len(others) == 1 and GROUP not in loop.repeats and values.get(GROUP, 1) == 1
+    alone = len(others) == 1 and values.get(GROUP, 1) == 1
     return others[0] if alone and isinstance(values.get(others[0]), int) else GROUP
 
 
@@ -310,7 +311,8 @@ def _refuse(loop: Loop, workers: Workers | None, run: Run, values: Mapping[str, 
         LaunchError: It is not.
     """
     unknown = [*loop.unknown, *run.own_parts, *(workers.unknown if workers is not None else ())]
-    others = [line for name, line in loop.repeats.items() if name not in (group, "1")]
+    # One of a fork's own stands for the group only where `rollout.n` is 1, which repeats nothing.
+    others = [line for name, line in loop.repeats.items() if name not in (group, GROUP, "1")]
     if loop.is_read and group not in loop.repeats and not others:
         others = [Line(f"nothing repeats a prompt {GROUP} times", run.source.at(run.fit.lineno))]
     unknown += others
