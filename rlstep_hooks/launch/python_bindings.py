@@ -93,12 +93,16 @@ class Bindings:
         classes = (node for node in ast.walk(self._tree) if isinstance(node, ast.ClassDef))
         return {node.name: node for node in classes if bound[node.name] == 1}
 
-    def stored(self) -> frozenset[str]:
-        """The attributes that the file assigns to anything but `self`, and the arguments that it parses."""
+    def stored(self, may_run: Callable[[ast.AST], bool]) -> frozenset[str]:
+        """The attributes that the file assigns to anything but `self`, and the arguments that it parses.
+
+        Args:
+            may_run: Whether this launch may come to a statement: `cfg.size = args.size` stands under `if args.size:`.
+        """
         targets = (
             node
             for node in ast.walk(self._tree)
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and may_run(node)
         )
         owners = ((node.attr, ast.unparse(node.value)) for node in targets)
         return frozenset(name for name, owner in owners if owner != "self" and self.made.get(owner) != PARSED)
@@ -169,8 +173,8 @@ class Bindings:
                 continue
             made = [inner.value for inner in ast.walk(function) if isinstance(inner, ast.Return)]
             result = made[0] if len(made) == 1 else None
-            if isinstance(result, ast.Name) and result.id in self.constants:
-                result = self.constants[result.id]
+            if isinstance(result, ast.Name):
+                result = self.constants.get(result.id) or self._scopes.value_of(result)
             if isinstance(result, ast.Call):
                 yield function.name, PARSED if self._copies_arguments(result) else name_of(result.func)
 

@@ -92,7 +92,7 @@ class Changes:
     def of(self, name: str) -> list[Change]:
         """The changes of what a name contains, in the order of their lines."""
         if name not in self._found:
-            self._found[name] = sorted(self._of(name, None, 0), key=lambda change: change.line)
+            self._found[name] = sorted(dict.fromkeys(self._of(name, None, 0)), key=lambda change: change.line)
         return self._found[name]
 
     def within(self, function: ast.AST, name: str) -> list[Change]:
@@ -105,10 +105,14 @@ class Changes:
                 yield from self._by(node, depth)
 
     def _in_function(self, function: ast.AST, parameter: str, depth: int) -> list[Change]:
-        """What a function changes of a parameter; looked up once for each depth, as functions call each other in many ways."""
+        """What a function changes of a parameter; looked up once for each depth, as functions call each other in many ways.
+
+        Each change stands there once: where several functions have one name and call it (`super().__init__(ids)`), their number would
+        be multiplied with each of them.
+        """
         key = (function, parameter, depth)
         if key not in self._in_functions:
-            self._in_functions[key] = list(self._of(parameter, function, depth))
+            self._in_functions[key] = list(dict.fromkeys(self._of(parameter, function, depth)))
         return self._in_functions[key]
 
     def _by(self, name: ast.Name, depth: int) -> Iterator[Change]:
@@ -185,7 +189,7 @@ class Changes:
         for function, owner in functions:
             parameter = _parameter(function, call, given)
             inner = [Change(call)] if parameter is None else owner._in_function(function, parameter, depth + 1)
-            yield from (Change(call, each.key) for each in inner)
+            yield from (Change(call, key) for key in dict.fromkeys(each.key for each in inner))
 
 
 def _key(item: ast.expr) -> str | None:

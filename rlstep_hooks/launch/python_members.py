@@ -48,7 +48,7 @@ class Members:
         bound: What a name stands for where it is used; None where that cannot be told.
         pairs: The pairs of a mapping where it is used; None where they are not written out.
         changes: What the file changes of its containers.
-        stored: The attributes that the file assigns to anything but `self`: an object may have another name there.
+        stored: The attributes that the file assigns to anything but `self` in this launch: an object may have another name there.
         owner: The class of the method whose `self` a name is; None for any other name.
     """
 
@@ -58,7 +58,7 @@ class Members:
         bound: Callable[[ast.Name], ast.expr | None],
         pairs: Callable[[ast.expr], Pairs | None],
         changes: Changes,
-        stored: frozenset[str],
+        stored: Callable[[], frozenset[str]],
         owner: Callable[[ast.Name], ast.ClassDef | None],
     ) -> None:
         self._classes = classes
@@ -93,7 +93,7 @@ class Members:
 
     def _attribute(self, of: ast.expr, attribute: str, depth: int) -> ast.expr | None:
         """What a class, or an object that the file makes of one, has as an attribute."""
-        if depth > _DEEPEST or attribute in self._stored:
+        if depth > _DEEPEST or attribute in self._stored():
             return None
         if isinstance(of, ast.Name) and (owner := self._owner(of)) is not None:
             return self._of_self(owner, attribute)

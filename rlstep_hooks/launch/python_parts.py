@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.python_documents import Finder
 
+_MOST_DECIDING = 3
+"""Conditions that ask for what other conditions decide, up to which that is followed."""
 _MOST_RESULTS = 4
 """Functions that are followed for what they give each other back."""
 
@@ -107,6 +109,12 @@ class Parts:
         """Uses of names whose last assignment is being looked for."""
         self._following = 0
         """Functions whose results are being followed."""
+        self._deciding: set[ast.AST] = set()
+        """Statements of which it is being worked out whether this launch comes to them."""
+        self._may: dict[ast.AST, bool] = {}
+        """What `_may_run` has found."""
+        self._stores: frozenset[str] | None = None
+        """What `_stored` has found."""
         self.values = Values(
             source=source,
             above=self._above,
@@ -123,7 +131,7 @@ class Parts:
                 self.bindings.value_of,
                 self.mappings.pairs,
                 self.changes,
-                self.bindings.stored(),
+                self._stored,
                 self._scopes.owner_of_self,
             ),
             imported=self._imported,
@@ -186,10 +194,14 @@ class Parts:
             return None
         self._following += 1
         try:
-            given = {name: self.values.literal(value) for name, value in handed.items()}
+            classes = {
+                name: known for name, value in handed.items() if (known := self._class_in(owner, value)) is not None
+            }
+            given = {name: self.values.literal(value) for name, value in handed.items() if name not in classes}
             back = python_results.returned(function) or owner.values.returned(function, given)
             if back is None:
                 return None
+            back = substituted(back, classes)
             if of is not None:
                 back = substituted(back, {function.args.args[0].arg: ast.Name(of.name, ast.Load())})
             if owner.values.has_own_names(function, back):
@@ -200,6 +212,16 @@ class Parts:
             return None
         finally:
             self._following -= 1
+
+    def _class_in(self, owner: Parts, value: ast.expr) -> ast.expr | None:
+        """A class of a file under the name that it has there, where a function of that file is given it: `load(path, Sizes)`."""
+        if not isinstance(value, ast.Name):
+            return None
+        origin = self._imports.origin(value.id)
+        home = origin.file if origin is not None else Path(self.source)
+        name = origin.name if origin is not None else value.id
+        is_there = home.resolve() == Path(owner.source).resolve() and name in owner.bindings.classes()
+        return ast.copy_location(ast.Name(name, ast.Load()), value) if is_there else None
 
     def _called_by(self, call: ast.Call) -> tuple[Parts | None, ast.FunctionDef | None, ast.ClassDef | None]:
         """The function that a call calls, with its file; with its class where it is a `classmethod`.
@@ -291,10 +313,31 @@ class Parts:
         members = {inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
         parts = [inner.slice for inner in ast.walk(node) if isinstance(inner, ast.Subscript)]
         keys = {str(part.value) for part in parts if isinstance(part, ast.Constant)}
-        changed = {change.key for change in self.changes.of(name)}
+        changed = {change.key for change in self.changes.of(name) if self._may_run(change.node)}
         if changed and any(not isinstance(part, ast.Constant) for part in parts):
             return True
-        return bool(self.bindings.stored() & members) or not changed.isdisjoint((None, "__dict__", *members, *keys))
+        return bool(self._stored() & members) or not changed.isdisjoint((None, "__dict__", *members, *keys))
+
+    def _stored(self) -> frozenset[str]:
+        """The attributes that this launch may assign to anything but `self`."""
+        if self._stores is None:
+            # Conditions may ask for attributes in their turn: until it is known which statements run, all of them may.
+            self._stores = self.bindings.stored(lambda node: True)
+            self._stores = self.bindings.stored(self._may_run)
+        return self._stores
+
+    def _may_run(self, node: ast.AST) -> bool:
+        """Whether this launch may come to a statement; so it may where its condition asks for what the statement changes."""
+        if node in self._may:
+            return self._may[node]
+        if node in self._deciding or len(self._deciding) >= _MOST_DECIDING:
+            return True
+        self._deciding.add(node)
+        try:
+            self._may[node] = self.order.runs(node) is not False
+        finally:
+            self._deciding.discard(node)
+        return self._may[node]
 
     def _function_of(self, name: str) -> tuple[Parts | None, ast.FunctionDef | None]:
         """The one function of a name, of this file or of the one that it is imported from, with its file."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.python_file import read_calls
+from rlstep_hooks.launch.settings import Setting
+from rlstep_hooks.launch.text import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +99,72 @@ def test_a_function_of_another_file_may_read_an_object_or_change_it(
     main = MAIN.replace("import sizes_of", "import sizes_of, use")
     main = main.replace("    return Config", "    use(sizes)\n    return Config")
     assert sizes(tmp_path, main, SIZES + function)[0] == n
+
+
+FROM_FILE = """
+from pathlib import Path
+import yaml
+from pydantic import BaseModel
+
+class Sizes(BaseModel):
+    batch: int = 4
+    group: int = 2
+
+def load(path, kind):
+    return kind(**yaml.safe_load(Path(path).read_text()))
+"""
+LOADING = """
+import argparse
+from sizes import Sizes, load
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=None)
+    args = parser.parse_args()
+    sizes = load("sizes.yaml", Sizes)
+    if args.batch:
+        sizes.batch = args.batch
+    return Config(n=sizes.batch, group=sizes.group)
+"""
+
+
+def loaded(folder: Path, main: str, flags: dict[str, object] | None = None) -> tuple[object, object]:
+    """What the configuration is given as `n` and `group` where a function of another file makes an object of a YAML file."""
+    (folder / "sizes.yaml").write_text("batch: 16\n")
+    (folder / "sizes.py").write_text(FROM_FILE)
+    path = folder / "train.py"
+    path.write_text(main)
+    found = read_calls(path, flags or {}, lambda name: folder / name).settings  # type: ignore[arg-type]
+    n, group = found["Config.n"], found["Config.group"]
+    return (None if n.unknown else n.value, None if group.unknown else group.value)
+
+
+def test_a_function_of_another_file_may_be_given_the_class_of_what_it_makes(tmp_path: Path) -> None:
+    assert loaded(tmp_path, LOADING) == (16, 2)
+
+
+def test_what_the_launch_assigns_over_it_is_not_known(tmp_path: Path) -> None:
+    given = {"batch": Setting("batch", "8", Place("the command"))}
+    assert loaded(tmp_path, LOADING, given) == (None, 2)
+    assert loaded(tmp_path, LOADING.replace("if args.batch:", "if found():")) == (None, 2)
+    assert loaded(tmp_path, LOADING.replace('load("sizes.yaml", Sizes)', 'load("sizes.yaml", other())')) == (None, None)
+
+
+PARSES = """
+import argparse
+
+def get_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=4)
+    args = parser.parse_args()
+    {more}return args
+
+def main():
+    args = get_args()
+    return Config(n=args.batch, group=2)
+"""
+
+
+@pytest.mark.parametrize(("more", "n"), [("", 4), ("print(args)\n    ", 4), ("args = found(args)\n    ", None)])
+def test_the_arguments_that_a_function_parses_under_a_name_of_its_own(tmp_path: Path, more: str, n: int | None) -> None:
+    assert sizes(tmp_path, PARSES.format(more=more), "")[0] == n
