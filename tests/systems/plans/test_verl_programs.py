@@ -435,6 +435,65 @@ def test_a_setting_of_a_forks_own_may_say_how_many_samples_a_prompt_has(tmp_path
     assert schedule.rollouts == 20
 
 
+SKIPS = """
+    def _skips(self, at):
+        \"\"\"Whether a batch was trained before.\"\"\"
+        if not getattr(self, "_skipping", False):
+            return False
+        return at < self._skipped
+
+    def {setter}(self, state):
+        self._skipping = state is not None
+
+    def load_state(self, state):
+        self._setup(state)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setter", "asks"), [("_setup", False), ("restore", False), ("init_workers", True), ("_elsewhere", True)]
+)
+def test_batches_that_only_a_run_that_goes_on_skips_are_in_the_plan(tmp_path: Path, setter: str, asks: bool) -> None:
+    first = "                batch = DataProto.from_single_dict(batch_dict)\n"
+    skips = f"                if self._skips(1):\n                    continue\n{first}"
+    source = trainer(COMPARED_THEN_COUNTED)
+    assert first in source
+    files = copy_of_verl("verl", source.replace(first, skips, 1) + SKIPS.format(setter=setter))
+    if asks:
+        with pytest.raises(LaunchError, match="continue within a rollout"):
+            planned(tmp_path, files, "verl.trainer.main_ppo")
+    else:
+        assert schedule_of(planned(tmp_path, files, "verl.trainer.main_ppo")).rollouts == 20
+
+
+DISPATCHES = (
+    "def main(config):\n    if config.trainer.use_v1:\n        run_ppo(config, task_runner_class=TaskRunnerV1)\n    else:\n"
+    "        from verl.trainer.main_ppo_v0 import TaskRunner\n        run_ppo(config, task_runner_class=TaskRunner)\n"
+)
+
+
+@pytest.mark.parametrize(("chosen", "rollouts"), [("trainer.use_v1=False", 19), ("trainer.use_v1=True", 20)])
+def test_a_copy_that_chooses_the_trainer_from_before_0_9_is_read(tmp_path: Path, chosen: str, rollouts: int) -> None:
+    files = {
+        **copy_of_verl("verl", LAST_LEFT_OUT),
+        "verl/trainer/main_ppo.py": DISPATCHES,
+        "verl/trainer/main_ppo_v0.py": MAIN,
+        "verl/trainer/ppo/v1/__init__.py": "",
+    }
+    assert schedule_of(planned(tmp_path, files, "verl.trainer.main_ppo", f" {chosen}")).rollouts == rollouts
+
+
+def test_the_batch_of_a_loader_may_be_that_of_the_rollout_or_else_of_the_update(tmp_path: Path) -> None:
+    size = "self.config.data.get('gen_batch_size', None) or self.config.data.train_batch_size"
+    files = copy_of_verl("verl", trainer(COMPARED_THEN_COUNTED).replace("self.config.data.train_batch_size", size, 1))
+    assert schedule_of(planned(tmp_path, files, "verl.trainer.main_ppo")).rollouts == 20
+    files = copy_of_verl(
+        "verl", trainer(COMPARED_THEN_COUNTED).replace("self.config.data.train_batch_size", f"{size} // 2", 1)
+    )
+    with pytest.raises(LaunchError, match="the loader's batch is"):
+        planned(tmp_path, files, "verl.trainer.main_ppo")
+
+
 def test_a_repetition_by_one_leaves_the_setting_of_a_forks_own_alone(tmp_path: Path) -> None:
     schedule = schedule_of(of_groups(tmp_path, "groups.size=8 actor_rollout_ref.rollout.n=1", lines=REPEATS))
     assert (schedule.samples_per_prompt, schedule.samples_per_update, schedule.updates_per_rollout) == (8, 50, 16)

@@ -162,5 +162,9 @@ def _of_loader(value: ast.expr, sizes: Collection[str]) -> str:
 
 
 def _is_size(node: ast.expr) -> bool:
+    """Whether an expression is the setting of a loader's batch: `get("gen_batch_size", train_batch_size)`, and with `or` since 0.9."""
+    match node:
+        case ast.BoolOp(op=ast.Or(), values=[ast.Call(args=[key, ast.Constant(value=None)]) as first, other]):
+            return _is_size(ast.Call(first.func, [key], [])) and _is_size(other)
     default = node.args[1:] if isinstance(node, ast.Call) else []
     return dotted(node) in _SIZES and all(dotted(each) in _SIZES for each in default)

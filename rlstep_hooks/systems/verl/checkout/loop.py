@@ -186,7 +186,7 @@ class _Reader:
 
     def _branches(self, node: ast.stmt) -> list[list[ast.stmt]]:
         match node:
-            case ast.If() if _goes_on(node.test):
+            case ast.If() if _goes_on(node.test) or self._methods.holds_only_where_a_run_goes_on(node.test):
                 return [node.orelse]
             case ast.If():
                 holds = value_of(node.test, self._values)

@@ -6,6 +6,7 @@ Settings may let it return with the batch that it was given, and do nothing to i
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.batches import leaves_whole
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rlstep_hooks.launch.checkout import Function, Source
+
+_LOADS = re.compile(r"resum|load|checkpoint|restor")
+"""Parts of the names of methods by which a run goes on from a checkpoint."""
 
 
 def reached(method: Function, source: Source, values: Mapping[str, object]) -> list[ast.stmt]:
@@ -100,6 +104,29 @@ class Methods:
         statements = reached(method, source, self._values)
         return all(_keeps(node, parameter, ends=True) for node in statements for parameter in parameters)
 
+    def holds_only_where_a_run_goes_on(self, test: ast.expr) -> bool:
+        """Whether a condition is a call of a method that gives False back at once, but where a checkpoint was loaded before.
+
+        The method asks first for an attribute that is false unless a method that loads or resumes has made it true.
+
+        Args:
+            test: The condition.
+        """
+        called = self._called(test)
+        tree = self._source.tree()
+        if called is None or called[2] is not self._source or tree is None:
+            return False
+        body = [node for node in called[1].body if not isinstance(getattr(node, "value", None), ast.Constant)]
+        asked = _false_without(body[0]) if body else ""
+        if not asked:
+            return False
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return all(
+            (isinstance(value, ast.Constant) and value.value is False) or _loads(each, functions)
+            for each in functions
+            for value in _given_to(each, asked)
+        )
+
     def _called(self, value: ast.expr) -> tuple[ast.Call, Function, Source] | None:
         """A call, with what it calls and the file that has it; None for any other expression, or where several have the name."""
         match value:
@@ -118,6 +145,48 @@ class Methods:
         found = imported(tree, name, self._source.shown) if tree is not None else None
         source = self._source_at(found.path) if self._source_at is not None and found is not None else None
         return (source.methods(found.name), source) if source is not None and found is not None else ([], self._source)
+
+
+def _false_without(node: ast.stmt) -> str:
+    """The attribute of the trainer without which a method gives False back at once; empty for any other statement."""
+    match node:
+        case ast.If(
+            test=ast.UnaryOp(op=ast.Not(), operand=asked), body=[ast.Return(value=ast.Constant(value=False))], orelse=[]
+        ):
+            pass
+        case _:
+            return ""
+    match asked:
+        case ast.Call(
+            func=ast.Name(id="getattr"),
+            args=[ast.Name(id="self"), ast.Constant(value=str() as name), ast.Constant(value=False)],
+        ):
+            return name
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name
+    return ""
+
+
+def _loads(function: Function, functions: Sequence[Function]) -> bool:
+    """Whether a method runs only where a run goes on from a checkpoint, by its name or by those of all methods that call it."""
+    if _LOADS.search(function.name):
+        return True
+    call = f"self.{function.name}("
+    callers = [each for each in functions if each is not function and call in ast.unparse(each)]
+    return bool(callers) and all(_LOADS.search(each.name) for each in callers)
+
+
+def _given_to(function: Function, attribute: str) -> Iterator[ast.expr | None]:
+    """What a method gives an attribute of the trainer; None where that is not written out."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()) if name == attribute:
+                made = [
+                    each.value for each in ast.walk(function) if isinstance(each, ast.Assign) and node in each.targets
+                ]
+                yield made[0] if made else None
+            case ast.Call(func=ast.Name(id="setattr")):
+                yield None
 
 
 def _parameters(call: ast.Call, method: Function) -> list[str]:

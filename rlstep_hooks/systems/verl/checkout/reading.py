@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 GROUP = f"{ROLLOUT}.n"
 _SCALED = f"floor({ACTOR}.ppo_mini_batch_size * {GROUP} / world_size) * world_size"
 """The samples of an update where workers multiply before they divide; `share` is what one process has of it."""
+_BEFORE_V1 = "trainer/main_ppo_v0.py"
+"""The program of the trainer that 0.9 has from before."""
 _AS_RELEASED = ("one_step_off_policy.main_ppo", "main_ppo_sync", "main_ppo_v0")
 """Programs whose trainers are planned as the releases have them."""
 
@@ -80,13 +82,19 @@ def of_copy(
     """
     own = settings_of(program, command, folder, given)
     given = {**own, **given}
-    run = run_of(program, values_of(given))
+    values = values_of(given)
+    run = run_of(program, values)
     if own_recipe and (run is None or command.program.name.endswith(_AS_RELEASED)):
         return _of_experimental(system, program, own)
-    # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here.
-    if (program.checkout.package / "trainer/ppo/v1").is_dir() and (run is None or run.is_common):
-        _ask_about(own_shares(program, values_of(given)))
+    # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here; a copy may still choose the
+    # one before it.
+    is_v1 = _has_v1(program.checkout) and values.get("trainer.use_v1") is not False
+    if is_v1 and (run is None or run.is_common):
+        _ask_about(own_shares(program, values))
         return None
+    if run is None and _has_v1(program.checkout):
+        # main_ppo of 0.9 hands such a run to the program of the trainer before.
+        run = run_of(Program(program.checkout, _BEFORE_V1, program.checkout.source(_BEFORE_V1)), values)
     if run is None:
         raise no_trainer(command, program, REMEDY)
     return _of_run(system, program, run, own, given)
@@ -343,8 +351,15 @@ def _between(loop: Loop, checkout: Checkout) -> tuple[str, str]:
     return ("0.2", "0.3") if loop.shortfall else _named_between("0.3", newest, checkout)
 
 
+def _has_v1(checkout: Checkout) -> bool:
+    """Whether a copy has the trainers of 0.9 beside those before."""
+    return (checkout.package / "trainer/ppo/v1").is_dir()
+
+
 def _newest(checkout: Checkout) -> str:
     """The first release that has other workers: 0.8 has no fsdp_workers.py of its own any more."""
+    if _has_v1(checkout):
+        return "0.10"
     return "0.8" if (checkout.package / "workers/fsdp_workers.py").is_file() else "0.9"
 
 
