@@ -430,3 +430,12 @@ def test_the_loops_of_the_asynchronous_trainer_are_read(tmp_path: Path, sampled:
         return
     plan = planned(tmp_path, trainer=wrong, flags=flags, more="--async_train --vllm_num_engines 2")
     assert plan.shown is not None
+
+
+def test_the_list_of_prompts_may_have_another_name(tmp_path: Path) -> None:
+    kept = "            self.processed.append(prompt)"
+    plan = planned(tmp_path / "same", keeps=kept, length="len(self.processed)")
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == 30
+    with pytest.raises(LaunchError, match="a row is not one prompt"):
+        planned(tmp_path / "other", keeps=kept, length="len(self.prompts)")

@@ -19,7 +19,8 @@ _FILE = "prompts_dataset.py"
 _FOLDER = "datasets"
 _IMPORTED = re.compile(rf"^from openrlhf\.(?P<below>\w+) import (?:\([^)]*|[^\n(]*)\b{_OWN}\b", re.MULTILINE)
 """Where the trainer has the class from: a fork may have renamed the folder, which hides the package `datasets` of the same name."""
-_KEEPS = "self.prompts.append("
+_LENGTH = re.compile(r"(?:return|length =) len\(self\.(\w+)\)")
+"""The length of the list that the prompts are kept in; a fork may have given it another name."""
 
 
 def read_dataset(checkout: Checkout, source: Source, values: Mapping[str, object]) -> list[Line]:
@@ -72,23 +73,27 @@ def _length(checkout: Checkout, loads: Source) -> list[Line]:
     builds, lengths = source.methods("__init__", of=_OWN), source.methods("__len__", of=_OWN)
     if not builds or not lengths:
         return [Line(f"{_OWN} has no length of its own", source.shown)]
-    unknown = []
-    if not _keeps_each(builds[0]):
-        unknown.append(Line("a row is not one prompt, in each case", source.at(builds[0].lineno)))
-    if not _is_of_prompts(lengths[0]):
-        unknown.append(Line("the length is another one than that of the prompts", source.at(lengths[0].lineno)))
-    return unknown
+    kept = _kept_in(lengths[0])
+    if not kept:
+        return [Line("the length is another one than that of the prompts", source.at(lengths[0].lineno))]
+    if not _keeps_each(builds[0], f"self.{kept}.append("):
+        return [Line("a row is not one prompt, in each case", source.at(builds[0].lineno))]
+    return []
 
 
-def _keeps_each(build: Function) -> bool:
+def _keeps_each(build: Function, keeps: str) -> bool:
     """Whether each turn of one loop over the rows keeps one prompt."""
-    over = [loop for loop in build.body if isinstance(loop, ast.For) and _KEEPS in ast.unparse(loop)]
-    if len(over) != 1 or ast.unparse(build).count(_KEEPS) != 1:
+    over = [loop for loop in build.body if isinstance(loop, ast.For) and keeps in ast.unparse(loop)]
+    if len(over) != 1 or ast.unparse(build).count(keeps) != 1:
         return False
     leaves = any(isinstance(node, ast.Break | ast.Continue | ast.Return) for node in ast.walk(over[0]))
-    return not leaves and any(ast.unparse(node).startswith(_KEEPS) for node in over[0].body)
+    return not leaves and any(ast.unparse(node).startswith(keeps) for node in over[0].body)
 
 
-def _is_of_prompts(length: Function) -> bool:
+def _kept_in(length: Function) -> str:
+    """The list whose length is that of the data set; empty where it is another length."""
     plain = [ast.unparse(node) for node in length.body]
-    return plain in (["return len(self.prompts)"], ["length = len(self.prompts)", "return length"])
+    found = _LENGTH.fullmatch(plain[0]) if plain else None
+    if found is None or plain[1:] != (["return length"] if plain[0].startswith("length") else []):
+        return ""
+    return found[1]
