@@ -107,3 +107,31 @@ def test_a_key_that_occurs_twice_is_refused_where_omegaconf_reads_it(tmp_path: P
     path.write_text("gconfig:\n  n_samples: 8\n  n_samples: 4\nactor: {ppo_n_minibatches: 1}\n")
     with pytest.raises(LaunchError, match=r"gconfig\.n_samples occurs twice: 8 and 4"):
         plan_launch([str(path)], Options(world_size=1))
+
+
+def test_a_setting_may_name_a_file_that_is_no_configuration(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("- name: search\n  _target_: mine.Agent\n")
+    (tmp_path / "run.sh").write_text(
+        "python3 -m mine.main_train actor_rollout_ref.rollout.agent.agent_loop_config_path=agent.yaml own.size=1\n"
+    )
+    with pytest.raises(LaunchError, match="none of these starts a known trainer"):
+        plan_launch([str(tmp_path / "run.sh")], Options())
+
+
+HEAD_ALONE = """HEAD=0
+if [ "${RANK:-}" = "0" ]; then HEAD=1; fi
+# python3 -m verl.trainer.main_ppo trains on the first node
+echo "python -m verl.trainer.main_ppo"
+if [ "$HEAD" = "1" ]; then
+  PYTHONUNBUFFERED=1 python3 -u -m verl.trainer.main_ppo data.train_batch_size=8
+fi
+sleep 1
+"""
+
+
+def test_a_program_that_a_script_does_not_come_to_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(HEAD_ALONE)
+    with pytest.raises(LaunchError, match=r"line 6 starts verl\.trainer\.main_ppo, but .* --set NAME=VALUE"):
+        plan_launch([str(tmp_path / "run.sh")], Options())
+    found = find_launch([str(tmp_path / "run.sh")], Options(variables={"RANK": "0"}))
+    assert (found.framework, found.command.place.line) == ("verl", 6)

@@ -114,6 +114,7 @@ SAME_AS_BASH = [
     "cd / || exit 1\ns $(pwd) $PWD",
     "P=/data/models/Qwen-7B.tar\ns $(basename $P .tar) $(dirname \"$P\") $(basename \"$(dirname $P)\") $(realpath -m /a/b/../c)",
     "D=0,1,2\ns $(echo $D | tr ',' '\\n' | wc -l) $(echo $D | awk -F, '{print NF}') $(echo $D | cut -d, -f2) $(expr 7 / 2)",
+    "D=0,1,2\ns $(awk -F, '{print NF}' <<<\"${D}\") $(tr ',' ' ' <<< $D | wc -w) $(wc -l <<< 'a b')",
     "s=; for i in $(seq 2 3); do s=$s$i; done\ns $s",
     "X=a/b/c\ns ${X//\\//_} ${X/a/z} ${X:2} ${X:0:1} ${X^^} ${X: -1}",
     "N=X; X=5\ns ${!N}",

@@ -78,13 +78,16 @@ class _Reader:
             if child.type == "heredoc_redirect":
                 stdin = self._known([self._heredoc(child)])[0]
             elif child.type == "herestring_redirect":
-                stdin = "".join(self._known(self._words(child.named_children[0]))) + "\n"
+                stdin = self._herestring(child)
             elif source_of(child).replace(" ", "") in (">/dev/null", "1>/dev/null"):
                 dropped = True
             elif not source_of(child).startswith(("2>", "&>")) or not source_of(child).endswith(("/dev/null", "&1")):
                 raise _DependsError
         printed = self.run(inner[0], stdin)
         return "" if dropped else printed
+
+    def _herestring(self, node: Node) -> str:
+        return "".join(self._known(self._words(node.named_children[0]))) + "\n"
 
     @staticmethod
     def _known(texts: list[Text]) -> list[str]:
@@ -93,6 +96,10 @@ class _Reader:
         return [text.text for text in texts]
 
     def _command(self, inner: list[Node], stdin: str) -> str:
+        for child in inner:
+            if child.type == "herestring_redirect":  # the grammar takes `awk ... <<< "$X"` for a part of the command
+                stdin = self._herestring(child)
+        inner = [child for child in inner if child.type != "herestring_redirect"]
         words = self._known([text for child in inner for text in self._words(child)])
         name, given = (words[0], words[1:]) if words else ("", [])
         if name == "cd" and given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import re
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from rlstep_hooks.launch.command import Command, Program
 from rlstep_hooks.launch.console_scripts import as_module
-from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, edited, holds_commands, is_shell_script
+from rlstep_hooks.launch.files import NOTEBOOK, SCRIPTS, contents, edited, holds_commands, is_shell_script
 from rlstep_hooks.launch.text import LaunchError, NoLaunchError, Place, Token
 from rlstep_hooks.launch.wrappers import unwrap
 from rlstep_hooks.planning.reading import Note
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 _NAME_IT = (
     "name it with --framework NAME (trl, verl, openrlhf, ...; a name that is not known is answered with all of them)"
 )
+
+_DECIDE = "--set NAME=VALUE gives a variable that the condition asks for"
+_MODULE = re.compile(r"^[^#'\"]*\bpython[\d.]*\s(?:[^#'\"]*\s)?-m\s+([\w.]+)")
+"""A line that starts a module of Python, and is no comment and no text."""
 
 
 def find_launch(words: list[str], options: Options) -> Launch:
@@ -161,10 +166,13 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options, 
         others = _trainers_of_others(commands, folder)
         if others:
             raise NoLaunchError(f"{' and '.join(others)}: a trainer that is not known here", Place(source))
+        passed_by = _passed_by(Path(source))
         raise NoLaunchError(
-            f"none of these starts a known trainer: {tried}{cut_off}" if tried else "there is no command in it",
+            f"none of these starts a known trainer: {tried}{cut_off}{passed_by}"
+            if tried
+            else "there is no command in it",
             Place(source),
-            remedy=_to_set(commands) or _NAME_IT,
+            remedy=_to_set(commands) or (_DECIDE if passed_by else _NAME_IT),
         )
     if len(distinct) > 1 and len({_as_written(launch) for launch in known}) == 1:
         lines = " and ".join(str(line) for line, _ in distinct)
@@ -257,6 +265,20 @@ def _to_set(commands: list[Command]) -> str:
         return ""
     given = " ".join(f"--set {name}=..." for name in names)
     return f"which program {' and '.join(f'${name}' for name in names)} is, only the run knows: {given} says it"
+
+
+def _passed_by(script: Path) -> str:
+    """The first line of a script that starts a program of some system although the script does not come to it; empty without one."""
+    if not script.name.endswith(SCRIPTS) or not script.is_file():
+        return ""
+    for number, line in enumerate(contents(script).decode(errors="replace").splitlines(), 1):
+        found = _MODULE.search(line)
+        if found is not None and index.has_module(Program("module", found[1])):
+            return (
+                f"; line {number} starts {found[1]}, but the script does not come to it: a condition before it does not hold, or"
+                " nothing calls the function around it"
+            )
+    return ""
 
 
 def _tried(command: Command, folder: Path) -> str:

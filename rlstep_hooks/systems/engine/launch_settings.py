@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -217,14 +218,18 @@ def _made_words(loose: list[Token]) -> list[Parent]:
 
 
 def quiet_config_keys(command: Command, folder: Path) -> set[str]:
-    """Names of the settings in configuration files that a command names, to recognise it by."""
+    """Names of the settings in configuration files that a command names, to recognise it by.
+
+    The value of a setting may be a file of another kind, such as a list: it is no error that this one is no configuration.
+    """
     keys: set[str] = set()
     for token in command.arguments:
         if not token.text.endswith(CONFIGS) or token.unknown:
             continue
         file = find_file(token.text.rpartition("=")[2], folder, command.folder)
         if file is not None:
-            keys |= keys_of(_read_config(file).settings)
+            with suppress(LaunchError):
+                keys |= keys_of(_read_config(file).settings)
     named = _hydra_config(read_arguments(command.arguments)[0])
     if named is not None:
         file = find_file(named[0], folder, command.folder, beside=_config_folders(command))
