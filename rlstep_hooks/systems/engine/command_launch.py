@@ -75,7 +75,7 @@ def launch_of(command: Command, source: str, folder: Path, options: Options) -> 
     if framework is None and (in_config := quiet_config_keys(command, folder) - keys):
         framework = index.recognise(command, keys | in_config, values, packages)
     if framework is None and program is not None:
-        framework = index.recognise(command, keys | _names_beside(command, folder), values, packages)
+        framework = _by_its_configuration(command, folder, keys, values, packages)
     if framework is None:
         return _launch_elsewhere(command, source, folder, options, program) if program is not None else None
     if options.framework is None:
@@ -159,11 +159,18 @@ def _program(command: Command, folder: Path, options: Options) -> PythonProgram 
     return read_program(command, folder, file, options)
 
 
-def _names_beside(command: Command, folder: Path) -> frozenset[str]:
-    """The names of the settings of the configuration that a program hands to Hydra: a launch need not repeat one of them."""
+def _by_its_configuration(
+    command: Command, folder: Path, keys: set[str], values: Mapping[str, str], packages: Mapping[str, str]
+) -> str | None:
+    """The system that a program is one of by the configuration that it hands to Hydra: a launch need not repeat a setting of it.
+
+    Only where what trains with the system can be looked for in the program: such a configuration may be that of an evaluation too.
+    """
     from rlstep_hooks.systems.engine.own_configuration import names_beside  # only where nothing else says what it is
 
-    return names_beside(command, folder)
+    names = names_beside(command, folder)
+    framework = index.recognise(command, keys | names, values, packages) if names else None
+    return framework if framework is not None and index.system_of(framework).trains else None
 
 
 def _launch_elsewhere(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rlstep_hooks.launch.text import LaunchError
 from tests.systems.plans.checkouts import in_checkout
 from tests.systems.plans.test_verl_checkouts import COMPARED_THEN_COUNTED, trainer
 
@@ -164,3 +165,15 @@ def test_what_else_a_configuration_over_that_of_the_release_takes_over_is_said(t
     said = [note.text for note in plan.notes if "was read in part" in note.text]
     assert len(said) == 1
     assert "data/rows (configs/own.yaml:2) is not here" in said[0]
+
+
+def test_a_program_with_such_a_configuration_may_train_nothing(tmp_path: Path) -> None:
+    collects = RUNNER.replace(
+        "from verl.trainer.main_ppo import TaskRunner, run_ppo", "from verl.workers import run_ppo"
+    )
+    files = {
+        "configs/own.yaml": OVER_RELEASE.replace("{more}", ""),
+        "scripts/collect.py": collects.replace("run_ppo", "collect"),
+    }
+    with pytest.raises(LaunchError, match="uses nothing that trains with it"):
+        in_checkout(tmp_path, files, "python3 scripts/collect.py data.seed=1\n")
